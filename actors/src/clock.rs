@@ -1,0 +1,51 @@
+//! Wall-clock time as a dependency.
+//!
+//! Timeouts and intervals use tokio's clock, which tests pause and advance; this is only for
+//! the timestamps that are written into commands and shown to people.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use prost_types::Timestamp;
+
+/// Source of wall-clock time; a clone reads the same source.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
+
+impl Clock {
+    /// The clock of the machine.
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Arc::new(SystemTime::now))
+    }
+
+    /// A clock that reads whatever `now` returns, for tests.
+    pub fn from_fn(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// Now.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        (self.0)()
+    }
+
+    /// Now, as commands and entities carry it; times before 1970 read as 1970.
+    #[must_use]
+    pub fn timestamp(&self) -> Timestamp {
+        let since = self.now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp {
+            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nanos: i32::try_from(since.subsec_nanos()).unwrap_or(0),
+        }
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}

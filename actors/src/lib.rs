@@ -1,0 +1,3 @@
+//! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
+
+pub mod clock;

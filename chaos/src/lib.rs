@@ -1,0 +1,1 @@
+//! Lab, faults and history checks.

@@ -1,0 +1,3 @@
+//! Placeholder until the real one lands.
+
+fn main() {}

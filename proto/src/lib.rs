@@ -1,0 +1,25 @@
+//! Contracts of JACO: what clients, operators and peers may rely on.
+//!
+//! - [`v1`]: the protobuf package `jaco.v1` (messages, gRPC clients and servers).
+//! - [`error`]: the typed error every call answers with, and its wire encoding.
+//! - [`manifest`]: `jaco.yaml` and compose files: parsing, validation, resolution, hashing.
+//!
+//! Nothing here does I/O: every function maps bytes to values or to a typed error.
+
+pub mod error;
+pub mod manifest;
+
+pub use error::{Error, ErrorCode};
+
+/// The protobuf package `jaco.v1`.
+#[expect(
+    missing_docs,
+    clippy::all,
+    reason = "generated; the .proto files carry the documentation"
+)]
+pub mod v1 {
+    tonic::include_proto!("jaco.v1");
+}
+
+/// Encoded `FileDescriptorSet` of the contract and its imports.
+pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("jaco.v1");

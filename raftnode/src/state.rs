@@ -1,0 +1,53 @@
+//! The typed replicated state.
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use jaco_proto::v1;
+
+/// Everything the cluster knows, at one log index.
+///
+/// The maps are persistent: a clone is O(1) and shares structure with its origin, so every
+/// applied entry leaves an immutable snapshot behind. Keys are ordered; iteration is the same
+/// on every node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Log index of the last applied entry.
+    pub applied_index: u64,
+    /// Identity of the cluster; `None` before the first command.
+    pub cluster: Option<Arc<v1::ClusterMeta>>,
+    /// Members by hostname.
+    pub nodes: OrdMap<String, Arc<v1::Node>>,
+    /// Deployments by name.
+    pub deployments: OrdMap<String, Arc<v1::Deployment>>,
+    /// Wanted containers by replica id.
+    pub replicas_desired: OrdMap<String, Arc<v1::ReplicaDesired>>,
+    /// Last report of each replica by replica id.
+    pub replicas_observed: OrdMap<String, Arc<v1::ReplicaObserved>>,
+    /// Consecutive failures by replica id.
+    pub restart_counters: OrdMap<String, Arc<v1::RestartCounter>>,
+    /// Index sources by (deployment, service).
+    pub replica_counters: OrdMap<(String, String), Arc<v1::ReplicaCounter>>,
+    /// Rolling updates by (deployment, service).
+    pub rollout_plans: OrdMap<(String, String), Arc<v1::RolloutPlan>>,
+    /// HTTP routes by (domain, path).
+    pub routes: OrdMap<(String, String), Arc<v1::Route>>,
+    /// TCP listeners by published port.
+    pub tcp_routes: OrdMap<i32, Arc<v1::TcpRoute>>,
+    /// Certificate leases by lock name.
+    pub certs: OrdMap<String, Arc<v1::Cert>>,
+    /// Certificate store by key.
+    pub cert_blobs: OrdMap<String, Arc<v1::CertBlob>>,
+    /// HTTP-01 answers by token.
+    pub challenge_tokens: OrdMap<String, Arc<v1::ChallengeToken>>,
+    /// Operator tokens by identity.
+    pub tokens: OrdMap<String, Arc<v1::Token>>,
+    /// Join tokens by lower-case hex of their hash.
+    pub join_tokens: OrdMap<String, Arc<v1::JoinToken>>,
+    /// Address blocks by (deployment, network, host).
+    pub subnets: OrdMap<(String, String, String), Arc<v1::Subnet>>,
+    /// Pull credentials by canonical registry key.
+    pub registry_credentials: OrdMap<String, Arc<v1::RegistryCredential>>,
+    /// Audit trail by (log index, ordinal).
+    pub audit: OrdMap<(u64, u32), Arc<v1::AuditEvent>>,
+}
