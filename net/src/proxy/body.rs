@@ -23,12 +23,21 @@ pub(super) struct Progress {
 }
 
 impl Progress {
+    /// A body of which nothing was sent yet.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            sent: AtomicBool::new(false),
+            last: Mutex::new(Instant::now()),
+        })
+    }
+
     /// When the client last sent a part of the body.
     pub(super) fn last(&self) -> Instant {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn advance(&self) {
+    /// A part was sent.
+    pub(super) fn advance(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
@@ -43,11 +52,7 @@ impl RequestBody {
         if incoming.is_end_stream() {
             return Self::empty();
         }
-        let progress = Progress {
-            sent: AtomicBool::new(false),
-            last: Mutex::new(Instant::now()),
-        };
-        Self(Some((incoming, Arc::new(progress))))
+        Self(Some((incoming, Progress::new())))
     }
 
     /// No body.

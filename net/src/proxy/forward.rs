@@ -298,3 +298,41 @@ fn with_path(parts: &request::Parts, path: &str) -> Option<PathAndQuery> {
         None => path.try_into().ok(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(300);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_is_silent_after_exactly_its_limit() {
+        let start = Instant::now();
+        assert!(within(LIMIT, None, pending::<()>()).await.is_err());
+        assert_eq!(start.elapsed(), LIMIT);
+        let just = sleep(LIMIT - Duration::from_millis(1));
+        assert!(within(LIMIT, None, just).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_moves_has_no_limit_and_one_that_stops_has() {
+        let start = Instant::now();
+        let progress = Progress::new();
+        let upload = async {
+            for _ in 0..10 {
+                advance(LIMIT - Duration::from_secs(1)).await;
+                progress.advance();
+            }
+            pending::<()>().await;
+        };
+        assert!(within(LIMIT, Some(&progress), upload).await.is_err());
+        assert_eq!(
+            start.elapsed(),
+            (LIMIT - Duration::from_secs(1)) * 10 + LIMIT
+        );
+    }
+}
