@@ -3,11 +3,13 @@
 //! - [`v1`]: the protobuf package `jaco.v1` (messages, gRPC clients and servers).
 //! - [`error`]: the typed error every call answers with, and its wire encoding.
 //! - [`manifest`]: `jaco.yaml` and compose files: parsing, validation, resolution, hashing.
+//! - [`yaml`]: positioned, bounded YAML trees, the ground the manifests stand on.
 //!
 //! Nothing here does I/O: every function maps bytes to values or to a typed error.
 
 pub mod error;
 pub mod manifest;
+pub mod yaml;
 
 pub use error::{Error, ErrorCode};
 
