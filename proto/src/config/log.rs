@@ -129,11 +129,17 @@ mod tests {
     #[test]
     fn first_source_with_a_level_wins() {
         for (sources, expected) in [
-            ([Some("debug"), Some("error"), Some("warn")], LogLevel::Debug),
+            (
+                [Some("debug"), Some("error"), Some("warn")],
+                LogLevel::Debug,
+            ),
             ([None, Some("ERROR"), Some("warn")], LogLevel::Error),
             ([Some("loud"), Some("Warning"), None], LogLevel::Warn),
             ([Some(""), None, Some("warn")], LogLevel::Warn),
-            ([Some("trace"), Some(",scheduler=debug"), None], LogLevel::Info),
+            (
+                [Some("trace"), Some(",scheduler=debug"), None],
+                LogLevel::Info,
+            ),
         ] {
             let filter = LogFilter::resolve(sources, LogLevel::Info);
             assert_eq!(filter, LogFilter::from(expected), "{sources:?}");

@@ -23,7 +23,16 @@ fn host_port(host: &str, port: u16) -> HostPort {
 
 #[test]
 fn file_without_settings_means_every_default() {
-    for text in ["", "\n\n", "# nothing\n", "---\n", "~\n", "{}\n", "dns:\n", "data_dir: ~\n"] {
+    for text in [
+        "",
+        "\n\n",
+        "# nothing\n",
+        "---\n",
+        "~\n",
+        "{}\n",
+        "dns:\n",
+        "data_dir: ~\n",
+    ] {
         assert_eq!(parsed(text), DaemonConfig::default(), "{text:?}");
     }
 }
@@ -109,7 +118,10 @@ fn unknown_keys_stop_the_daemon_with_their_line() {
             "unknown key \"dns.forwarder\" on line 2; did you mean \"dns.forwarders\"?",
         ),
         ("x-note: 1\n", "unknown key \"x-note\" on line 1"),
-        ("Data_dir: /x\n", "unknown key \"Data_dir\" on line 1; did you mean \"data_dir\"?"),
+        (
+            "Data_dir: /x\n",
+            "unknown key \"Data_dir\" on line 1; did you mean \"data_dir\"?",
+        ),
     ] {
         assert_eq!(refusal(text), expected);
     }
@@ -177,14 +189,26 @@ fn bad_values_are_named_with_their_key() {
             "listen_addr: 10.0.0.1:7001\ncluster_addr: 10.0.0.1:7001",
             "cluster_addr and listen_addr must differ",
         ),
-        ("listen_addr: 0.0.0.0:7001", "cluster_addr and listen_addr must differ"),
+        (
+            "listen_addr: 0.0.0.0:7001",
+            "cluster_addr and listen_addr must differ",
+        ),
         ("listen_addr: ''", "listen_addr must not be empty"),
         ("cluster_addr: ''", "cluster_addr must not be empty"),
         ("data_dir: ''", "data_dir must not be empty"),
         ("unix_socket: ''", "unix_socket must not be empty"),
-        ("listen_addr: host", "listen_addr \"host\" is not host:port: missing port"),
-        ("listen_addr: '[::1]'", "listen_addr \"[::1]\" is not host:port: missing ']'"),
-        ("listen_addr: '::1:7000'", "listen_addr \"::1:7000\" is not host:port: too many colons"),
+        (
+            "listen_addr: host",
+            "listen_addr \"host\" is not host:port: missing port",
+        ),
+        (
+            "listen_addr: '[::1]'",
+            "listen_addr \"[::1]\" is not host:port: missing ']'",
+        ),
+        (
+            "listen_addr: '::1:7000'",
+            "listen_addr \"::1:7000\" is not host:port: too many colons",
+        ),
         (
             "listen_addr: 'h:70000'",
             "listen_addr \"h:70000\" is not host:port: the port must be a number up to 65535",
@@ -193,10 +217,22 @@ fn bad_values_are_named_with_their_key() {
             "listen_addr: 'h:'",
             "listen_addr \"h:\" is not host:port: the port must be a number up to 65535",
         ),
-        ("acme_ca: http://ca/dir", "acme_ca \"http://ca/dir\" must be an https URL"),
-        ("acme_ca: https:///dir", "acme_ca \"https:///dir\" must be an https URL"),
-        ("acme_ca: ca.test", "acme_ca \"ca.test\" must be an https URL"),
-        ("log_level: INFO", "log_level \"INFO\" must be debug, info, warn or error"),
+        (
+            "acme_ca: http://ca/dir",
+            "acme_ca \"http://ca/dir\" must be an https URL",
+        ),
+        (
+            "acme_ca: https:///dir",
+            "acme_ca \"https:///dir\" must be an https URL",
+        ),
+        (
+            "acme_ca: ca.test",
+            "acme_ca \"ca.test\" must be an https URL",
+        ),
+        (
+            "log_level: INFO",
+            "log_level \"INFO\" must be debug, info, warn or error",
+        ),
         ("isolation: 'no'", "isolation \"no\" must be enforce or off"),
         (
             "docker_socket: tcp://h:1",
@@ -230,14 +266,38 @@ fn bad_values_are_named_with_their_key() {
 fn wrong_types_are_named_with_their_line() {
     for (text, expected) in [
         ("- a\n", "the file on line 1 must be a mapping, not a list"),
-        ("just text\n", "the file on line 1 must be a mapping, not a string"),
-        ("dns: 1.1.1.1\n", "dns on line 1 must be a mapping, not a string"),
-        ("\nwg_port: many\n", "wg_port on line 2 must be a whole number, not a string"),
-        ("wg_port: 1.5\n", "wg_port on line 1 must be a whole number, not a number"),
-        ("wg_port: [1]\n", "wg_port on line 1 must be a whole number, not a list"),
-        ("data_dir: {a: b}\n", "data_dir on line 1 must be text, not a mapping"),
-        ("acme_enabled: 1\n", "acme_enabled on line 1 must be true or false, not a number"),
-        ("dns:\n  forwarders: a\n", "dns.forwarders on line 2 must be a list, not a string"),
+        (
+            "just text\n",
+            "the file on line 1 must be a mapping, not a string",
+        ),
+        (
+            "dns: 1.1.1.1\n",
+            "dns on line 1 must be a mapping, not a string",
+        ),
+        (
+            "\nwg_port: many\n",
+            "wg_port on line 2 must be a whole number, not a string",
+        ),
+        (
+            "wg_port: 1.5\n",
+            "wg_port on line 1 must be a whole number, not a number",
+        ),
+        (
+            "wg_port: [1]\n",
+            "wg_port on line 1 must be a whole number, not a list",
+        ),
+        (
+            "data_dir: {a: b}\n",
+            "data_dir on line 1 must be text, not a mapping",
+        ),
+        (
+            "acme_enabled: 1\n",
+            "acme_enabled on line 1 must be true or false, not a number",
+        ),
+        (
+            "dns:\n  forwarders: a\n",
+            "dns.forwarders on line 2 must be a list, not a string",
+        ),
         (
             "dns:\n  forwarders:\n  - [a]\n",
             "dns.forwarders on line 3 must be a list of text, not a list",

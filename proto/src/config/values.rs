@@ -76,7 +76,9 @@ impl Pool {
             value: text.to_owned(),
             reason,
         };
-        let (address, length) = text.split_once('/').ok_or(invalid("missing prefix length"))?;
+        let (address, length) = text
+            .split_once('/')
+            .ok_or(invalid("missing prefix length"))?;
         let network = match address.parse() {
             Ok(IpAddr::V4(address)) => address,
             Ok(IpAddr::V6(_)) => return Err(invalid("IPv6 is not supported")),
@@ -152,9 +154,7 @@ pub(super) fn loops_back(server: &HostPort, pool: Pool, block: u8) -> bool {
     let default_gateway = a == 10 && b == 244 && d == 1;
     let offset_mask = u32::MAX.checked_shr(u32::from(block)).unwrap_or(0);
     let first_of_block = address.to_bits() & offset_mask == 1;
-    engine_resolver
-        || default_gateway
-        || (pool.contains(address) && (d == 1 || first_of_block))
+    engine_resolver || default_gateway || (pool.contains(address) && (d == 1 || first_of_block))
 }
 
 /// Whether `text` is an `https` URL that names a host.
