@@ -1,4 +1,5 @@
 //! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
 
 pub mod clock;
+pub mod ingress;
 pub mod supervision;

@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     io,
-    net::SocketAddr,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
     task::Poll,
@@ -46,10 +46,13 @@ impl ProxyServer {
     /// Whatever the system answers; an address in use above all.
     pub fn bind(addr: SocketAddr, proxy: &Proxy) -> io::Result<Self> {
         let socket = if addr.is_ipv4() {
-            TcpSocket::new_v4()
+            TcpSocket::new_v4()?
         } else {
-            TcpSocket::new_v6()
-        }?;
+            let socket = TcpSocket::new_v6()?;
+            // The default is the machine's choice; ours is that `::` means everything.
+            rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+            socket
+        };
         socket.set_reuseaddr(true)?;
         socket.bind(addr)?;
         let listener = socket.listen(BACKLOG)?;
@@ -58,6 +61,23 @@ impl ProxyServer {
             phase: proxy.phase(),
             proxy: proxy.clone(),
         })
+    }
+
+    /// Binds `port` on all addresses of the machine, of both families where it has both.
+    ///
+    /// # Errors
+    /// Whatever the system answers; an address in use above all.
+    pub fn bind_all(port: u16, proxy: &Proxy) -> io::Result<Self> {
+        let without_v6 = |why: &io::Error| {
+            matches!(
+                why.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable
+            ) || why.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+        };
+        match Self::bind((Ipv6Addr::UNSPECIFIED, port).into(), proxy) {
+            Err(why) if without_v6(&why) => Self::bind((Ipv4Addr::UNSPECIFIED, port).into(), proxy),
+            bound => bound,
+        }
     }
 
     /// The address it is bound to.
