@@ -34,7 +34,7 @@ macro_rules! redacted {
 redacted! {
     ApplyRequest { dry_run } hides { jaco_yaml, compose_yaml };
     AuditEvent { raft_index, r#type, identity, ts, ordinal } hides { payload };
-    BackupChunk {  } hides { data };
+    BackupChunk {} hides { data };
     BootstrapResponse { cluster_id } hides { operator_token };
     Cert { domain, cert_chain, not_before, not_after, lessee, lock_until } hides { private_key };
     CertBlob { key, updated_at } hides { value };
@@ -60,7 +60,7 @@ redacted! {
     } hides { jaco_yaml, compose_yaml };
     IssueJoinTokenResponse { ca_cert, leader_addrs } hides { token };
     JoinToken { issued_at, expires_at, consumed_at } hides { hashed_secret };
-    JoinTokenConsume {  } hides { hashed_secret };
+    JoinTokenConsume {} hides { hashed_secret };
     JoinTokenIssue { expires_at } hides { hashed_secret };
     LogLine { replica_id, host, stream, ts } hides { line };
     NodeJoinRequest {
@@ -68,7 +68,7 @@ redacted! {
     } hides { join_token };
     RegistryCredential { registry, username, updated_at } hides { secret };
     RegistryCredentialAddRequest { registry, username } hides { secret };
-    SubmitRequest {  } hides { command_bytes };
+    SubmitRequest {} hides { command_bytes };
     Token { identity, issued_at, revoked_at, allows_privileged } hides { hashed_secret };
     TokenIssue { identity, allows_privileged } hides { hashed_secret };
     TokenIssueResponse { identity, issued_at } hides { token };
