@@ -13,6 +13,7 @@ pub mod config;
 pub mod duration;
 pub mod error;
 pub mod manifest;
+mod redacted;
 pub mod yaml;
 
 pub use error::{Error, ErrorCode};
@@ -20,7 +21,6 @@ pub use error::{Error, ErrorCode};
 /// The protobuf package `jaco.v1`.
 #[expect(
     missing_docs,
-    clippy::all,
     reason = "generated; the .proto files carry the documentation"
 )]
 pub mod v1 {

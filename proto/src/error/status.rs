@@ -71,7 +71,10 @@ fn fit(mut error: v1::Error) -> v1::Error {
 
 fn cut(text: &mut String, limit: usize) {
     if text.len() > limit {
-        let end = text.floor_char_boundary(limit - CUT_MARK.len());
+        let mut end = limit - CUT_MARK.len();
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
         text.truncate(end);
         text.push_str(CUT_MARK);
     }
