@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::template::{Fault, expand};
 
-pub use fold::{FoldError, Folded, fold};
+pub use fold::{FoldError, Folded, ReadFile, fold};
 
 /// What a file sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,6 +12,9 @@ use crate::{
 
 use super::parse;
 
+/// Gives the content of a path as written in the compose file.
+pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> io::Result<Vec<u8>>;
+
 /// A compose file without `env_file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folded {
@@ -86,16 +89,13 @@ pub enum FoldError {
 ///
 /// # Errors
 /// The first entry, by service, that cannot be folded.
-pub fn fold(
-    compose: &[u8],
-    mut read: Option<&mut dyn FnMut(&str) -> io::Result<Vec<u8>>>,
-) -> Result<Folded, FoldError> {
+pub fn fold(compose: &[u8], mut read: Option<ReadFile<'_>>) -> Result<Folded, FoldError> {
     let verbatim = || Folded {
         bytes: compose.to_vec(),
         unset: BTreeSet::new(),
     };
     let document = yaml::parse(compose).map_err(FoldError::Yaml)?;
-    let Some(root) = document.root.filter(|root| has_env_file(root)) else {
+    let Some(root) = document.root.filter(has_env_file) else {
         return Ok(verbatim());
     };
     if let Some(next) = document.next {
@@ -135,12 +135,10 @@ fn has_env_file(root: &Node) -> bool {
     })
 }
 
-type Read<'a> = Option<&'a mut dyn FnMut(&str) -> io::Result<Vec<u8>>>;
-
 fn service(
     name: &str,
     node: Node,
-    read: &mut Read<'_>,
+    read: &mut Option<ReadFile<'_>>,
     unset: &mut BTreeSet<String>,
 ) -> Result<Node, FoldError> {
     let at = node.at;
@@ -284,11 +282,7 @@ fn file(service: &str, node: &Node) -> Result<File, FoldError> {
     })
 }
 
-fn content(
-    service: &str,
-    file: &File,
-    read: &mut dyn FnMut(&str) -> io::Result<Vec<u8>>,
-) -> Result<Option<Vec<u8>>, FoldError> {
+fn content(service: &str, file: &File, read: ReadFile<'_>) -> Result<Option<Vec<u8>>, FoldError> {
     match read(&file.path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound && !file.required => Ok(None),
