@@ -1,0 +1,208 @@
+//! From a checked document to the typed [`Project`].
+
+mod deploy;
+mod hardware;
+mod lifecycle;
+mod network;
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Error,
+    manifest::{
+        fault::{Located, invalid},
+        grammar,
+    },
+    yaml::{Key, Node, Value},
+};
+
+use super::{
+    Project, Resources, Service, VolumeDeclaration,
+    document::{DEFAULT_NETWORK, Document},
+    mounts, ports,
+    reader::Reader,
+};
+
+/// Reads every service; `open_variables` as in [`Reader`].
+pub(super) fn project(document: &Document, open_variables: bool) -> Result<Project, Error> {
+    let mut project = Project::default();
+    for (key, _) in document.networks() {
+        check_name("networks", key)?;
+        project.networks.push(key.text.clone());
+    }
+    for (key, node) in document.volumes() {
+        check_name("volumes", key)?;
+        let declaration = volume(key, node)?;
+        project.volumes.insert(key.text.clone(), declaration);
+    }
+    for (key, node) in document.services() {
+        check_name("services", key)?;
+        let reader = Reader {
+            service: &key.text,
+            open_variables,
+        };
+        project
+            .services
+            .insert(key.text.clone(), service(&reader, node)?);
+    }
+    Ok(project)
+}
+
+fn check_name(table: &str, key: &Key) -> Result<(), Error> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if !key.text.is_empty() && key.text.chars().all(good) {
+        return Ok(());
+    }
+    let message = format!(
+        "compose load: {table} key {:?} may hold only letters, digits and . _ -",
+        key.text
+    );
+    Err(invalid(message)
+        .with("field", table)
+        .with("value", &key.text)
+        .at(key.at))
+}
+
+fn volume(key: &Key, node: &Node) -> Result<VolumeDeclaration, Error> {
+    let fail = |what: &str, node: &Node| {
+        invalid(format!("compose load: volumes.{} {what}", key.text))
+            .with("field", "volumes")
+            .with("value", &key.text)
+            .at(node.at)
+    };
+    let map = match &node.value {
+        Value::Map(map) => map,
+        Value::Scalar(scalar) if scalar.is_null() => return Ok(VolumeDeclaration::default()),
+        Value::Scalar(_) | Value::Seq(_) => return Err(fail("must be a mapping", node)),
+    };
+    let mut name = None;
+    let mut external = false;
+    if let Some(node) = map.get("name") {
+        let text = node
+            .text()
+            .ok_or_else(|| fail("name must be a string", node))?;
+        name = (!text.is_empty() && !node.is_null()).then(|| text.to_owned());
+    }
+    if let Some(node) = map.get("external") {
+        external = match &node.value {
+            Value::Map(legacy) => {
+                name = name.or_else(|| legacy.get("name")?.text().map(str::to_owned));
+                true
+            }
+            Value::Scalar(scalar) if scalar.is_null() => false,
+            Value::Scalar(scalar) => match grammar::boolean(&scalar.text) {
+                Some(external) => external,
+                None if scalar.text.contains('$') => false,
+                None => return Err(fail("external must be a boolean", node)),
+            },
+            Value::Seq(_) => return Err(fail("external must be a boolean", node)),
+        };
+    }
+    let foreign = |key: &str| !matches!(key, "name" | "external") && !key.starts_with("x-");
+    if external && let Some((other, node)) = map.iter().find(|(key, _)| foreign(&key.text)) {
+        let what = format!("is external, so {:?} has no place in it", other.text);
+        return Err(fail(&what, node));
+    }
+    Ok(VolumeDeclaration { name, external })
+}
+
+fn service(reader: &Reader<'_>, node: &Node) -> Result<Service, Error> {
+    let Value::Map(map) = &node.value else {
+        let name = reader.service;
+        let message = format!(
+            "compose load: services.{name} must be a mapping, not {}",
+            node.kind()
+        );
+        return Err(invalid(message).with("service", name).at(node.at));
+    };
+    let mut service = Service::default();
+    let mut flat = Resources::default();
+    for (key, node) in map.sorted() {
+        field(reader, &mut service, &mut flat, &key.text, node)?;
+    }
+    deploy::choose_resources(&mut service, flat, map);
+    if service.network_mode.is_some() {
+        network::leave_networks(&mut service);
+    } else if service.networks.is_empty() {
+        service.networks.push(DEFAULT_NETWORK.to_owned());
+    }
+    lifecycle::add_namespace_dependencies(&mut service);
+    Ok(service)
+}
+
+/// Reads one key; the list of keys is closed by the checks that run before.
+fn field(
+    reader: &Reader<'_>,
+    service: &mut Service,
+    flat: &mut Resources,
+    key: &str,
+    node: &Node,
+) -> Result<(), Error> {
+    match key {
+        "image" => service.image = reader.name(key, node)?,
+        "command" => service.command = reader.command(key, node)?,
+        "entrypoint" => service.entrypoint = reader.command(key, node)?,
+        "environment" => service.environment = reader.dict(key, node)?,
+        "labels" => service.labels = reader.labels(key, node)?,
+        "working_dir" => service.working_dir = reader.name(key, node)?,
+        "user" => service.user = reader.name(key, node)?,
+        "hostname" => service.hostname = reader.name(key, node)?,
+        "domainname" => service.domainname = reader.name(key, node)?,
+        "stop_signal" => service.stop_signal = reader.name(key, node)?,
+        "stop_grace_period" => service.stop_grace_period = reader.duration(key, node)?,
+        "healthcheck" => service.healthcheck = lifecycle::healthcheck(reader, node)?,
+        "volumes" => service.volumes = mounts::read(reader, node)?,
+        "tmpfs" => service.tmpfs = tmpfs(reader, node)?,
+        "read_only" => service.read_only = reader.boolean(key, node)?.unwrap_or(false),
+        "cap_add" => service.cap_add = reader.string_list(key, node)?,
+        "cap_drop" => service.cap_drop = reader.string_list(key, node)?,
+        "sysctls" => service.sysctls = reader.labels(key, node)?,
+        "ulimits" => service.ulimits = hardware::ulimits(reader, node)?,
+        "privileged" => service.privileged = reader.boolean(key, node)?.unwrap_or(false),
+        "security_opt" => service.security_opt = reader.string_list(key, node)?,
+        "devices" => service.devices = hardware::devices(reader, node)?,
+        "gpus" => service.gpus = hardware::gpus(reader, node)?,
+        "networks" => service.networks = network::networks(reader, node)?,
+        "network_mode" => service.network_mode = network::network_mode(reader, node)?,
+        "ports" => service.ports = ports::read(reader, node)?,
+        "dns" => service.dns = reader.string_or_list(key, node)?,
+        "dns_search" => service.dns_search = reader.string_or_list(key, node)?,
+        "dns_opt" => service.dns_opt = reader.string_list(key, node)?,
+        "extra_hosts" => service.extra_hosts = network::extra_hosts(reader, node)?,
+        "init" => service.init = reader.boolean(key, node)?,
+        "shm_size" => service.shm_size = reader.bytes(key, node)?,
+        "ipc" => service.ipc = reader.name(key, node)?,
+        "pid" => service.pid = reader.name(key, node)?,
+        "uts" => service.uts = reader.name(key, node)?,
+        "userns_mode" => service.userns_mode = reader.name(key, node)?,
+        "cgroup_parent" => service.cgroup_parent = reader.name(key, node)?,
+        "cgroup" => {
+            let words = [("host", "host"), ("private", "private")];
+            service.cgroup = reader.choice(key, node, &words)?.map(str::to_owned);
+        }
+        "logging" => service.logging = lifecycle::logging(reader, node)?,
+        "deploy" => deploy::deploy(reader, service, node)?,
+        "cpus" => flat.nano_cpus = deploy::positive(deploy::cpus(reader, key, node)?),
+        "mem_limit" => flat.memory = deploy::positive(reader.bytes(key, node)?),
+        "mem_reservation" => flat.memory_reservation = deploy::positive(reader.bytes(key, node)?),
+        "pids_limit" => flat.pids = deploy::positive(reader.int(key, node)?),
+        "cpu_shares" => flat.cpu_shares = deploy::positive(reader.int(key, node)?),
+        "cpuset" => flat.cpuset = reader.name(key, node)?,
+        "depends_on" => service.depends_on = lifecycle::depends_on(reader, node)?,
+        "pull_policy" => service.pull_policy = lifecycle::pull_policy(reader, node)?,
+        // `restart`, `build` and `name` may hold anything; `env_file` is the client's.
+        _ => {}
+    }
+    Ok(())
+}
+
+fn tmpfs(reader: &Reader<'_>, node: &Node) -> Result<BTreeMap<String, String>, Error> {
+    let lines = reader.string_or_list("tmpfs", node)?;
+    Ok(lines
+        .into_iter()
+        .map(|line| match line.split_once(':') {
+            Some((path, options)) => (path.to_owned(), options.to_owned()),
+            None => (line, String::new()),
+        })
+        .collect())
+}
