@@ -21,6 +21,10 @@ pub(crate) enum Local {
     CaInvalid,
     /// `clusters.yaml` or an entry of it cannot be used.
     ContextInvalid,
+    /// The environment file or an `env_file` cannot be used.
+    EnvFileError,
+    /// A variable of the compose file cannot be replaced.
+    InterpolationFailed,
     /// No connection.
     Unavailable,
     /// The deadline passed.
@@ -45,6 +49,8 @@ impl Local {
             Self::CaRequired => "ca_required",
             Self::CaInvalid => "ca_invalid",
             Self::ContextInvalid => "context_invalid",
+            Self::EnvFileError => "env_file_error",
+            Self::InterpolationFailed => "interpolation_failed",
             Self::Unavailable => "unavailable",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::NotConverged => "not_converged",

@@ -13,11 +13,6 @@ pub(crate) fn time(time: &Timestamp) -> String {
     .to_string()
 }
 
-/// As [`time`], empty when unset.
-pub(crate) fn time_or_empty(at: Option<&Timestamp>) -> String {
-    at.map(time).unwrap_or_default()
-}
-
 /// The name of an enum value as machines read it: `REPLICA_STATE_RUNNING` is `running`.
 pub(crate) fn enum_name(full: &str, prefix: &str) -> String {
     full.strip_prefix(prefix).unwrap_or(full).to_ascii_lowercase()
@@ -58,7 +53,6 @@ mod tests {
         ] {
             assert_eq!(time(&Timestamp { seconds, nanos }), expected);
         }
-        assert_eq!(time_or_empty(None), "");
     }
 
     #[test]

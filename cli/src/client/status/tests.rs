@@ -3,7 +3,7 @@ use prost_types::Timestamp;
 
 use super::*;
 use crate::client::{
-    fake::{self, Fake},
+    fake::{self, AtEnd, Fake},
     output::{json, yaml},
 };
 
@@ -202,7 +202,6 @@ async fn watching_shows_the_status_again_after_every_burst_of_events() {
         let server = Fake::start().await;
         server.script(|script| {
             script.status = vec![response(), v1::DeployStatusResponse::default()];
-            script.events = vec![Ok(fake::deployment_event(3))];
         });
         let args = Args { what: Some("app".to_owned()), watch: true };
 
@@ -222,10 +221,10 @@ async fn a_watch_that_breaks_reports_its_code() {
     let server = Fake::start().await;
     server.script(|script| {
         script.status = vec![response()];
-        script.events = vec![Err(jaco_proto::Error::new(
+        script.at_end = AtEnd::Fail(jaco_proto::Error::new(
             jaco_proto::ErrorCode::TokenRevoked,
             "the token was revoked",
-        ))];
+        ));
     });
     let args = Args { what: None, watch: true };
     let (result, _) =
