@@ -288,3 +288,6 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -139,7 +139,7 @@ mod tests {
     fn text_is_one_line_whatever_the_values_are() {
         assert_eq!(
             line().text(),
-            "2026-11-20T11:00:13.001Z WARN  [scheduler/rollout] step held service=web reason=\"two words\\nError: x\" step=3\n"
+            "2026-11-20T11:40:13.001Z WARN  [scheduler/rollout] step held service=web reason=\"two words\\nError: x\" step=3\n"
         );
         let message = Line { message: "a\nb".to_owned(), ..Line::new(UNIX_EPOCH, Level::INFO) };
         assert_eq!(message.text(), "1970-01-01T00:00:00.000Z INFO  a b\n");
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(
             object,
             serde_json::json!({
-                "time": "2026-11-20T11:00:13.001020003Z",
+                "time": "2026-11-20T11:40:13.001020003Z",
                 "level": "WARN",
                 "msg": "step held",
                 "subsystem": "scheduler/rollout",

@@ -49,7 +49,7 @@ mod tests {
         for (seconds, nanos, expected) in [
             (0, 0, "1970-01-01T00:00:00Z"),
             (951_782_400, 999_999_999, "2000-02-29T00:00:00Z"),
-            (1_795_174_813, 5, "2026-11-20T11:00:13Z"),
+            (1_795_174_813, 5, "2026-11-20T11:40:13Z"),
         ] {
             assert_eq!(time(&Timestamp { seconds, nanos }), expected);
         }

@@ -78,7 +78,7 @@ db          1         0         PENDING  cannot_satisfy_host_placement
 
 Replicas:
 REPLICA_ID  STATE    HOST  CONTAINER_ID  LAST_HEALTH_AT        REASON
-app-web-0   RUNNING  one   c0ffee        2026-11-20T11:00:13Z
+app-web-0   RUNNING  one   c0ffee        2026-11-20T11:40:13Z
 app-web-1   FAILED   one                 -                     container_exited (exit 1)
 
 Routes:
@@ -87,7 +87,7 @@ a.io          app         web      80    auto
 
 Certs:
 DOMAIN  ENVIRONMENT  NOT_AFTER             LAST_RENEWAL_AT
-a.io    unknown      2026-11-20T11:00:13Z  -
+a.io    unknown      2026-11-20T11:40:13Z  -
 "
     );
 }
@@ -150,7 +150,7 @@ fn json_and_yaml_leave_out_what_is_empty() {
     {
       "domain": "a.io",
       "environment": "unknown",
-      "not_after": "2026-11-20T11:00:13Z"
+      "not_after": "2026-11-20T11:40:13Z"
     }
   ]
 }
@@ -185,7 +185,7 @@ routes:
 certs:
   - domain: a.io
     environment: unknown
-    not_after: "2026-11-20T11:00:13Z"
+    not_after: "2026-11-20T11:40:13Z"
 "#
     );
 }
