@@ -56,7 +56,11 @@ pub fn main() -> ExitCode {
         Err(error) => return misused(&error),
     };
     let verbose = cli.globals.verbose.then_some("debug");
-    let level = cli.globals.log_level.as_deref().filter(|level| logging::is_level(level));
+    let level = cli
+        .globals
+        .log_level
+        .as_deref()
+        .filter(|level| logging::is_level(level));
     logging::init(logging::Process::Cli, level.or(verbose), None);
 
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
@@ -108,8 +112,12 @@ fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         .map_err(|error| Failure::new(Local::Internal, format!("start the runtime: {error}")))?;
     let result = runtime.block_on(async {
         tokio::select! {
+            biased; // listens for the signal before anything else happens
+            Ok(()) = tokio::signal::ctrl_c() => match endless {
+                true => Ok(End::Done),
+                false => Ok(End::Interrupted),
+            },
             result = remote(command, globals, ui) => result.map(|()| End::Done),
-            Ok(()) = tokio::signal::ctrl_c() => Ok(if endless { End::Done } else { End::Interrupted }),
         }
     });
     // A name lookup that hangs must not keep a finished command alive.
@@ -120,7 +128,12 @@ fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
 async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let client = |rule| -> Result<Client, Failure> {
         let env = Source::from_env(|name| env::var(name).ok());
-        Client::new(transport::choose(&globals.source(), &env, &ThisMachine, rule)?)
+        Client::new(transport::choose(
+            &globals.source(),
+            &env,
+            &ThisMachine,
+            rule,
+        )?)
     };
     use TokenRule::{Optional, Required};
     match command {

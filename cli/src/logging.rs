@@ -18,7 +18,7 @@ use tracing_subscriber::{Registry, layer::SubscriberExt};
 
 use self::{
     journal::Journal,
-    layer::{Filtered, Sink},
+    layer::{Filtered, Sink, WriteLine},
 };
 
 /// Where the journal listens for structured entries.
@@ -60,10 +60,12 @@ pub fn init(process: Process, flag: Option<&str>, configured: Option<&str>) {
 /// Whether a text starts with a level.
 #[must_use]
 pub fn is_level(text: &str) -> bool {
-    text.split(',').next().is_some_and(|level| level.trim().parse::<LogLevel>().is_ok())
+    text.split(',')
+        .next()
+        .is_some_and(|level| level.trim().parse::<LogLevel>().is_ok())
 }
 
-fn stderr() -> Box<dyn Fn(&[u8]) + Send + Sync> {
+fn stderr() -> WriteLine {
     Box::new(|line| {
         let _ = io::stderr().write_all(line); // there is nowhere else to complain
     })

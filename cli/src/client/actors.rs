@@ -80,7 +80,9 @@ struct ActorRow {
 
 impl From<v1::ActorsResponse> for ActorsView {
     fn from(response: v1::ActorsResponse) -> Self {
-        Self { actors: response.actors.into_iter().map(ActorRow::from).collect() }
+        Self {
+            actors: response.actors.into_iter().map(ActorRow::from).collect(),
+        }
     }
 }
 
@@ -110,22 +112,29 @@ impl View for ActorsView {
             col("MAILBOX"),
             free("LAST FAILURE"),
         ];
-        let paths: Vec<&str> = self.actors.iter().map(|actor| actor.path.as_str()).collect();
-        let rows = tree::draw(&paths).into_iter().zip(&self.actors).map(|(name, actor)| {
-            let uptime = match actor.uptime_ms {
-                0 => "-".to_owned(),
-                ms => short_duration(Duration::from_millis(ms)),
-            };
-            vec![
-                name,
-                actor.kind.clone(),
-                actor.state.to_uppercase(),
-                actor.restarts.to_string(),
-                uptime,
-                actor.mailbox_depth.to_string(),
-                actor.last_failure.clone(),
-            ]
-        });
+        let paths: Vec<&str> = self
+            .actors
+            .iter()
+            .map(|actor| actor.path.as_str())
+            .collect();
+        let rows = tree::draw(&paths)
+            .into_iter()
+            .zip(&self.actors)
+            .map(|(name, actor)| {
+                let uptime = match actor.uptime_ms {
+                    0 => "-".to_owned(),
+                    ms => short_duration(Duration::from_millis(ms)),
+                };
+                vec![
+                    name,
+                    actor.kind.clone(),
+                    actor.state.to_uppercase(),
+                    actor.restarts.to_string(),
+                    uptime,
+                    actor.mailbox_depth.to_string(),
+                    actor.last_failure.clone(),
+                ]
+            });
         table::render(&columns, rows)
     }
 }
@@ -170,7 +179,11 @@ async fn fetch(path: &str, client: &Client) -> Result<v1::ActorsResponse, Stop> 
     let call = async |connection| {
         let mut cluster =
             ClusterClient::new(connection).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        cluster.actors(v1::ActorsRequest { path: path.to_owned() }).await
+        cluster
+            .actors(v1::ActorsRequest {
+                path: path.to_owned(),
+            })
+            .await
     };
     Ok(client.unary(DEADLINE, call).await?)
 }
@@ -181,7 +194,10 @@ async fn kill(path: &str, mode: Mode, client: &Client, ui: &mut Ui<'_>) -> Resul
         Mode::Panic => v1::FailureMode::Panic,
     };
     let call = async |connection| {
-        let request = v1::KillActorRequest { path: path.to_owned(), mode: mode.into() };
+        let request = v1::KillActorRequest {
+            path: path.to_owned(),
+            mode: mode.into(),
+        };
         ClusterClient::new(connection).kill_actor(request).await
     };
     let v1::KillActorResponse {} = client.unary(DEADLINE, call).await?;
@@ -229,7 +245,9 @@ node               NodeActor          RUNNING  0         1m01s   0
     └── app-web-0  ReplicaActor       BACKOFF  2         -       4        panicked: x
 "
         );
-        let one = ActorsView::from(v1::ActorsResponse { actors: vec![actor("a", "K", 1)] });
+        let one = ActorsView::from(v1::ActorsResponse {
+            actors: vec![actor("a", "K", 1)],
+        });
         assert_eq!(
             json(&one).unwrap(),
             r#"{

@@ -1,6 +1,7 @@
 //! `jaco apply`: two files in, a running deployment out.
 
 mod draw;
+mod goal;
 mod progress;
 mod resolve;
 mod wait;
@@ -14,7 +15,8 @@ use jaco_proto::v1::{self, deploy_client::DeployClient};
 use serde::Serialize;
 
 use self::{
-    progress::{Goal, Tracker, Verdict},
+    goal::Goal,
+    progress::{Tracker, Verdict},
     resolve::Manifests,
 };
 use super::{
@@ -93,12 +95,20 @@ impl View for AppliedView {
             return format!("Applied revision: {}\n", self.applied_revision);
         }
         let diff = &self.diff;
-        let lines = [("+", &diff.adds), ("~", &diff.updates), ("-", &diff.removes)];
+        let lines = [
+            ("+", &diff.adds),
+            ("~", &diff.updates),
+            ("-", &diff.removes),
+        ];
         let lines: String = lines
             .into_iter()
             .flat_map(|(mark, names)| names.iter().map(move |name| format!("{mark} {name}\n")))
             .collect();
-        if lines.is_empty() { "No changes\n".to_owned() } else { lines }
+        if lines.is_empty() {
+            "No changes\n".to_owned()
+        } else {
+            lines
+        }
     }
 }
 
@@ -109,7 +119,11 @@ impl AppliedView {
             deployment: deployment.to_owned(),
             applied_revision: response.applied_revision,
             dry_run,
-            diff: DiffView { adds: diff.adds, updates: diff.updates, removes: diff.removes },
+            diff: DiffView {
+                adds: diff.adds,
+                updates: diff.updates,
+                removes: diff.removes,
+            },
             converged: None,
             replicas: None,
         }
@@ -129,21 +143,28 @@ pub(crate) async fn run(
     let client = connect()?;
     // What ran before tells a replaced replica from one that is still to be replaced.
     let waits = !args.dry_run && !args.detach;
-    let before = if waits { current(&client, &manifests.deployment).await? } else { Vec::new() };
+    let before = if waits {
+        current(&client, &manifests.deployment).await?
+    } else {
+        Vec::new()
+    };
     let response = submit(&client, &manifests, args.dry_run).await?;
 
     let diff = response.diff.clone().unwrap_or_default();
     let goal = Goal::new(&manifests, response.applied_revision, &diff, &before);
     let mut view = AppliedView::new(&manifests.deployment, response, args.dry_run);
     if !waits {
-        return if args.dry_run { ui.data(&view) } else { ui.outcome(&view) };
+        return if args.dry_run {
+            ui.data(&view)
+        } else {
+            ui.outcome(&view)
+        };
     }
     if ui.format == Format::Table {
         ui.outcome(&view)?;
     }
     let mut tracker = Tracker::new(goal);
-    let result =
-        wait::until_settled(&client, &mut tracker, Instant::now(), args.timeout, ui).await;
+    let result = wait::until_settled(&client, &mut tracker, Instant::now(), args.timeout, ui).await;
     if ui.format != Format::Table && matches!(result, Ok(_) | Err(Stop::Failed(_))) {
         view.converged = Some(matches!(result, Ok(Verdict::Converged)));
         view.replicas = Some(rows(&tracker));
@@ -163,8 +184,10 @@ fn rows(tracker: &Tracker) -> Vec<ReplicaRow> {
 }
 
 async fn current(client: &Client, deployment: &str) -> Result<Vec<v1::ReplicaDetail>, Failure> {
-    let request =
-        v1::GetReplicasRequest { deployment_filter: deployment.to_owned(), ..Default::default() };
+    let request = v1::GetReplicasRequest {
+        deployment_filter: deployment.to_owned(),
+        ..Default::default()
+    };
     replicas::fetch(client, request).await
 }
 

@@ -159,7 +159,11 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn usage_error(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(|part| {
-        part.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+        part.lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
     });
     let message = paragraphs.next().unwrap_or_default();
     let message = message.strip_prefix("error: ").unwrap_or(&message);
@@ -221,9 +225,15 @@ mod tests {
             ("jaco actors kill", "PATH"),
             ("jaco actors kill a --mode maim", "maim"),
         ] {
-            let failure = parse(line).err().unwrap_or_else(|| panic!("{line} is accepted"));
+            let failure = parse(line)
+                .err()
+                .unwrap_or_else(|| panic!("{line} is accepted"));
             assert_eq!(failure.code, "usage_error");
-            assert!(failure.message.contains(word), "{line}: {}", failure.message);
+            assert!(
+                failure.message.contains(word),
+                "{line}: {}",
+                failure.message
+            );
             assert!(!failure.message.contains('\n') && !failure.message.starts_with("error"));
         }
     }
@@ -239,7 +249,11 @@ mod tests {
             ("jaco actors -w", true),
             ("jaco apply j", false),
         ] {
-            assert_eq!(parse(line).unwrap().command.unwrap().is_endless(), endless, "{line}");
+            assert_eq!(
+                parse(line).unwrap().command.unwrap().is_endless(),
+                endless,
+                "{line}"
+            );
         }
     }
 

@@ -40,7 +40,12 @@ pub(crate) struct Args {
     since: Option<Duration>,
 
     /// Only these types, comma-separated
-    #[arg(long = "type", value_name = "TYPE,...", default_value = "", hide_default_value = true)]
+    #[arg(
+        long = "type",
+        value_name = "TYPE,...",
+        default_value = "",
+        hide_default_value = true
+    )]
     types: Types,
 
     /// Go on with new events
@@ -56,14 +61,21 @@ impl FromStr for Types {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let names = text
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty());
         names.map(parse_type).collect::<Result<_, _>>().map(Self)
     }
 }
 
 fn parse_type(name: &str) -> Result<AuditEventType, String> {
     let upper = name.to_ascii_uppercase();
-    let full = if upper.starts_with(PREFIX) { upper } else { format!("{PREFIX}{upper}") };
+    let full = if upper.starts_with(PREFIX) {
+        upper
+    } else {
+        format!("{PREFIX}{upper}")
+    };
     AuditEventType::from_str_name(&full)
         .filter(|&kind| kind != AuditEventType::Unspecified)
         .ok_or_else(|| format!("unknown audit type {name:?}"))
@@ -136,7 +148,9 @@ async fn stream(
 ) -> Result<(), Stop> {
     let call = async |connection| {
         let request = v1::AuditQueryRequest {
-            since: args.since.map(|ago| timestamp(now.checked_sub(ago).unwrap_or(UNIX_EPOCH))),
+            since: args
+                .since
+                .map(|ago| timestamp(now.checked_sub(ago).unwrap_or(UNIX_EPOCH))),
             until: None,
             types: args.types.0.iter().map(|&kind| kind.into()).collect(),
             follow: args.follow,
@@ -185,7 +199,10 @@ mod tests {
         use AuditEventType::{Apply, Delete, NodeJoin};
         for (text, expected) in [
             ("", Some(vec![])),
-            ("apply,NODE_JOIN,audit_event_type_delete", Some(vec![Apply, NodeJoin, Delete])),
+            (
+                "apply,NODE_JOIN,audit_event_type_delete",
+                Some(vec![Apply, NodeJoin, Delete]),
+            ),
             (" Apply , ,", Some(vec![Apply])),
             ("nope", None),
             ("apply,nope", None),
@@ -200,9 +217,15 @@ mod tests {
         v1::AuditEvent {
             r#type: kind,
             identity: "local".to_owned(),
-            ts: Some(Timestamp { seconds: 60, nanos: 1 }),
+            ts: Some(Timestamp {
+                seconds: 60,
+                nanos: 1,
+            }),
             raft_index: 9,
-            payload: payload.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            payload: payload
+                .iter()
+                .map(|&(k, v)| (k.to_owned(), v.to_owned()))
+                .collect(),
             ..Default::default()
         }
     }
@@ -210,7 +233,11 @@ mod tests {
     async fn printed(format: Format, follow: bool, events: Vec<v1::AuditEvent>) -> String {
         let server = Fake::start().await;
         server.script(|script| script.audit = events);
-        let args = Args { since: None, types: Types(vec![]), follow };
+        let args = Args {
+            since: None,
+            types: Types(vec![]),
+            follow,
+        };
         let (result, output) =
             fake::capture(format, async |ui| run(&args, &server.client(), ui).await).await;
         assert_eq!(result, Ok(()));
@@ -221,9 +248,15 @@ mod tests {
     async fn rows_have_fixed_widths_and_whole_payloads() {
         let long = "x".repeat(60);
         let events = vec![event(1, &[("revision", &long), ("deployment", "app")])];
-        let row = format!("{:<32}  {:<26}  {:<20}  deployment=app revision={long}", "apply", "1970-01-01T00:01:00Z", "local");
+        let row = format!(
+            "{:<32}  {:<26}  {:<20}  deployment=app revision={long}",
+            "apply", "1970-01-01T00:01:00Z", "local"
+        );
         let header = format!("{:<32}  {:<26}  {:<20}  PAYLOAD", "TYPE", "TS", "IDENTITY");
-        assert_eq!(printed(Format::Table, false, events).await, format!("{header}\n{row}\n"));
+        assert_eq!(
+            printed(Format::Table, false, events).await,
+            format!("{header}\n{row}\n")
+        );
     }
 
     #[tokio::test]
@@ -244,11 +277,19 @@ mod tests {
     async fn with_follow_machines_get_one_document_an_event() {
         let events = vec![event(1, &[]), event(99, &[])];
         let line = |kind| {
-            format!("{{\"type\":\"{kind}\",\"identity\":\"local\",\"ts\":\"1970-01-01T00:01:00Z\",\"raft_index\":9}}\n")
+            format!(
+                "{{\"type\":\"{kind}\",\"identity\":\"local\",\"ts\":\"1970-01-01T00:01:00Z\",\"raft_index\":9}}\n"
+            )
         };
         let expected = line("apply") + &line("type_99");
         assert_eq!(printed(Format::Json, true, events.clone()).await, expected);
-        assert_eq!(printed(Format::Yaml, true, events).await.matches("---\ntype: ").count(), 2);
+        assert_eq!(
+            printed(Format::Yaml, true, events)
+                .await
+                .matches("---\ntype: ")
+                .count(),
+            2
+        );
     }
 
     #[tokio::test]

@@ -43,7 +43,9 @@ pub(crate) struct Token(Option<MetadataValue<Ascii>>);
 impl Interceptor for Token {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(bearer) = &self.0 {
-            request.metadata_mut().insert("authorization", bearer.clone());
+            request
+                .metadata_mut()
+                .insert("authorization", bearer.clone());
         }
         Ok(request)
     }
@@ -83,11 +85,22 @@ impl Client {
     pub(crate) fn new(target: Target) -> Result<Self, Failure> {
         let (places, tls, token) = match target {
             Target::Socket(path) => (vec![Place::Socket(path)], None, None),
-            Target::Remote { addresses, token, trust } => {
+            Target::Remote {
+                addresses,
+                token,
+                trust,
+            } => {
                 let tls = tls::api_client(&trust).map_err(|error| {
-                    Failure::new(Local::CaInvalid, format!("the pinned CA: {}", chain(&error)))
+                    Failure::new(
+                        Local::CaInvalid,
+                        format!("the pinned CA: {}", chain(&error)),
+                    )
                 })?;
-                (addresses.into_iter().map(Place::Remote).collect(), Some(tls), token)
+                (
+                    addresses.into_iter().map(Place::Remote).collect(),
+                    Some(tls),
+                    token,
+                )
             }
         };
         let token = token.map(|token| {
@@ -98,12 +111,19 @@ impl Client {
             bearer.set_sensitive(true);
             bearer
         });
-        Ok(Self { places, tls, token: Token(token), live: Mutex::new(None) })
+        Ok(Self {
+            places,
+            tls,
+            token: Token(token),
+            live: Mutex::new(None),
+        })
     }
 
     /// Whether calls go to the daemon of this machine over its control socket.
     pub(crate) fn is_local(&self) -> bool {
-        self.places.iter().all(|place| matches!(place, Place::Socket(_)))
+        self.places
+            .iter()
+            .all(|place| matches!(place, Place::Socket(_)))
     }
 
     /// Calls one address after the other until one does not fail for reasons of its own.
@@ -118,9 +138,13 @@ impl Client {
         call: impl AsyncFn(Connection) -> Result<Response<T>, Status>,
     ) -> Result<T, Failure> {
         let attempt = async |connection| {
-            tokio::time::timeout(deadline, call(connection)).await.unwrap_or_else(|_| {
-                Err(Status::deadline_exceeded(format!("no answer within {deadline:?}")))
-            })
+            tokio::time::timeout(deadline, call(connection))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(Status::deadline_exceeded(format!(
+                        "no answer within {deadline:?}"
+                    )))
+                })
         };
         self.call(&attempt).await
     }
@@ -214,7 +238,10 @@ async fn secured(
     let name = ServerName::try_from(address.host.clone()).map_err(std::io::Error::other)?;
     let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
     stream.set_nodelay(true)?;
-    tokio_rustls::TlsConnector::from(tls).connect(name, stream).await.map(TokioIo::new)
+    tokio_rustls::TlsConnector::from(tls)
+        .connect(name, stream)
+        .await
+        .map(TokioIo::new)
 }
 
 /// Limits how long everything of a bounded stream may take.
@@ -224,19 +251,22 @@ pub(crate) async fn within<T>(
 ) -> Result<T, Stop> {
     match deadline {
         None => work.await,
-        Some(deadline) => tokio::time::timeout(deadline, work).await.unwrap_or_else(|_| {
-            let message = format!("not finished within {deadline:?}");
-            Err(Failure::new(Local::DeadlineExceeded, message).into())
-        }),
+        Some(deadline) => tokio::time::timeout(deadline, work)
+            .await
+            .unwrap_or_else(|_| {
+                let message = format!("not finished within {deadline:?}");
+                Err(Failure::new(Local::DeadlineExceeded, message).into())
+            }),
     }
 }
 
 /// What ended a stream that was open.
 pub(crate) fn broken(status: &Status) -> Failure {
     match transport_error(status) {
-        Some(reason) => {
-            Failure::new(Local::Unavailable, format!("the connection was lost: {reason}"))
-        }
+        Some(reason) => Failure::new(
+            Local::Unavailable,
+            format!("the connection was lost: {reason}"),
+        ),
         None => DecodedError::from_status(status).into(),
     }
 }

@@ -15,13 +15,18 @@ pub(crate) struct Text<'a> {
 /// Gives a failure that names one of `texts` the user's path, and the line it is about.
 pub(crate) fn attach(mut failure: Failure, texts: &[Text<'_>]) -> Failure {
     let file = failure.details.get("file");
-    let Some(text) = texts.iter().find(|text| file.is_some_and(|file| file == text.name)) else {
+    let Some(text) = texts
+        .iter()
+        .find(|text| file.is_some_and(|file| file == text.name))
+    else {
         return failure;
     };
     let number = |key: &str| failure.details.get(key)?.parse::<usize>().ok();
     failure.excerpt = number("line")
         .and_then(|line| excerpt(&String::from_utf8_lossy(text.bytes), line, number("col")));
-    failure.details.insert("file".to_owned(), text.path.to_owned());
+    failure
+        .details
+        .insert("file".to_owned(), text.path.to_owned());
     failure
 }
 
@@ -45,7 +50,10 @@ mod tests {
     #[test]
     fn the_caret_stands_under_the_column() {
         let text = "a: 1\nbé: x\r\n";
-        assert_eq!(excerpt(text, 2, Some(5)).unwrap(), " 2 | bé: x\n   |     ^\n");
+        assert_eq!(
+            excerpt(text, 2, Some(5)).unwrap(),
+            " 2 | bé: x\n   |     ^\n"
+        );
         assert_eq!(excerpt(text, 1, None).unwrap(), " 1 | a: 1\n");
         assert_eq!(excerpt(text, 1, Some(99)).unwrap(), " 1 | a: 1\n");
     }
@@ -59,14 +67,27 @@ mod tests {
 
     #[test]
     fn a_failure_is_found_in_the_text_it_names() {
-        let texts = [Text { name: "jaco.yaml", path: "./my.yaml", bytes: b"deployment: 1\n" }];
+        let texts = [Text {
+            name: "jaco.yaml",
+            path: "./my.yaml",
+            bytes: b"deployment: 1\n",
+        }];
         let fault = |file: &str| {
-            Failure::new(Local::UsageError, "m").with("file", file).with("line", 1).with("col", 13)
+            Failure::new(Local::UsageError, "m")
+                .with("file", file)
+                .with("line", 1)
+                .with("col", 13)
         };
         let shown = attach(fault("jaco.yaml"), &texts);
         assert_eq!(shown.details["file"], "./my.yaml");
-        assert_eq!(shown.excerpt.unwrap(), " 1 | deployment: 1\n   |             ^\n");
+        assert_eq!(
+            shown.excerpt.unwrap(),
+            " 1 | deployment: 1\n   |             ^\n"
+        );
         let other = attach(fault("compose.yaml"), &texts);
-        assert_eq!((other.excerpt, other.details["file"].as_str()), (None, "compose.yaml"));
+        assert_eq!(
+            (other.excerpt, other.details["file"].as_str()),
+            (None, "compose.yaml")
+        );
     }
 }

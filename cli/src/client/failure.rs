@@ -187,12 +187,18 @@ mod tests {
     #[test]
     fn a_server_cannot_fake_a_line_or_drive_the_terminal() {
         let failure = Failure::new(Local::Internal, "a\nError: b: c\u{1b}[2J").with("k", "v\r\nw");
-        assert_eq!(failure.render(false), "Error: internal: a Error: b: c [2J\n  k=v  w\n");
+        assert_eq!(
+            failure.render(false),
+            "Error: internal: a Error: b: c [2J\n  k=v  w\n"
+        );
     }
 
     #[test]
     fn an_empty_message_leaves_the_code_alone() {
-        assert_eq!(Failure::new(Local::Unavailable, "").render(true), "Error: unavailable\n");
+        assert_eq!(
+            Failure::new(Local::Unavailable, "").render(true),
+            "Error: unavailable\n"
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A daemon for tests: a real server on a unix socket that answers by script.
 
+mod cluster;
+
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex, MutexGuard},
@@ -85,7 +87,10 @@ impl Fake {
         let service = Service::default();
         let router = service.router();
         let task = tokio::spawn(async move {
-            router.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap();
+            router
+                .serve_with_incoming(UnixListenerStream::new(listener))
+                .await
+                .unwrap();
         });
         tokio::task::yield_now().await;
         Self { service, task, dir }
@@ -147,8 +152,15 @@ impl Service {
     fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let mut inner = self.inner();
         let header = request.metadata().get("authorization");
-        inner.seen.authorization.push(header.map(|value| value.to_str().unwrap().to_owned()));
-        inner.script.refuse.clone().map_or(Ok(()), |error| Err(error.into()))
+        inner
+            .seen
+            .authorization
+            .push(header.map(|value| value.to_str().unwrap().to_owned()));
+        inner
+            .script
+            .refuse
+            .clone()
+            .map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
@@ -187,7 +199,11 @@ impl v1::deploy_server::Deploy for Service {
         self.admit(&request)?;
         let mut inner = self.inner();
         inner.seen.applies.push(request.into_inner());
-        let answer = inner.script.apply.clone().unwrap_or_else(|| Ok(Default::default()));
+        let answer = inner
+            .script
+            .apply
+            .clone()
+            .unwrap_or_else(|| Ok(Default::default()));
         Ok(Response::new(answer?))
     }
 
@@ -227,8 +243,15 @@ impl v1::deploy_server::Deploy for Service {
         self.admit(&request)?;
         let mut inner = self.inner();
         inner.seen.logs.push(request.into_inner());
-        let lines = inner.script.logs.clone().into_iter().map(|line| line.map_err(Status::from));
-        Ok(Response::new(Box::pin(stream::iter(lines.collect::<Vec<_>>()))))
+        let lines = inner
+            .script
+            .logs
+            .clone()
+            .into_iter()
+            .map(|line| line.map_err(Status::from));
+        Ok(Response::new(Box::pin(stream::iter(
+            lines.collect::<Vec<_>>(),
+        ))))
     }
 
     async fn get_replicas(
@@ -250,7 +273,10 @@ impl v1::deploy_server::Deploy for Service {
     ) -> Result<Response<v1::GetRouteResponse>, Status> {
         self.admit(&request)?;
         let domain = request.into_inner().domain;
-        Ok(Response::new(v1::GetRouteResponse { domain, routes: Vec::new() }))
+        Ok(Response::new(v1::GetRouteResponse {
+            domain,
+            routes: Vec::new(),
+        }))
     }
 }
 
@@ -267,7 +293,9 @@ impl v1::watch_server::Watch for Service {
         inner.seen.subscriptions.push(request.into_inner());
         let (sender, receiver) = mpsc::unbounded_channel();
         inner.subscribers.push(sender);
-        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(
+            receiver,
+        ))))
     }
 }
 
@@ -287,108 +315,15 @@ impl v1::audit_server::Audit for Service {
     }
 }
 
-fn absent<T>() -> Result<Response<T>, Status> {
-    Err(Status::unimplemented("not scripted"))
-}
-
-#[tonic::async_trait]
-impl v1::cluster_server::Cluster for Service {
-    async fn init(
-        &self,
-        request: Request<v1::ClusterInitRequest>,
-    ) -> Result<Response<v1::ClusterInitResponse>, Status> {
-        self.admit(&request)?;
-        Ok(Response::new(v1::ClusterInitResponse {
-            cluster_id: "c-1".to_owned(),
-            operator_token: "t0k3n".to_owned(),
-        }))
-    }
-
-    async fn join(
-        &self,
-        _: Request<v1::ClusterJoinRequest>,
-    ) -> Result<Response<v1::ClusterJoinResponse>, Status> {
-        absent()
-    }
-
-    async fn bootstrap(
-        &self,
-        _: Request<v1::BootstrapRequest>,
-    ) -> Result<Response<v1::BootstrapResponse>, Status> {
-        absent()
-    }
-
-    async fn issue_join_token(
-        &self,
-        _: Request<v1::IssueJoinTokenRequest>,
-    ) -> Result<Response<v1::IssueJoinTokenResponse>, Status> {
-        absent()
-    }
-
-    async fn node_join(
-        &self,
-        _: Request<v1::NodeJoinRequest>,
-    ) -> Result<Response<v1::NodeJoinResponse>, Status> {
-        absent()
-    }
-
-    async fn node_remove(
-        &self,
-        _: Request<v1::NodeRemoveRequest>,
-    ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
-        absent()
-    }
-
-    async fn node_list(
-        &self,
-        _: Request<v1::NodeListRequest>,
-    ) -> Result<Response<v1::NodeListResponse>, Status> {
-        absent()
-    }
-
-    type BackupStream = Boxed<v1::BackupChunk>;
-
-    async fn backup(
-        &self,
-        _: Request<v1::BackupRequest>,
-    ) -> Result<Response<Self::BackupStream>, Status> {
-        absent()
-    }
-
-    async fn restore(
-        &self,
-        _: Request<tonic::Streaming<v1::BackupChunk>>,
-    ) -> Result<Response<v1::RestoreResponse>, Status> {
-        absent()
-    }
-
-    async fn status(
-        &self,
-        request: Request<v1::ClusterStatusRequest>,
-    ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
-        self.admit(&request)?;
-        Ok(Response::new(v1::ClusterStatusResponse::default()))
-    }
-
-    async fn actors(
-        &self,
-        _: Request<v1::ActorsRequest>,
-    ) -> Result<Response<v1::ActorsResponse>, Status> {
-        absent()
-    }
-
-    async fn kill_actor(
-        &self,
-        _: Request<v1::KillActorRequest>,
-    ) -> Result<Response<v1::KillActorResponse>, Status> {
-        absent()
-    }
-}
-
 /// An event that says no more than that something changed.
 pub(crate) fn deployment_event(raft_index: u64) -> v1::SubscribeEvent {
-    let event = v1::DeploymentEvent { raft_index, ..Default::default() };
-    v1::SubscribeEvent { payload: Some(v1::subscribe_event::Payload::Deployment(event)) }
+    let event = v1::DeploymentEvent {
+        raft_index,
+        ..Default::default()
+    };
+    v1::SubscribeEvent {
+        payload: Some(v1::subscribe_event::Payload::Deployment(event)),
+    }
 }
 
 /// What a command wrote.
@@ -414,7 +349,13 @@ pub(crate) async fn capture(
     };
     let result = command(&mut ui).await;
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (result, Captured { out: text(out), err: text(err) })
+    (
+        result,
+        Captured {
+            out: text(out),
+            err: text(err),
+        },
+    )
 }
 
 /// Runs a command whose reader has gone.

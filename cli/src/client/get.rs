@@ -4,11 +4,7 @@ mod deployment;
 pub(super) mod replicas;
 mod routes;
 
-use super::{
-    connection::Client,
-    failure::Stop,
-    output::Ui,
-};
+use super::{connection::Client, failure::Stop, output::Ui};
 
 /// What to show.
 #[derive(clap::Subcommand)]
@@ -55,7 +51,10 @@ pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> 
     match command {
         Command::Deployments => deployment::all(client, ui).await,
         Command::Deployment { name } => deployment::one(name, client, ui).await,
-        Command::Replicas { deployment, service } => {
+        Command::Replicas {
+            deployment,
+            service,
+        } => {
             let (deployment, service) = (deployment.as_deref(), service.as_deref());
             let (deployment, service) =
                 (deployment.unwrap_or_default(), service.unwrap_or_default());

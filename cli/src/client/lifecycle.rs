@@ -48,21 +48,31 @@ impl View for DeletedView<'_> {
 /// Returns to the previous revision.
 pub(crate) async fn rollback(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
-        let request = v1::RollbackRequest { deployment: args.deployment.clone() };
+        let request = v1::RollbackRequest {
+            deployment: args.deployment.clone(),
+        };
         DeployClient::new(connection).rollback(request).await
     };
     let v1::RollbackResponse { revision } = client.unary(DEADLINE, call).await?;
-    ui.outcome(&RolledBackView { deployment: &args.deployment, revision })
+    ui.outcome(&RolledBackView {
+        deployment: &args.deployment,
+        revision,
+    })
 }
 
 /// Removes a deployment.
 pub(crate) async fn delete(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
-        let request = v1::DeleteRequest { deployment: args.deployment.clone() };
+        let request = v1::DeleteRequest {
+            deployment: args.deployment.clone(),
+        };
         DeployClient::new(connection).delete(request).await
     };
     let v1::DeleteResponse {} = client.unary(DEADLINE, call).await?;
-    ui.outcome(&DeletedView { deployment: &args.deployment, deleted: true })
+    ui.outcome(&DeletedView {
+        deployment: &args.deployment,
+        deleted: true,
+    })
 }
 
 #[cfg(test)]
@@ -72,11 +82,23 @@ mod tests {
 
     #[test]
     fn outcomes_are_one_line_or_one_object() {
-        let back = RolledBackView { deployment: "app", revision: 2 };
+        let back = RolledBackView {
+            deployment: "app",
+            revision: 2,
+        };
         assert_eq!(back.text(), "Rolled back to revision: 2\n");
-        assert_eq!(json(&back).unwrap(), "{\n  \"deployment\": \"app\",\n  \"revision\": 2\n}\n");
-        let gone = DeletedView { deployment: "app", deleted: true };
+        assert_eq!(
+            json(&back).unwrap(),
+            "{\n  \"deployment\": \"app\",\n  \"revision\": 2\n}\n"
+        );
+        let gone = DeletedView {
+            deployment: "app",
+            deleted: true,
+        };
         assert_eq!(gone.text(), "Deleted deployment: app\n");
-        assert_eq!(yaml::to_string(&gone).unwrap(), "deployment: app\ndeleted: true\n");
+        assert_eq!(
+            yaml::to_string(&gone).unwrap(),
+            "deployment: app\ndeleted: true\n"
+        );
     }
 }

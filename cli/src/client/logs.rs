@@ -49,7 +49,10 @@ impl FromStr for Service {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             Some((deployment, service)) if !deployment.is_empty() && !service.is_empty() => {
-                Ok(Self { deployment: deployment.to_owned(), service: service.to_owned() })
+                Ok(Self {
+                    deployment: deployment.to_owned(),
+                    service: service.to_owned(),
+                })
             }
             Some(_) | None => Err("expected <deployment>/<service>".to_owned()),
         }
@@ -127,7 +130,10 @@ mod tests {
             replica_id: "app-web-0".to_owned(),
             host: "one".to_owned(),
             stream: stream.to_owned(),
-            ts: Some(Timestamp { seconds: 0, nanos: 7 }),
+            ts: Some(Timestamp {
+                seconds: 0,
+                nanos: 7,
+            }),
             line: text.to_owned(),
         }
     }
@@ -143,7 +149,10 @@ mod tests {
     #[tokio::test]
     async fn lines_come_out_in_every_format() {
         for (format, expected) in [
-            (Format::Table, "[app-web-0@one] hello <&>\n[app-web-0@one] \n"),
+            (
+                Format::Table,
+                "[app-web-0@one] hello <&>\n[app-web-0@one] \n",
+            ),
             (
                 Format::Json,
                 "{\"replica_id\":\"app-web-0\",\"host\":\"one\",\"stream\":\"stdout\",\"ts\":\"1970-01-01T00:00:00Z\",\"line\":\"hello <&>\"}\n{\"replica_id\":\"app-web-0\",\"host\":\"one\",\"stream\":\"stderr\",\"ts\":\"1970-01-01T00:00:00Z\",\"line\":\"\"}\n",
@@ -163,7 +172,10 @@ mod tests {
             assert_eq!(result, Ok(()));
             assert_eq!(output.out, expected);
             let asked = &server.log_requests()[0];
-            assert_eq!((asked.deployment.as_str(), asked.service.as_str()), ("app", "web"));
+            assert_eq!(
+                (asked.deployment.as_str(), asked.service.as_str()),
+                ("app", "web")
+            );
             assert_eq!((asked.since_seconds, asked.follow), (300, true));
         }
     }
@@ -202,10 +214,9 @@ mod tests {
     async fn a_reader_that_leaves_ends_the_stream_quietly() {
         let server = Fake::start().await;
         server.script(|script| script.logs = vec![Ok(line("stdout", "x"))]);
-        let result = fake::into_closed_pipe(async |ui| {
-            run(&args(true, 0), &server.client(), ui).await
-        })
-        .await;
+        let result =
+            fake::into_closed_pipe(async |ui| run(&args(true, 0), &server.client(), ui).await)
+                .await;
         assert_eq!(result, Err(Stop::ClosedPipe));
     }
 }

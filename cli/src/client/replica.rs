@@ -29,8 +29,16 @@ pub(crate) fn tls(auto: bool) -> &'static str {
 
 /// Why a replica is where it is: `code: message (exit N)` as far as there is something to say.
 pub(crate) fn reason(code: &str, message: &str, details: &BTreeMap<String, String>) -> String {
-    let of = |key: &str| details.get(key).map(String::as_str).filter(|text| !text.is_empty());
-    let message = Some(message).filter(|text| !text.is_empty()).or(of("reason")).unwrap_or_default();
+    let of = |key: &str| {
+        details
+            .get(key)
+            .map(String::as_str)
+            .filter(|text| !text.is_empty())
+    };
+    let message = Some(message)
+        .filter(|text| !text.is_empty())
+        .or(of("reason"))
+        .unwrap_or_default();
     let text = match (code, message) {
         (code, "") => code.to_owned(),
         ("", message) => message.to_owned(),
@@ -86,8 +94,10 @@ mod tests {
             ("a", "", &[("exit_code", "3")], "a (exit 3)"),
             ("", "", &[("exit_code", "3")], "exit 3"),
         ] {
-            let details =
-                details.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+            let details = details
+                .iter()
+                .map(|&(k, v)| (k.to_owned(), v.to_owned()))
+                .collect();
             assert_eq!(reason(code, message, &details), expected);
         }
     }

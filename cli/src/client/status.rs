@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::FutureExt;
-use jaco_proto::v1::{
-    self, deploy_client::DeployClient, watch_client::WatchClient,
-};
+use jaco_proto::v1::{self, deploy_client::DeployClient, watch_client::WatchClient};
 use serde::Serialize;
 use tonic::Streaming;
 
@@ -82,8 +80,16 @@ struct CertRow {
 impl From<v1::DeployStatusResponse> for StatusView {
     fn from(response: v1::DeployStatusResponse) -> Self {
         Self {
-            deployments: response.deployments.into_iter().map(DeploymentRow::from).collect(),
-            replicas: response.replicas.into_iter().map(ReplicaRow::from).collect(),
+            deployments: response
+                .deployments
+                .into_iter()
+                .map(DeploymentRow::from)
+                .collect(),
+            replicas: response
+                .replicas
+                .into_iter()
+                .map(ReplicaRow::from)
+                .collect(),
             routes: response.routes.into_iter().map(RouteRow::from).collect(),
             certs: response.certs.into_iter().map(CertRow::from).collect(),
         }
@@ -137,7 +143,13 @@ impl View for StatusView {
     fn text(&self) -> String {
         let mut text = String::from("Deployments:\n");
         text += &table::render(
-            &[col("DEPLOYMENT"), col("REVISION"), col("PREVIOUS"), col("STATUS"), free("DETAILS")],
+            &[
+                col("DEPLOYMENT"),
+                col("REVISION"),
+                col("PREVIOUS"),
+                col("STATUS"),
+                free("DETAILS"),
+            ],
             self.deployments.iter().map(DeploymentRow::cells),
         );
         text += "\nReplicas:\n";
@@ -184,7 +196,9 @@ impl ReplicaRow {
             self.state.to_uppercase(),
             self.host.clone(),
             self.container_id.clone(),
-            self.last_health_at.clone().unwrap_or_else(|| "-".to_owned()),
+            self.last_health_at
+                .clone()
+                .unwrap_or_else(|| "-".to_owned()),
             replica::reason(&self.code, &self.message, &self.details),
         ]
     }

@@ -48,8 +48,11 @@ pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
     }
     let jaco = args.jaco.as_deref().map(read).transpose()?;
     let compose = args.compose.as_deref().map(read).transpose()?;
-    let files: Vec<String> =
-        [&args.jaco, &args.compose].into_iter().flatten().map(|p| p.display().to_string()).collect();
+    let files: Vec<String> = [&args.jaco, &args.compose]
+        .into_iter()
+        .flatten()
+        .map(|p| p.display().to_string())
+        .collect();
     let texts: Vec<Text<'_>> = [("jaco.yaml", &jaco), ("compose.yaml", &compose)]
         .into_iter()
         .filter_map(|(name, bytes)| Some((name, bytes.as_deref()?)))
@@ -66,7 +69,11 @@ pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
         }
         Format::Json | Format::Yaml => {}
     }
-    ui.data(&ValidView { valid: true, files, warnings })
+    ui.data(&ValidView {
+        valid: true,
+        files,
+        warnings,
+    })
 }
 
 /// Reads a whole file.

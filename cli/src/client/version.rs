@@ -21,5 +21,7 @@ impl View for VersionView {
 
 /// Prints the version.
 pub(crate) fn run(ui: &mut Ui<'_>) -> Result<(), Stop> {
-    ui.data(&VersionView { version: crate::version() })
+    ui.data(&VersionView {
+        version: crate::version(),
+    })
 }

@@ -50,7 +50,10 @@ impl Line {
             };
         }
         // A value must not be able to fake a line.
-        let mut text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let mut text: String = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         text.push('\n');
         text
     }
@@ -103,7 +106,10 @@ impl Visit for Line {
 
 /// Whether text needs no quotes to be told from what follows.
 fn is_word(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '=')
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '=')
 }
 
 /// RFC 3339 in UTC with `digits` digits of a second.
@@ -112,7 +118,11 @@ fn time(at: SystemTime, digits: usize) -> String {
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     let whole = Timestamp { seconds, nanos: 0 }.to_string();
     let nanos = format!("{:09}", since.subsec_nanos());
-    format!("{}.{}Z", whole.trim_end_matches('Z'), &nanos[..digits.min(9)])
+    format!(
+        "{}.{}Z",
+        whole.trim_end_matches('Z'),
+        &nanos[..digits.min(9)]
+    )
 }
 
 #[cfg(test)]
@@ -141,7 +151,10 @@ mod tests {
             line().text(),
             "2026-11-20T11:40:13.001Z WARN  [scheduler/rollout] step held service=web reason=\"two words\\nError: x\" step=3\n"
         );
-        let message = Line { message: "a\nb".to_owned(), ..Line::new(UNIX_EPOCH, Level::INFO) };
+        let message = Line {
+            message: "a\nb".to_owned(),
+            ..Line::new(UNIX_EPOCH, Level::INFO)
+        };
         assert_eq!(message.text(), "1970-01-01T00:00:00.000Z INFO  a b\n");
     }
 

@@ -65,9 +65,15 @@ fn priority(level: Level) -> &'static str {
 /// A field name as the journal accepts it.
 fn name(key: &str) -> String {
     let upper = key.to_ascii_uppercase();
-    let name: String =
-        upper.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    if name.starts_with(|c: char| c.is_ascii_uppercase()) { name } else { format!("X{name}") }
+    let name: String = upper
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    if name.starts_with(|c: char| c.is_ascii_uppercase()) {
+        name
+    } else {
+        format!("X{name}")
+    }
 }
 
 fn field(entry: &mut Vec<u8>, name: &str, value: &str) {
@@ -125,7 +131,11 @@ mod tests {
         let mut entry = Vec::new();
         field(&mut entry, "A", &"é".repeat(MAX_VALUE_BYTES));
         assert_eq!(entry.len(), MAX_VALUE_BYTES + 3);
-        field(&mut entry, "A", &format!("x{}", "é".repeat(MAX_VALUE_BYTES)));
+        field(
+            &mut entry,
+            "A",
+            &format!("x{}", "é".repeat(MAX_VALUE_BYTES)),
+        );
         assert_eq!(entry.len(), 2 * (MAX_VALUE_BYTES + 3) - 1);
     }
 }

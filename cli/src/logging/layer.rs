@@ -3,15 +3,20 @@
 use std::time::SystemTime;
 
 use jaco_proto::config::{LogFilter, LogLevel};
-use tracing::{Event, Level, Metadata, Subscriber, level_filters::LevelFilter, subscriber::Interest};
+use tracing::{
+    Event, Level, Metadata, Subscriber, level_filters::LevelFilter, subscriber::Interest,
+};
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
 use super::{event::Line, journal::Journal};
 
+/// Takes one finished line.
+pub(super) type WriteLine = Box<dyn Fn(&[u8]) + Send + Sync>;
+
 /// Where lines go.
 pub(super) enum Sink {
-    Text(Box<dyn Fn(&[u8]) + Send + Sync>),
-    Json(Box<dyn Fn(&[u8]) + Send + Sync>),
+    Text(WriteLine),
+    Json(WriteLine),
     Journal(Journal),
 }
 
@@ -36,7 +41,9 @@ pub(super) struct Filtered {
 impl Filtered {
     pub(super) fn new(filter: LogFilter, sink: Sink) -> Self {
         let levels = filter.overrides().map(|(_, level)| level);
-        let most = levels.map(limit).fold(limit(filter.level), LevelFilter::max);
+        let most = levels
+            .map(limit)
+            .fold(limit(filter.level), LevelFilter::max);
         Self { filter, most, sink }
     }
 
@@ -58,7 +65,11 @@ fn limit(level: LogLevel) -> LevelFilter {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Filtered {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if self.may_pass(metadata) { Interest::always() } else { Interest::never() }
+        if self.may_pass(metadata) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
@@ -107,7 +118,10 @@ mod tests {
             tracing::warn!(subsystem = "raft", "four");
             tracing::trace!(subsystem = "scheduler", "five");
         });
-        let words: Vec<_> = text.lines().filter_map(|line| line.split(' ').next_back()).collect();
+        let words: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.split(' ').next_back())
+            .collect();
         assert_eq!(words, ["one", "three"], "{text}");
     }
 
@@ -118,7 +132,10 @@ mod tests {
             tracing::warn!(target: "h2::codec", "two");
             tracing::debug!(target: "jaco_net::tls", "three");
         });
-        let words: Vec<_> = text.lines().filter_map(|line| line.split(' ').next_back()).collect();
+        let words: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.split(' ').next_back())
+            .collect();
         assert_eq!(words, ["two", "three"], "{text}");
     }
 

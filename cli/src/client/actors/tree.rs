@@ -18,8 +18,14 @@ pub(super) fn draw(paths: &[&str]) -> Vec<String> {
 }
 
 fn parent(path: &str, paths: &[&str]) -> Option<usize> {
-    let continues = |other: &str| path.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'));
-    let found = paths.iter().enumerate().filter(|(_, other)| continues(other));
+    let continues = |other: &str| {
+        path.strip_prefix(other)
+            .is_some_and(|rest| rest.starts_with('/'))
+    };
+    let found = paths
+        .iter()
+        .enumerate()
+        .filter(|(_, other)| continues(other));
     found.max_by_key(|(_, other)| other.len()).map(|(at, _)| at)
 }
 
@@ -51,7 +57,15 @@ mod tests {
         let drawn = draw(&["n", "n/a", "n/a/x", "n/a/y", "n/b", "n/b/z", "n/bc"]);
         assert_eq!(
             drawn,
-            ["n", "├── a", "│   ├── x", "│   └── y", "├── b", "│   └── z", "└── bc"]
+            [
+                "n",
+                "├── a",
+                "│   ├── x",
+                "│   └── y",
+                "├── b",
+                "│   └── z",
+                "└── bc"
+            ]
         );
     }
 

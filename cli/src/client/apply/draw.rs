@@ -40,7 +40,11 @@ impl Painter {
 
 /// Bars for all services, cut to the width of the terminal.
 pub(super) fn bars(services: &[ServiceProgress], elapsed: Duration, columns: usize) -> Vec<String> {
-    let name = services.iter().map(|line| line.service.chars().count()).max().unwrap_or(0);
+    let name = services
+        .iter()
+        .map(|line| line.service.chars().count())
+        .max()
+        .unwrap_or(0);
     let elapsed = short_duration(elapsed);
     services
         .iter()
@@ -67,12 +71,21 @@ mod tests {
     use crate::client::{fake, output::Format};
 
     fn line(service: &str, ready: usize, total: usize, step: &str) -> ServiceProgress {
-        ServiceProgress { service: service.to_owned(), ready, total, step: step.to_owned() }
+        ServiceProgress {
+            service: service.to_owned(),
+            ready,
+            total,
+            step: step.to_owned(),
+        }
     }
 
     #[test]
     fn bars_show_ready_of_total() {
-        let services = [line("db", 1, 1, "running"), line("web", 1, 4, "pulling"), line("off", 0, 0, "running")];
+        let services = [
+            line("db", 1, 1, "running"),
+            line("web", 1, 4, "pulling"),
+            line("off", 0, 0, "running"),
+        ];
         assert_eq!(
             bars(&services, Duration::from_secs(65), 80),
             [

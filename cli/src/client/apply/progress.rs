@@ -4,107 +4,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jaco_proto::v1::{self, DeploymentStatus, ReplicaState, RolloutState, service_spec::PlacementMode};
+use jaco_proto::v1::{
+    self, DeploymentStatus, ReplicaState, RolloutState, service_spec::PlacementMode,
+};
 
-use super::resolve::Manifests;
+use super::goal::{Goal, Replica, Snapshot};
 use crate::client::{
     failure::{Failure, Local},
     output::text::{counted, pairs},
     replica,
 };
-
-/// What was applied.
-#[derive(Debug, Default)]
-pub(super) struct Goal {
-    pub(super) deployment: String,
-    pub(super) revision: u64,
-    /// Image by service.
-    pub(super) images: BTreeMap<String, String>,
-    /// Replicas that are to appear.
-    pub(super) added: BTreeSet<String>,
-    /// Replicas that are to be replaced, with the generation that is to go.
-    pub(super) replaced: BTreeMap<String, u64>,
-    /// Replicas that are to go.
-    pub(super) removed: BTreeSet<String>,
-}
-
-impl Goal {
-    /// Reads the goal from what the daemon announced.
-    pub(super) fn new(
-        manifests: &Manifests,
-        revision: u64,
-        diff: &v1::Diff,
-        before: &[v1::ReplicaDetail],
-    ) -> Self {
-        let replicas = |names: &[String]| -> Vec<String> {
-            names.iter().filter_map(|name| Some(name.strip_prefix("replica ")?.to_owned())).collect()
-        };
-        let generation =
-            |id: &String| before.iter().find(|old| old.id == *id).map_or(0, |old| old.revision);
-        Self {
-            deployment: manifests.deployment.clone(),
-            revision,
-            images: manifests.images.clone(),
-            added: replicas(&diff.adds).into_iter().collect(),
-            replaced: replicas(&diff.updates)
-                .into_iter()
-                .map(|id| (id.clone(), generation(&id)))
-                .collect(),
-            removed: replicas(&diff.removes).into_iter().collect(),
-        }
-    }
-}
-
-/// One look at the cluster.
-#[derive(Debug, Default)]
-pub(super) struct Snapshot {
-    pub(super) deployment: Option<v1::Deployment>,
-    pub(super) replicas: Vec<Replica>,
-}
-
-/// A replica as far as it matters here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Replica {
-    pub(super) id: String,
-    pub(super) service: String,
-    pub(super) host: String,
-    pub(super) image: String,
-    pub(super) state: ReplicaState,
-    pub(super) code: String,
-    /// The code with its facts.
-    pub(super) reason: String,
-    /// Generation that is wanted.
-    pub(super) wanted: u64,
-    /// Generation the state is about; 0 if the daemon does not say.
-    pub(super) seen: u64,
-}
-
-impl Snapshot {
-    /// Joins the two answers of a daemon.
-    pub(super) fn new(
-        deployment: &str,
-        status: v1::DeployStatusResponse,
-        replicas: Vec<v1::ReplicaDetail>,
-    ) -> Self {
-        let seen: BTreeMap<String, u64> =
-            status.replicas.into_iter().map(|seen| (seen.id, seen.desired_raft_index)).collect();
-        let replicas = replicas.into_iter().map(|detail| Replica {
-            seen: seen.get(&detail.id).copied().unwrap_or(0),
-            state: detail.state(),
-            reason: replica::reason(&detail.code, &detail.message, &detail.details),
-            id: detail.id,
-            service: detail.service,
-            host: detail.host,
-            image: detail.image,
-            code: detail.code,
-            wanted: detail.revision,
-        });
-        Self {
-            replicas: replicas.collect(),
-            deployment: status.deployments.into_iter().find(|found| found.name == deployment),
-        }
-    }
-}
 
 /// Where a wait stands.
 #[derive(Debug, PartialEq, Eq)]
@@ -172,12 +81,18 @@ impl Tracker {
         if let Some(verdict) = self.deployment_verdict() {
             return verdict;
         }
-        if let Some(plan) = self.rollouts.values().find(|p| p.state() == RolloutState::Aborted) {
+        if let Some(plan) = self
+            .rollouts
+            .values()
+            .find(|p| p.state() == RolloutState::Aborted)
+        {
             let why = format!("the rollout of service {} was aborted", plan.service);
             let failure = self.not_converged(&why);
             return stuck(failure.with("rollout", &plan.failure_reason));
         }
-        let failed = self.current().find(|seen| seen.state == ReplicaState::Failed);
+        let failed = self
+            .current()
+            .find(|seen| seen.state == ReplicaState::Failed);
         if let Some(failed) = failed {
             let why = match failed.reason.as_str() {
                 "" => format!("replica {} failed", failed.id),
@@ -185,14 +100,20 @@ impl Tracker {
             };
             return stuck(self.not_converged(&why));
         }
-        if self.is_complete() { Verdict::Converged } else { Verdict::Waiting }
+        if self.is_complete() {
+            Verdict::Converged
+        } else {
+            Verdict::Waiting
+        }
     }
 
     /// What the deployment itself decides; `None` leaves it to its replicas.
     fn deployment_verdict(&mut self) -> Option<Verdict> {
         let goal = self.goal.revision;
         let Some(deployment) = &self.snapshot.deployment else {
-            let gone = self.arrived.then(|| stuck(self.not_converged("it was deleted")));
+            let gone = self
+                .arrived
+                .then(|| stuck(self.not_converged("it was deleted")));
             return Some(gone.unwrap_or(Verdict::Waiting));
         };
         let applied = deployment.applied_revision;
@@ -204,31 +125,49 @@ impl Tracker {
             // A daemon that has not caught up knows no revision this high.
             let back = self.arrived || deployment.highest_revision >= goal;
             let why = format!("it was rolled back to revision {applied}");
-            return Some(if back { stuck(self.not_converged(&why)) } else { Verdict::Waiting });
+            return Some(if back {
+                stuck(self.not_converged(&why))
+            } else {
+                Verdict::Waiting
+            });
         }
         self.arrived = true;
         let deployment = self.snapshot.deployment.as_ref()?;
         if deployment.status() == DeploymentStatus::Pending {
             let details = &deployment.status_details;
-            let reason = details.get("reason").cloned().unwrap_or_else(|| pairs(details));
-            return Some(stuck(self.not_converged(&format!("it is pending: {reason}"))));
+            let reason = details
+                .get("reason")
+                .cloned()
+                .unwrap_or_else(|| pairs(details));
+            return Some(stuck(
+                self.not_converged(&format!("it is pending: {reason}")),
+            ));
         }
         None
     }
 
     /// Whether every service has all its replicas, and all of them run as applied.
     fn is_complete(&self) -> bool {
-        let rolling =
-            self.rollouts.values().any(|plan| plan.state() == RolloutState::InProgress);
+        let rolling = self
+            .rollouts
+            .values()
+            .any(|plan| plan.state() == RolloutState::InProgress);
         let ids: BTreeSet<&String> = self.snapshot.replicas.iter().map(|seen| &seen.id).collect();
         // A global service has as many replicas as there are nodes, which only the daemon knows.
         let missing = self.has_global() && self.goal.added.iter().any(|id| !ids.contains(id));
-        !rolling && !missing && self.services().iter().all(|service| service.ready == service.total)
+        !rolling
+            && !missing
+            && self
+                .services()
+                .iter()
+                .all(|service| service.ready == service.total)
     }
 
     fn has_global(&self) -> bool {
         let deployment = self.snapshot.deployment.iter();
-        deployment.flat_map(|d| &d.services).any(|s| s.placement() == PlacementMode::Global)
+        deployment
+            .flat_map(|d| &d.services)
+            .any(|s| s.placement() == PlacementMode::Global)
     }
 
     /// Replicas that belong to the revision.
@@ -244,7 +183,11 @@ impl Tracker {
 
     fn is_current(&self, seen: &Replica) -> bool {
         let image = self.goal.images.get(&seen.service);
-        let replaced = self.goal.replaced.get(&seen.id).is_none_or(|&old| seen.wanted > old);
+        let replaced = self
+            .goal
+            .replaced
+            .get(&seen.id)
+            .is_none_or(|&old| seen.wanted > old);
         let reported = seen.seen == 0 || seen.seen >= seen.wanted;
         replaced && reported && image.is_none_or(|image| *image == seen.image)
     }
@@ -260,12 +203,19 @@ impl Tracker {
 
     /// Progress by service.
     pub(super) fn services(&self) -> Vec<ServiceProgress> {
-        let specs = self.snapshot.deployment.iter().flat_map(|deployment| &deployment.services);
+        let specs = self
+            .snapshot
+            .deployment
+            .iter()
+            .flat_map(|deployment| &deployment.services);
         specs.map(|spec| self.service(spec)).collect()
     }
 
     fn service(&self, spec: &v1::ServiceSpec) -> ServiceProgress {
-        let own: Vec<&Replica> = self.wanted().filter(|seen| seen.service == spec.name).collect();
+        let own: Vec<&Replica> = self
+            .wanted()
+            .filter(|seen| seen.service == spec.name)
+            .collect();
         let ready = own.iter().filter(|seen| self.is_ready(seen)).count();
         let total = match spec.placement() {
             PlacementMode::Global => own.len(),
@@ -274,13 +224,21 @@ impl Tracker {
             | PlacementMode::Pack
             | PlacementMode::Hosts => usize::try_from(spec.replicas).unwrap_or(0).max(own.len()),
         };
-        let slowest = own.iter().filter(|seen| !self.is_ready(seen)).min_by_key(|seen| self.rank(seen));
+        let slowest = own
+            .iter()
+            .filter(|seen| !self.is_ready(seen))
+            .min_by_key(|seen| self.rank(seen));
         let step = match slowest {
             _ if own.len() < total => "scheduling".to_owned(),
             Some(seen) => self.step(seen),
             None => "running".to_owned(),
         };
-        ServiceProgress { service: spec.name.clone(), ready, total, step }
+        ServiceProgress {
+            service: spec.name.clone(),
+            ready,
+            total,
+            step,
+        }
     }
 
     /// Distance from running, the furthest first.
@@ -312,9 +270,16 @@ impl Tracker {
     pub(super) fn poll_changes(&mut self) -> Vec<String> {
         let now: BTreeMap<String, String> = self
             .wanted()
-            .map(|seen| (seen.id.clone(), format!("{} on {}", self.step(seen), seen.host)))
+            .map(|seen| {
+                (
+                    seen.id.clone(),
+                    format!("{} on {}", self.step(seen), seen.host),
+                )
+            })
             .collect();
-        let changed = now.iter().filter(|&(id, line)| self.told.get(id) != Some(line));
+        let changed = now
+            .iter()
+            .filter(|&(id, line)| self.told.get(id) != Some(line));
         let lines = changed.map(|(id, line)| format!("{id}: {line}")).collect();
         self.told = now;
         lines
@@ -344,12 +309,23 @@ impl Tracker {
             };
             failure = failure.with(&seen.id, reason);
         }
-        for spec in self.snapshot.deployment.iter().flat_map(|deployment| &deployment.services) {
+        for spec in self
+            .snapshot
+            .deployment
+            .iter()
+            .flat_map(|deployment| &deployment.services)
+        {
             let progress = self.service(spec);
-            let scheduled = self.wanted().filter(|seen| seen.service == spec.name).count();
+            let scheduled = self
+                .wanted()
+                .filter(|seen| seen.service == spec.name)
+                .count();
             if scheduled < progress.total {
                 let missing = counted(progress.total - scheduled, "replica");
-                failure = failure.with(format!("service {}", spec.name), format!("{missing} not scheduled"));
+                failure = failure.with(
+                    format!("service {}", spec.name),
+                    format!("{missing} not scheduled"),
+                );
             }
         }
         failure

@@ -23,8 +23,12 @@ use crate::client::{
 };
 
 /// Names under which a compose file is found without being named, in order.
-const COMPOSE_NAMES: [&str; 4] =
-    ["compose.yml", "compose.yaml", "docker-compose.yml", "docker-compose.yaml"];
+const COMPOSE_NAMES: [&str; 4] = [
+    "compose.yml",
+    "compose.yaml",
+    "docker-compose.yml",
+    "docker-compose.yaml",
+];
 
 /// What is sent, and what the client knows about it.
 pub(super) struct Manifests {
@@ -53,7 +57,11 @@ pub(super) fn manifests(jaco_path: &Path, compose: Option<&Path>) -> Result<Mani
     let jaco = read(jaco_path)?;
     let shown = jaco_path.display().to_string();
     let parsed = Jaco::parse(&jaco).map_err(|error| {
-        let text = Text { name: "jaco.yaml", path: &shown, bytes: &jaco };
+        let text = Text {
+            name: "jaco.yaml",
+            path: &shown,
+            bytes: &jaco,
+        };
         excerpt::attach(error.into(), &[text])
     })?;
     let directory = directory(jaco_path);
@@ -110,10 +118,20 @@ impl Source {
 
     fn stdin() -> Result<Self, Failure> {
         let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).map_err(|error| {
-            Failure::new(Local::FileError, format!("read the compose file from stdin: {error}"))
-        })?;
-        Ok(Self { path: "stdin".to_owned(), directory: None, bytes })
+        io::stdin()
+            .lock()
+            .read_to_end(&mut bytes)
+            .map_err(|error| {
+                Failure::new(
+                    Local::FileError,
+                    format!("read the compose file from stdin: {error}"),
+                )
+            })?;
+        Ok(Self {
+            path: "stdin".to_owned(),
+            directory: None,
+            bytes,
+        })
     }
 }
 
@@ -124,7 +142,11 @@ fn directory(path: &Path) -> &Path {
 fn beside(directory: &Path) -> Result<PathBuf, Failure> {
     let mut candidates = COMPOSE_NAMES.iter().map(|name| directory.join(name));
     candidates.find(|path| path.is_file()).ok_or_else(|| {
-        let shown = if directory == Path::new("") { Path::new(".") } else { directory };
+        let shown = if directory == Path::new("") {
+            Path::new(".")
+        } else {
+            directory
+        };
         let message = format!(
             "no compose file found next to jaco.yaml in {}; name one with --compose",
             shown.display()
@@ -151,8 +173,7 @@ fn environment(
 }
 
 fn interpolation_failed(error: &interpolate::Error, source: &Source) -> Failure {
-    let failure =
-        Failure::new(Local::InterpolationFailed, chain(error)).with("file", &source.path);
+    let failure = Failure::new(Local::InterpolationFailed, chain(error)).with("file", &source.path);
     let at = match error {
         interpolate::Error::Yaml { source, .. } => source.at,
         interpolate::Error::SecondDocument { at, .. }
@@ -162,7 +183,11 @@ fn interpolation_failed(error: &interpolate::Error, source: &Source) -> Failure 
     let failure = failure.with("line", at.line).with("col", at.col);
     excerpt::attach(
         failure,
-        &[Text { name: &source.path, path: &source.path, bytes: &source.bytes }],
+        &[Text {
+            name: &source.path,
+            path: &source.path,
+            bytes: &source.bytes,
+        }],
     )
 }
 
@@ -196,7 +221,9 @@ fn images(compose: &[u8]) -> BTreeMap<String, String> {
         return BTreeMap::new();
     };
     let services = project.services.into_iter();
-    services.filter_map(|(name, service)| Some((name, service.image?))).collect()
+    services
+        .filter_map(|(name, service)| Some((name, service.image?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -228,8 +255,15 @@ mod tests {
         for from in 0..COMPOSE_NAMES.len() {
             let dir = Dir::with(&[&[JACO], &files[from..]].concat());
             let found = dir.resolve().unwrap();
-            assert!(found.compose_path.ends_with(&format!("/{}", COMPOSE_NAMES[from])));
-            assert_eq!((found.compose.as_slice(), found.compose_edited), (PLAIN.as_bytes(), false));
+            assert!(
+                found
+                    .compose_path
+                    .ends_with(&format!("/{}", COMPOSE_NAMES[from]))
+            );
+            assert_eq!(
+                (found.compose.as_slice(), found.compose_edited),
+                (PLAIN.as_bytes(), false)
+            );
             assert_eq!(found.images["web"], "nginx");
         }
         let failure = Dir::with(&[JACO]).resolve().err().unwrap();
@@ -252,28 +286,56 @@ mod tests {
         assert!(found.compose_edited);
         assert_eq!(found.images["web"], "nginx:1.2");
         let project = Project::parse(&found.compose).unwrap();
-        assert_eq!(project.services["web"].environment["A"].as_deref(), Some("1"));
-        assert!(found.warnings.iter().any(|warning| warning.contains("NO")), "{:?}", found.warnings);
+        assert_eq!(
+            project.services["web"].environment["A"].as_deref(),
+            Some("1")
+        );
+        assert!(
+            found.warnings.iter().any(|warning| warning.contains("NO")),
+            "{:?}",
+            found.warnings
+        );
     }
 
     #[test]
     fn every_file_that_fails_says_which_it_is() {
         let environment = ("jaco.yaml", "deployment: app\nenvironment: vars\n");
-        let folded = ("compose.yml", "services:\n  web: {image: i, env_file: gone}\n");
-        let template =
-            ("compose.yml", "services:\n  web:\n    image: i\n    user: ${DB:?need db}\n");
+        let folded = (
+            "compose.yml",
+            "services:\n  web: {image: i, env_file: gone}\n",
+        );
+        let template = (
+            "compose.yml",
+            "services:\n  web:\n    image: i\n    user: ${DB:?need db}\n",
+        );
         for (files, code, word) in [
             (vec![], "file_error", "jaco.yaml"),
-            (vec![("jaco.yaml", "deployment: [\n")], "parse_failed", "line"),
-            (vec![("jaco.yaml", "deployment: a\nnope: 1\n")], "validation_failed", "nope"),
-            (vec![environment, ("compose.yml", PLAIN)], "env_file_error", "load environment file"),
+            (
+                vec![("jaco.yaml", "deployment: [\n")],
+                "parse_failed",
+                "line",
+            ),
+            (
+                vec![("jaco.yaml", "deployment: a\nnope: 1\n")],
+                "validation_failed",
+                "nope",
+            ),
+            (
+                vec![environment, ("compose.yml", PLAIN)],
+                "env_file_error",
+                "load environment file",
+            ),
             (
                 vec![environment, ("vars", "A='\n"), ("compose.yml", PLAIN)],
                 "env_file_error",
                 "load environment file",
             ),
             (vec![JACO, folded], "env_file_error", "resolve env_file"),
-            (vec![JACO, template], "interpolation_failed", "line 4 col 11"),
+            (
+                vec![JACO, template],
+                "interpolation_failed",
+                "line 4 col 11",
+            ),
         ] {
             let failure = Dir::with(&files).resolve().err().unwrap();
             assert_eq!(failure.code, code, "{}", failure.message);
@@ -283,11 +345,21 @@ mod tests {
 
     #[test]
     fn a_template_error_shows_its_line() {
-        let template =
-            ("compose.yml", "services:\n  web:\n    image: i\n    user: ${DB:?need db}\n");
+        let template = (
+            "compose.yml",
+            "services:\n  web:\n    image: i\n    user: ${DB:?need db}\n",
+        );
         let failure = Dir::with(&[JACO, template]).resolve().err().unwrap();
-        assert!(failure.message.contains("interpolate ${DB} at line 4 col 11"));
-        assert!(failure.message.ends_with("required variable DB is missing a value: need db"));
+        assert!(
+            failure
+                .message
+                .contains("interpolate ${DB} at line 4 col 11")
+        );
+        assert!(
+            failure
+                .message
+                .ends_with("required variable DB is missing a value: need db")
+        );
         assert_eq!(
             failure.excerpt.as_deref(),
             Some(" 4 |     user: ${DB:?need db}\n   |           ^\n")

@@ -34,18 +34,26 @@ async fn apply(
 ) -> (Result<(), Stop>, Captured, Fake) {
     let server = Fake::start().await;
     server.script(script);
-    let (result, output) =
-        fake::capture(format, async |ui| run(args, || Ok(server.client()), ui).await).await;
+    let (result, output) = fake::capture(format, async |ui| {
+        run(args, || Ok(server.client()), ui).await
+    })
+    .await;
     (result, output, server)
 }
 
 fn committed() -> Option<Result<v1::ApplyResponse, jaco_proto::Error>> {
     let diff = v1::Diff {
-        adds: vec!["deployment app (rev 0→1)".to_owned(), "replica app-web-0".to_owned()],
+        adds: vec![
+            "deployment app (rev 0→1)".to_owned(),
+            "replica app-web-0".to_owned(),
+        ],
         updates: vec!["route a.io".to_owned()],
         removes: vec!["tcp_route 5432".to_owned()],
     };
-    Some(Ok(v1::ApplyResponse { applied_revision: 1, diff: Some(diff) }))
+    Some(Ok(v1::ApplyResponse {
+        applied_revision: 1,
+        diff: Some(diff),
+    }))
 }
 
 fn status() -> v1::DeployStatusResponse {
@@ -84,14 +92,19 @@ fn looks(script: &mut Script, states: &[(ReplicaState, &str)]) {
     script.apply = committed();
     script.status = vec![status(); states.len()];
     script.replicas = vec![vec![]];
-    script.replicas.extend(states.iter().map(|(state, code)| web(*state, code)));
+    script
+        .replicas
+        .extend(states.iter().map(|(state, code)| web(*state, code)));
     script.at_end = AtEnd::Silence;
 }
 
 #[tokio::test]
 async fn a_dry_run_prints_the_diff_of_the_server() {
     let project = Project::new();
-    let args = Args { dry_run: true, ..project.args() };
+    let args = Args {
+        dry_run: true,
+        ..project.args()
+    };
     let (result, output, server) = apply(&args, Format::Table, |s| s.apply = committed()).await;
     assert_eq!(result, Ok(()));
     assert_eq!(
@@ -106,9 +119,15 @@ async fn a_dry_run_prints_the_diff_of_the_server() {
 #[tokio::test]
 async fn detach_returns_at_commit() {
     let project = Project::new();
-    let args = Args { detach: true, ..project.args() };
+    let args = Args {
+        detach: true,
+        ..project.args()
+    };
     let (result, output, server) = apply(&args, Format::Table, |s| s.apply = committed()).await;
-    assert_eq!((result, output.out.as_str()), (Ok(()), "Applied revision: 1\n"));
+    assert_eq!(
+        (result, output.out.as_str()),
+        (Ok(()), "Applied revision: 1\n")
+    );
     assert!(server.subscriptions().is_empty());
 
     let (_, output, _) = apply(&args, Format::Json, |s| s.apply = committed()).await;
@@ -139,7 +158,15 @@ async fn detach_returns_at_commit() {
 async fn the_wait_tells_every_step_until_everything_runs() {
     use ReplicaState::{Pending, Pulling, Running};
     let (result, output, server) = apply(&Project::new().args(), Format::Table, |script| {
-        looks(script, &[(Pulling, "pulling"), (Pending, ""), (Pending, ""), (Running, "")]);
+        looks(
+            script,
+            &[
+                (Pulling, "pulling"),
+                (Pending, ""),
+                (Pending, ""),
+                (Running, ""),
+            ],
+        );
     })
     .await;
     assert_eq!(result, Ok(()));
@@ -152,9 +179,40 @@ async fn the_wait_tells_every_step_until_everything_runs() {
 }
 
 #[tokio::test]
+async fn a_terminal_gets_a_bar_for_every_service() {
+    let project = Project::new();
+    let server = Fake::start().await;
+    server.script(|script| {
+        looks(
+            script,
+            &[(ReplicaState::Pulling, ""), (ReplicaState::Running, "")],
+        )
+    });
+    let (result, output) = fake::capture(Format::Table, async |ui| {
+        ui.err_columns = Some(80);
+        run(&project.args(), || Ok(server.client()), ui).await
+    })
+    .await;
+    assert_eq!(result, Ok(()));
+    let last = output.err.rsplit("\x1b[2K").next().unwrap();
+    assert!(
+        last.starts_with("web  ████████████████████  1/1  running  "),
+        "{last:?}"
+    );
+    assert!(output.err.contains("0/1  pulling"), "{:?}", output.err);
+    assert!(
+        !output.err.contains("app-web-0:"),
+        "bars stand instead of lines"
+    );
+}
+
+#[tokio::test]
 async fn machines_get_one_object_when_it_runs() {
     let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
-        looks(script, &[(ReplicaState::Pulling, ""), (ReplicaState::Running, "")]);
+        looks(
+            script,
+            &[(ReplicaState::Pulling, ""), (ReplicaState::Running, "")],
+        );
     })
     .await;
     assert_eq!((result, output.err.as_str()), (Ok(()), ""));
@@ -169,7 +227,13 @@ async fn machines_get_one_object_when_it_runs() {
 #[tokio::test]
 async fn a_failed_replica_ends_the_wait() {
     let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
-        looks(script, &[(ReplicaState::Pulling, ""), (ReplicaState::Failed, "docker_error")]);
+        looks(
+            script,
+            &[
+                (ReplicaState::Pulling, ""),
+                (ReplicaState::Failed, "docker_error"),
+            ],
+        );
     })
     .await;
     let failure = fake::failure(result);
@@ -183,14 +247,21 @@ async fn a_failed_replica_ends_the_wait() {
 #[tokio::test]
 async fn a_wait_ends_with_its_time() {
     let project = Project::new();
-    let args = Args { timeout: Duration::from_millis(150), ..project.args() };
+    let args = Args {
+        timeout: Duration::from_millis(150),
+        ..project.args()
+    };
     let (result, _, _) = apply(&args, Format::Table, |script| {
         looks(script, &[(ReplicaState::Pulling, "")]);
     })
     .await;
     let failure = fake::failure(result);
     assert_eq!(failure.code, "not_converged");
-    assert!(failure.message.ends_with("it did not run within 150ms"), "{}", failure.message);
+    assert!(
+        failure.message.ends_with("it did not run within 150ms"),
+        "{}",
+        failure.message
+    );
     assert_eq!(failure.details["app-web-0"], "pulling");
 }
 

@@ -9,7 +9,8 @@ use tonic::Streaming;
 use super::{
     current,
     draw::{Painter, bars},
-    progress::{Snapshot, Tracker, Verdict},
+    goal::Snapshot,
+    progress::{Tracker, Verdict},
 };
 use crate::client::{
     connection::Client,
@@ -19,8 +20,12 @@ use crate::client::{
 };
 
 /// What changes while a revision comes up.
-const ENTITIES: [&str; 4] =
-    ["deployments", "replicas_desired", "replicas_observed", "rollout_plans"];
+const ENTITIES: [&str; 4] = [
+    "deployments",
+    "replicas_desired",
+    "replicas_observed",
+    "rollout_plans",
+];
 const TICK: Duration = Duration::from_secs(1);
 
 /// Waits until the revision runs.
@@ -36,7 +41,14 @@ pub(super) async fn until_settled(
     ui: &mut Ui<'_>,
 ) -> Result<Verdict, Stop> {
     let deployment = tracker.deployment().to_owned();
-    let mut wait = Wait { client, deployment, tracker, started, painter: Painter::default(), ui };
+    let mut wait = Wait {
+        client,
+        deployment,
+        tracker,
+        started,
+        painter: Painter::default(),
+        ui,
+    };
     match timeout(limit, wait.run()).await {
         Ok(result) => result,
         Err(_) => {
@@ -63,7 +75,11 @@ impl Wait<'_, '_> {
                 Ok(Verdict::Converged) => return Ok(Verdict::Converged),
                 Ok(Verdict::Stuck(failure)) => return Err((*failure).into()),
                 Err(Stop::Failed(failure)) if is_passing(&failure) => {
-                    tracing::debug!(subsystem = "cliclient", reason = failure.message, "lost the daemon");
+                    tracing::debug!(
+                        subsystem = "cliclient",
+                        reason = failure.message,
+                        "lost the daemon"
+                    );
                 }
                 Err(stop) => return Err(stop),
             }
@@ -142,6 +158,10 @@ impl Wait<'_, '_> {
 fn is_passing(failure: &Failure) -> bool {
     matches!(
         failure.code.as_str(),
-        "unavailable" | "deadline_exceeded" | "no_leader" | "raft_unavailable" | "state_unavailable"
+        "unavailable"
+            | "deadline_exceeded"
+            | "no_leader"
+            | "raft_unavailable"
+            | "state_unavailable"
     )
 }

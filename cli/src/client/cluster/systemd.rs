@@ -24,13 +24,17 @@ pub(super) fn enable(systemctl: &str) -> (Systemd, Option<String>) {
         (Systemd::Failed, Some(remark))
     };
     match Command::new(systemctl).args(["enable", "jaco"]).output() {
-        Ok(output) if output.status.success() => {
-            (Systemd::Enabled, Some("Enabled jaco to start at boot.".to_owned()))
-        }
+        Ok(output) if output.status.success() => (
+            Systemd::Enabled,
+            Some("Enabled jaco to start at boot.".to_owned()),
+        ),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = said.lines().next_back().unwrap_or_default();
-            failed(format!("systemctl enable jaco failed ({}): {said}", output.status))
+            failed(format!(
+                "systemctl enable jaco failed ({}): {said}",
+                output.status
+            ))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let remark = "systemctl was not found, so nothing makes the daemon start at boot";

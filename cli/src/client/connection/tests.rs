@@ -34,12 +34,21 @@ impl Remote {
         // A handshake that fails ends its connection, not the server.
         let incoming = TcpListenerStream::new(listener).filter_map(move |stream| {
             let acceptor = acceptor.clone();
-            async move { acceptor.accept(stream.ok()?).await.ok().map(Ok::<_, std::io::Error>) }
+            async move {
+                acceptor
+                    .accept(stream.ok()?)
+                    .await
+                    .ok()
+                    .map(Ok::<_, std::io::Error>)
+            }
         });
         let service = Service::default();
         let router = service.router();
         let task = tokio::spawn(async move {
-            router.serve_with_incoming(Box::pin(incoming)).await.unwrap();
+            router
+                .serve_with_incoming(Box::pin(incoming))
+                .await
+                .unwrap();
         });
         Self {
             service,
@@ -51,7 +60,10 @@ impl Remote {
     }
 
     fn address(&self) -> Address {
-        Address { host: self.address.ip().to_string(), port: self.address.port() }
+        Address {
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+        }
     }
 
     fn client(&self, trust: Trust) -> Client {
@@ -67,21 +79,34 @@ impl Drop for Remote {
 
 fn client(addresses: Vec<Address>, trust: Trust) -> Client {
     let token = Some(SecretString::new("sesame".to_owned()));
-    Client::new(Target::Remote { addresses, token, trust }).unwrap()
+    Client::new(Target::Remote {
+        addresses,
+        token,
+        trust,
+    })
+    .unwrap()
 }
 
 /// An address nobody listens on.
 async fn deserted() -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    Address { host: "127.0.0.1".to_owned(), port: listener.local_addr().unwrap().port() }
+    Address {
+        host: "127.0.0.1".to_owned(),
+        port: listener.local_addr().unwrap().port(),
+    }
 }
 
 async fn rollback(client: &Client) -> Result<u64, Failure> {
     let call = async |connection| {
-        let request = v1::RollbackRequest { deployment: "app".to_owned() };
+        let request = v1::RollbackRequest {
+            deployment: "app".to_owned(),
+        };
         DeployClient::new(connection).rollback(request).await
     };
-    client.unary(DEADLINE, call).await.map(|response| response.revision)
+    client
+        .unary(DEADLINE, call)
+        .await
+        .map(|response| response.revision)
 }
 
 #[tokio::test]
@@ -117,7 +142,11 @@ async fn a_stranger_never_sees_the_token() {
     ] {
         let failure = rollback(&remote.client(trust)).await.unwrap_err();
         assert_eq!(failure.code, "unavailable");
-        assert!(failure.message.contains(&remote.address.to_string()), "{}", failure.message);
+        assert!(
+            failure.message.contains(&remote.address.to_string()),
+            "{}",
+            failure.message
+        );
     }
     assert!(remote.service.authorization().is_empty());
 }
@@ -135,7 +164,10 @@ async fn the_next_address_answers_when_one_is_down_or_leaderless() {
         script.refuse = Some(Error::new(ErrorCode::NoLeader, "an election is going on"));
     });
     let pins = format!("{}\n{}", leaderless.ca_pem, remote.ca_pem);
-    let both = client(vec![leaderless.address(), remote.address()], Trust::Ca(pins));
+    let both = client(
+        vec![leaderless.address(), remote.address()],
+        Trust::Ca(pins),
+    );
     assert_eq!(rollback(&both).await.unwrap(), 4);
     assert_eq!(leaderless.service.authorization().len(), 1);
     // What answered is asked first from then on.
@@ -151,7 +183,10 @@ async fn a_failure_another_daemon_would_repeat_is_final() {
     });
     let pins = format!("{}\n{}", first.ca_pem, second.ca_pem);
     let both = client(vec![first.address(), second.address()], Trust::Ca(pins));
-    assert_eq!(rollback(&both).await.unwrap_err().code, "deployment_not_found");
+    assert_eq!(
+        rollback(&both).await.unwrap_err().code,
+        "deployment_not_found"
+    );
     assert!(second.service.authorization().is_empty());
 }
 
@@ -160,31 +195,54 @@ async fn when_all_are_down_every_one_is_named() {
     let remote = Remote::start().await;
     let (a, b) = (deserted().await, deserted().await);
     let trust = Trust::Fingerprint(remote.fingerprint);
-    let failure = rollback(&client(vec![a.clone(), b.clone()], trust.clone())).await.unwrap_err();
+    let failure = rollback(&client(vec![a.clone(), b.clone()], trust.clone()))
+        .await
+        .unwrap_err();
     assert_eq!(failure.code, "unavailable");
-    assert!(failure.message.starts_with("all endpoints unreachable: "), "{}", failure.message);
+    assert!(
+        failure.message.starts_with("all endpoints unreachable: "),
+        "{}",
+        failure.message
+    );
     for address in [&a, &b] {
-        assert!(failure.message.contains(&address.to_string()), "{}", failure.message);
+        assert!(
+            failure.message.contains(&address.to_string()),
+            "{}",
+            failure.message
+        );
     }
     let one = rollback(&client(vec![a.clone()], trust)).await.unwrap_err();
-    assert!(one.message.starts_with(&format!("connect to {a}: ")), "{}", one.message);
+    assert!(
+        one.message.starts_with(&format!("connect to {a}: ")),
+        "{}",
+        one.message
+    );
 }
 
 #[tokio::test]
 async fn one_daemon_alone_speaks_for_itself() {
     let server = Fake::start().await;
     server.script(|script| {
-        script.refuse = Some(Error::new(ErrorCode::ClusterUninitialized, "no cluster yet"));
+        script.refuse = Some(Error::new(
+            ErrorCode::ClusterUninitialized,
+            "no cluster yet",
+        ));
     });
     let failure = rollback(&server.client()).await.unwrap_err();
-    assert_eq!((failure.code.as_str(), failure.message.as_str()), ("cluster_uninitialized", "no cluster yet"));
+    assert_eq!(
+        (failure.code.as_str(), failure.message.as_str()),
+        ("cluster_uninitialized", "no cluster yet")
+    );
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_come_is_a_deadline() {
     let server = Fake::start().await;
     let never = async |_connection| std::future::pending::<Result<Response<()>, Status>>().await;
-    let result = server.client().unary(Duration::from_millis(20), never).await;
+    let result = server
+        .client()
+        .unary(Duration::from_millis(20), never)
+        .await;
     assert_eq!(result.unwrap_err().code, "deadline_exceeded");
 
     let work = std::future::pending::<Result<(), Stop>>();

@@ -67,7 +67,11 @@ impl From<v1::Deployment> for Row {
             name: deployment.name,
             applied_revision: deployment.applied_revision,
             previous_revision: deployment.previous_revision,
-            services: deployment.services.into_iter().map(|service| service.name).collect(),
+            services: deployment
+                .services
+                .into_iter()
+                .map(|service| service.name)
+                .collect(),
         }
     }
 }
@@ -83,7 +87,11 @@ impl From<v1::Deployment> for DeploymentView {
             applied_revision: deployment.applied_revision,
             previous_revision: deployment.previous_revision,
             acme_email: deployment.acme_email,
-            services: deployment.services.into_iter().map(ServiceRow::from).collect(),
+            services: deployment
+                .services
+                .into_iter()
+                .map(ServiceRow::from)
+                .collect(),
         }
     }
 }
@@ -134,8 +142,13 @@ impl View for DeploymentView {
         if !self.acme_email.is_empty() {
             text += &format!("ACME email: {}\n", self.acme_email);
         }
-        let columns =
-            [col("SERVICE"), col("REPLICAS"), col("PLACEMENT"), free("HOSTS"), free("NETWORKS")];
+        let columns = [
+            col("SERVICE"),
+            col("REPLICAS"),
+            col("PLACEMENT"),
+            free("HOSTS"),
+            free("NETWORKS"),
+        ];
         let rows = self.services.iter().map(|service| {
             vec![
                 service.name.clone(),
@@ -146,9 +159,10 @@ impl View for DeploymentView {
             ]
         });
         text += &format!("\nServices:\n{}", table::render(&columns, rows));
-        for (name, content) in
-            [("jaco.yaml", &self.jaco_yaml), ("compose.yaml", &self.compose_yaml)]
-        {
+        for (name, content) in [
+            ("jaco.yaml", &self.jaco_yaml),
+            ("compose.yaml", &self.compose_yaml),
+        ] {
             if !content.is_empty() {
                 text += &format!("\n{name}:\n{}\n", content.trim_end());
             }
@@ -166,10 +180,12 @@ pub(super) async fn all(client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
 /// One deployment.
 pub(super) async fn one(name: &str, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let response = status::fetch(client, name, "").await?;
-    let found = response.deployments.into_iter().find(|deployment| deployment.name == name);
+    let found = response
+        .deployments
+        .into_iter()
+        .find(|deployment| deployment.name == name);
     let Some(deployment) = found else {
-        let failure =
-            Failure::new(Local::DeploymentNotFound, format!("no deployment {name:?}"));
+        let failure = Failure::new(Local::DeploymentNotFound, format!("no deployment {name:?}"));
         return Err(failure.with("deployment", name).into());
     };
     ui.data(&DeploymentView::from(deployment))
@@ -216,7 +232,10 @@ mod tests {
 
     #[test]
     fn deployments_are_listed_by_name() {
-        let other = v1::Deployment { name: "aaa".to_owned(), ..Default::default() };
+        let other = v1::Deployment {
+            name: "aaa".to_owned(),
+            ..Default::default()
+        };
         let view = ListView::from(vec![app(), other]);
         assert_eq!(
             view.text(),

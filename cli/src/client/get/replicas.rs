@@ -79,7 +79,11 @@ impl From<v1::ReplicaDetail> for ReplicaView {
             started_at: detail.started_at.as_ref().map(time),
             last_health_at: detail.last_health_at.as_ref().map(time),
             last_attempt_at: detail.last_attempt_at.as_ref().map(time),
-            depends_on: detail.depends_on.into_iter().map(DependencyView::from).collect(),
+            depends_on: detail
+                .depends_on
+                .into_iter()
+                .map(DependencyView::from)
+                .collect(),
         }
     }
 }
@@ -97,8 +101,16 @@ impl From<v1::DependencyState> for DependencyView {
 
 impl View for ListView {
     fn text(&self) -> String {
-        let columns =
-            ["REPLICA_ID", "DEPLOYMENT", "SERVICE", "STATE", "HOST", "RESTARTS", "IMAGE"].map(col);
+        let columns = [
+            "REPLICA_ID",
+            "DEPLOYMENT",
+            "SERVICE",
+            "STATE",
+            "HOST",
+            "RESTARTS",
+            "IMAGE",
+        ]
+        .map(col);
         let rows = self.0.iter().map(|replica| {
             vec![
                 replica.id.clone(),
@@ -120,7 +132,10 @@ impl View for ReplicaView {
         let lines = [
             ("Replica", self.id.clone()),
             ("Deployment", self.deployment.clone()),
-            ("Service", format!("{} (index {})", self.service, self.index)),
+            (
+                "Service",
+                format!("{} (index {})", self.service, self.index),
+            ),
             ("State", self.state.to_uppercase()),
             ("Host", self.host.clone()),
             ("Image", self.image.clone()),
@@ -129,7 +144,10 @@ impl View for ReplicaView {
             ("Restarts", self.restart_count.to_string()),
         ];
         let when_set = [
-            ("Last reason", replica::reason(&self.code, &self.message, &self.details)),
+            (
+                "Last reason",
+                replica::reason(&self.code, &self.message, &self.details),
+            ),
             ("Started at", optional(&self.started_at)),
             ("Last health", optional(&self.last_health_at)),
             ("Last attempt", optional(&self.last_attempt_at)),
@@ -181,13 +199,21 @@ pub(super) async fn all(
         ..Default::default()
     };
     let replicas = fetch(client, request).await?;
-    ui.data(&ListView(replicas.into_iter().map(ReplicaView::from).collect()))
+    ui.data(&ListView(
+        replicas.into_iter().map(ReplicaView::from).collect(),
+    ))
 }
 
 /// One replica.
 pub(super) async fn one(id: &str, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
-    let request = v1::GetReplicasRequest { replica_id: id.to_owned(), ..Default::default() };
-    let found = fetch(client, request).await?.into_iter().find(|replica| replica.id == id);
+    let request = v1::GetReplicasRequest {
+        replica_id: id.to_owned(),
+        ..Default::default()
+    };
+    let found = fetch(client, request)
+        .await?
+        .into_iter()
+        .find(|replica| replica.id == id);
     let Some(replica) = found else {
         let failure = Failure::new(Local::ReplicaNotFound, format!("no replica {id:?}"));
         return Err(failure.with("replica_id", id).into());
@@ -217,7 +243,10 @@ mod tests {
             image: "nginx:1".to_owned(),
             revision: 12,
             restart_count: 3,
-            started_at: Some(Timestamp { seconds: 1, nanos: 0 }),
+            started_at: Some(Timestamp {
+                seconds: 1,
+                nanos: 0,
+            }),
             code: "restart_exhausted".to_owned(),
             message: "gave up".to_owned(),
             depends_on: vec![v1::DependencyState {

@@ -44,8 +44,11 @@ struct Realized {
 impl ListView {
     fn new(routes: Vec<v1::Route>, domain: Option<&str>) -> Self {
         let wanted = |route: &v1::Route| domain.is_none_or(|domain| route.domain == domain);
-        let mut rows: Vec<RouteRow> =
-            routes.into_iter().filter(wanted).map(RouteRow::from).collect();
+        let mut rows: Vec<RouteRow> = routes
+            .into_iter()
+            .filter(wanted)
+            .map(RouteRow::from)
+            .collect();
         rows.sort();
         Self(rows)
     }
@@ -78,13 +81,25 @@ impl From<v1::RealizedRoute> for Realized {
 
 /// The catch-all as people write it.
 fn shown(path: &str) -> String {
-    if path.is_empty() { "/".to_owned() } else { path.to_owned() }
+    if path.is_empty() {
+        "/".to_owned()
+    } else {
+        path.to_owned()
+    }
 }
 
 impl View for ListView {
     fn text(&self) -> String {
-        let columns =
-            ["DOMAIN", "PATH", "DEPLOYMENT", "SERVICE", "PORT", "TLS", "STRIP_PATH"].map(col);
+        let columns = [
+            "DOMAIN",
+            "PATH",
+            "DEPLOYMENT",
+            "SERVICE",
+            "PORT",
+            "TLS",
+            "STRIP_PATH",
+        ]
+        .map(col);
         let rows = self.0.iter().map(|route| {
             vec![
                 route.domain.clone(),
@@ -102,7 +117,10 @@ impl View for ListView {
 
 impl View for DomainView {
     fn text(&self) -> String {
-        let columns = ["PATH", "SERVICE", "PORT", "TLS", "STRIP", "FALLBACK", "READY"].map(col);
+        let columns = [
+            "PATH", "SERVICE", "PORT", "TLS", "STRIP", "FALLBACK", "READY",
+        ]
+        .map(col);
         let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
         let rows = self.routes.iter().map(|route| {
             vec![
@@ -115,7 +133,11 @@ impl View for DomainView {
                 format!("{}/{}", route.ready_replicas, route.total_replicas),
             ]
         });
-        format!("Routes for {}:\n{}", self.domain, table::render(&columns, rows))
+        format!(
+            "Routes for {}:\n{}",
+            self.domain,
+            table::render(&columns, rows)
+        )
     }
 }
 
@@ -132,7 +154,9 @@ pub(super) async fn all(
 /// The routes of one domain as the ingress resolves them.
 pub(super) async fn one(domain: &str, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
-        let request = v1::GetRouteRequest { domain: domain.to_owned() };
+        let request = v1::GetRouteRequest {
+            domain: domain.to_owned(),
+        };
         DeployClient::new(connection).get_route(request).await
     };
     let response = client.unary(DEADLINE, call).await?;

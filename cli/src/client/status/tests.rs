@@ -7,10 +7,16 @@ use crate::client::{
     output::{json, yaml},
 };
 
-const AT: Timestamp = Timestamp { seconds: 1_795_174_813, nanos: 9 };
+const AT: Timestamp = Timestamp {
+    seconds: 1_795_174_813,
+    nanos: 9,
+};
 
 fn text_map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()
+    pairs
+        .iter()
+        .map(|&(k, v)| (k.to_owned(), v.to_owned()))
+        .collect()
 }
 
 fn response() -> v1::DeployStatusResponse {
@@ -27,7 +33,10 @@ fn response() -> v1::DeployStatusResponse {
                 name: "db".to_owned(),
                 applied_revision: 1,
                 status: DeploymentStatus::Pending.into(),
-                status_details: text_map(&[("missing", "b"), ("reason", "cannot_satisfy_host_placement")]),
+                status_details: text_map(&[
+                    ("missing", "b"),
+                    ("reason", "cannot_satisfy_host_placement"),
+                ]),
                 ..Default::default()
             },
         ],
@@ -198,12 +207,18 @@ fn the_argument_is_split_at_the_first_slash() {
 
 #[tokio::test]
 async fn watching_shows_the_status_again_after_every_burst_of_events() {
-    for (format, separator) in [(Format::Table, "---\nDeployments:"), (Format::Json, "}\n{\n")] {
+    for (format, separator) in [
+        (Format::Table, "---\nDeployments:"),
+        (Format::Json, "}\n{\n"),
+    ] {
         let server = Fake::start().await;
         server.script(|script| {
             script.status = vec![response(), v1::DeployStatusResponse::default()];
         });
-        let args = Args { what: Some("app".to_owned()), watch: true };
+        let args = Args {
+            what: Some("app".to_owned()),
+            watch: true,
+        };
 
         let (result, output) =
             fake::capture(format, async |ui| run(&args, &server.client(), ui).await).await;
@@ -211,7 +226,10 @@ async fn watching_shows_the_status_again_after_every_burst_of_events() {
         assert_eq!(result, Ok(()));
         assert_eq!(output.out.matches(separator).count(), 1, "{}", output.out);
         let asked = server.subscriptions();
-        assert_eq!(asked[0].entity_types, ["deployments", "replicas_observed", "routes"]);
+        assert_eq!(
+            asked[0].entity_types,
+            ["deployments", "replicas_observed", "routes"]
+        );
         assert_eq!(asked[0].deployment_filter, "app");
     }
 }
@@ -226,8 +244,13 @@ async fn a_watch_that_breaks_reports_its_code() {
             "the token was revoked",
         ));
     });
-    let args = Args { what: None, watch: true };
-    let (result, _) =
-        fake::capture(Format::Table, async |ui| run(&args, &server.client(), ui).await).await;
+    let args = Args {
+        what: None,
+        watch: true,
+    };
+    let (result, _) = fake::capture(Format::Table, async |ui| {
+        run(&args, &server.client(), ui).await
+    })
+    .await;
     assert!(matches!(result, Err(Stop::Failed(f)) if f.code == "token_revoked"));
 }

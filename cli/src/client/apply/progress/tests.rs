@@ -42,7 +42,10 @@ fn deployment(replicas: i32) -> v1::Deployment {
 }
 
 fn look(count: i32, replicas: Vec<Replica>) -> Snapshot {
-    Snapshot { deployment: Some(deployment(count)), replicas }
+    Snapshot {
+        deployment: Some(deployment(count)),
+        replicas,
+    }
 }
 
 fn verdict(goal: Goal, snapshot: Snapshot) -> Verdict {
@@ -71,8 +74,11 @@ fn a_revision_has_converged_when_every_replica_runs() {
         (vec![Running], Verdict::Waiting),
         (vec![], Verdict::Waiting),
     ] {
-        let replicas: Vec<_> =
-            states.iter().enumerate().map(|(at, &state)| seen(&format!("r{at}"), state)).collect();
+        let replicas: Vec<_> = states
+            .iter()
+            .enumerate()
+            .map(|(at, &state)| seen(&format!("r{at}"), state))
+            .collect();
         assert_eq!(verdict(goal(), look(2, replicas)), expected, "{states:?}");
     }
     assert_eq!(verdict(goal(), look(0, vec![])), Verdict::Converged);
@@ -81,28 +87,56 @@ fn a_revision_has_converged_when_every_replica_runs() {
 #[test]
 fn what_ran_before_does_not_count() {
     let running = seen("r0", ReplicaState::Running);
-    let old_image = Replica { image: "i:1".to_owned(), ..running.clone() };
+    let old_image = Replica {
+        image: "i:1".to_owned(),
+        ..running.clone()
+    };
     assert_eq!(verdict(goal(), look(1, vec![old_image])), Verdict::Waiting);
 
-    let old_report = Replica { seen: 30, ..running.clone() };
+    let old_report = Replica {
+        seen: 30,
+        ..running.clone()
+    };
     assert_eq!(verdict(goal(), look(1, vec![old_report])), Verdict::Waiting);
 
-    let replaced = || Goal { replaced: [("r0".to_owned(), 40)].into(), ..goal() };
-    assert_eq!(verdict(replaced(), look(1, vec![running.clone()])), Verdict::Waiting);
-    let new = Replica { wanted: 41, seen: 41, ..running.clone() };
+    let replaced = || Goal {
+        replaced: [("r0".to_owned(), 40)].into(),
+        ..goal()
+    };
+    assert_eq!(
+        verdict(replaced(), look(1, vec![running.clone()])),
+        Verdict::Waiting
+    );
+    let new = Replica {
+        wanted: 41,
+        seen: 41,
+        ..running.clone()
+    };
     assert_eq!(verdict(replaced(), look(1, vec![new])), Verdict::Converged);
 
-    let removed = Goal { removed: ["r1".to_owned()].into(), ..goal() };
+    let removed = Goal {
+        removed: ["r1".to_owned()].into(),
+        ..goal()
+    };
     let leaving = seen("r1", ReplicaState::Failed);
-    assert_eq!(verdict(removed, look(1, vec![running, leaving])), Verdict::Converged);
+    assert_eq!(
+        verdict(removed, look(1, vec![running, leaving])),
+        Verdict::Converged
+    );
 }
 
 #[test]
 fn a_failure_of_what_ran_before_is_not_a_failure() {
     let failed = seen("r0", ReplicaState::Failed);
-    let old_report = Replica { seen: 30, ..failed.clone() };
+    let old_report = Replica {
+        seen: 30,
+        ..failed.clone()
+    };
     assert_eq!(verdict(goal(), look(1, vec![old_report])), Verdict::Waiting);
-    let replaced = Goal { replaced: [("r0".to_owned(), 40)].into(), ..goal() };
+    let replaced = Goal {
+        replaced: [("r0".to_owned(), 40)].into(),
+        ..goal()
+    };
     assert_eq!(verdict(replaced, look(1, vec![failed])), Verdict::Waiting);
 }
 
@@ -113,16 +147,28 @@ fn a_failed_replica_is_named_with_its_reason_and_so_are_the_others() {
         reason: "container_exited (exit 1)".to_owned(),
         ..seen("r0", ReplicaState::Failed)
     };
-    let replicas = vec![failed, seen("r1", ReplicaState::Pulling), seen("r2", ReplicaState::Running)];
+    let replicas = vec![
+        failed,
+        seen("r1", ReplicaState::Pulling),
+        seen("r2", ReplicaState::Running),
+    ];
     let failure = why(verdict(goal(), look(4, replicas)));
     assert_eq!(
         failure.message,
         "deployment app revision 5 did not converge: replica r0 failed: container_exited (exit 1)"
     );
-    let details: Vec<_> = failure.details.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let details: Vec<_> = failure
+        .details
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
     assert_eq!(
         details,
-        ["r0=failed: container_exited (exit 1)", "r1=pulling", "service web=1 replica not scheduled"]
+        [
+            "r0=failed: container_exited (exit 1)",
+            "r1=pulling",
+            "service web=1 replica not scheduled"
+        ]
     );
 }
 
@@ -132,7 +178,13 @@ fn the_deployment_itself_may_decide() {
         let mut deployment = deployment(1);
         edit(&mut deployment);
         let replicas = vec![seen("r0", ReplicaState::Running)];
-        verdict(goal(), Snapshot { deployment: Some(deployment), replicas })
+        verdict(
+            goal(),
+            Snapshot {
+                deployment: Some(deployment),
+                replicas,
+            },
+        )
     };
     let pending = why(with(|d| {
         d.status = DeploymentStatus::Pending.into();
@@ -140,7 +192,11 @@ fn the_deployment_itself_may_decide() {
     }));
     assert!(pending.message.ends_with("it is pending: image missing"));
     let newer = why(with(|d| d.applied_revision = 6));
-    assert!(newer.message.ends_with("revision 6 was applied in the meantime"));
+    assert!(
+        newer
+            .message
+            .ends_with("revision 6 was applied in the meantime")
+    );
     let back = why(with(|d| d.applied_revision = 4));
     assert!(back.message.ends_with("it was rolled back to revision 4"));
     let behind = with(|d| (d.applied_revision, d.highest_revision) = (4, 4));
@@ -150,7 +206,10 @@ fn the_deployment_itself_may_decide() {
 #[test]
 fn a_deployment_that_vanishes_is_gone_only_once_it_was_there() {
     let mut tracker = Tracker::new(goal());
-    assert_eq!(tracker.handle_snapshot(Snapshot::default()), Verdict::Waiting);
+    assert_eq!(
+        tracker.handle_snapshot(Snapshot::default()),
+        Verdict::Waiting
+    );
     assert_eq!(tracker.handle_snapshot(look(1, vec![])), Verdict::Waiting);
     let gone = why(tracker.handle_snapshot(Snapshot::default()));
     assert!(gone.message.ends_with("it was deleted"));
@@ -165,8 +224,13 @@ fn rollout(state: RolloutState, revision: u64) -> v1::SubscribeEvent {
         failure_reason: "step_timeout".to_owned(),
         ..Default::default()
     };
-    let event = v1::RolloutPlanEvent { after: Some(plan), ..Default::default() };
-    v1::SubscribeEvent { payload: Some(v1::subscribe_event::Payload::RolloutPlan(event)) }
+    let event = v1::RolloutPlanEvent {
+        after: Some(plan),
+        ..Default::default()
+    };
+    v1::SubscribeEvent {
+        payload: Some(v1::subscribe_event::Payload::RolloutPlan(event)),
+    }
 }
 
 #[test]
@@ -180,7 +244,11 @@ fn a_rollout_of_the_revision_must_complete() {
     assert_eq!(tracker.handle_snapshot(running()), Verdict::Converged);
     tracker.handle_event(rollout(RolloutState::Aborted, REVISION));
     let failure = why(tracker.handle_snapshot(running()));
-    assert!(failure.message.ends_with("the rollout of service web was aborted"));
+    assert!(
+        failure
+            .message
+            .ends_with("the rollout of service web was aborted")
+    );
     assert_eq!(failure.details["rollout"], "step_timeout");
 }
 
@@ -189,11 +257,20 @@ fn a_global_service_waits_for_the_replicas_that_were_announced() {
     let snapshot = |replicas| {
         let mut deployment = deployment(1);
         deployment.services[0].placement = PlacementMode::Global.into();
-        Snapshot { deployment: Some(deployment), replicas }
+        Snapshot {
+            deployment: Some(deployment),
+            replicas,
+        }
     };
-    let announced = || Goal { added: ["r0".to_owned(), "r1".to_owned()].into(), ..goal() };
+    let announced = || Goal {
+        added: ["r0".to_owned(), "r1".to_owned()].into(),
+        ..goal()
+    };
     let one = vec![seen("r0", ReplicaState::Running)];
-    assert_eq!(verdict(announced(), snapshot(one.clone())), Verdict::Waiting);
+    assert_eq!(
+        verdict(announced(), snapshot(one.clone())),
+        Verdict::Waiting
+    );
     let both = [one, vec![seen("r1", ReplicaState::Running)]].concat();
     assert_eq!(verdict(announced(), snapshot(both)), Verdict::Converged);
 }
@@ -207,14 +284,28 @@ fn the_step_is_that_of_the_slowest_replica() {
         format!("{}/{} {}", line.ready, line.total, line.step)
     };
     let running = seen("r0", ReplicaState::Running);
-    let pulling = Replica { code: "pulling".to_owned(), ..seen("r1", ReplicaState::Pulling) };
-    let unpulled =
-        Replica { code: "image_pull_failed".to_owned(), ..seen("r2", ReplicaState::Pending) };
-    let old = Replica { image: "i:1".to_owned(), ..seen("r3", ReplicaState::Running) };
+    let pulling = Replica {
+        code: "pulling".to_owned(),
+        ..seen("r1", ReplicaState::Pulling)
+    };
+    let unpulled = Replica {
+        code: "image_pull_failed".to_owned(),
+        ..seen("r2", ReplicaState::Pending)
+    };
+    let old = Replica {
+        image: "i:1".to_owned(),
+        ..seen("r3", ReplicaState::Running)
+    };
     assert_eq!(step(1, vec![running.clone()]), "1/1 running");
     assert_eq!(step(2, vec![running.clone()]), "1/2 scheduling");
-    assert_eq!(step(2, vec![running.clone(), pulling.clone()]), "1/2 pulling");
-    assert_eq!(step(2, vec![pulling.clone(), unpulled]), "0/2 pending (image_pull_failed)");
+    assert_eq!(
+        step(2, vec![running.clone(), pulling.clone()]),
+        "1/2 pulling"
+    );
+    assert_eq!(
+        step(2, vec![pulling.clone(), unpulled]),
+        "0/2 pending (image_pull_failed)"
+    );
     assert_eq!(step(3, vec![running, pulling, old]), "1/3 replacing");
 }
 
@@ -228,7 +319,13 @@ fn only_what_changed_is_told() {
     let _ = tracker.handle_snapshot(look(2, vec![seen("r0", ReplicaState::Running), pulling]));
     let _ = tracker.handle_snapshot(look(
         2,
-        vec![seen("r0", ReplicaState::Running), seen("r1", ReplicaState::Pulling)],
+        vec![
+            seen("r0", ReplicaState::Running),
+            seen("r1", ReplicaState::Pulling),
+        ],
     ));
-    assert_eq!(tracker.poll_changes(), ["r0: running on one", "r1: pulling on one"]);
+    assert_eq!(
+        tracker.poll_changes(),
+        ["r0: running on one", "r1: pulling on one"]
+    );
 }
