@@ -19,12 +19,12 @@ use super::{
 #[derive(Parser)]
 #[command(name = "jaco", disable_version_flag = true, max_term_width = 100)]
 pub(crate) struct Cli {
-    #[command(flatten)]
-    pub(crate) globals: Globals,
-
     /// Print the version and exit
     #[arg(long)]
     pub(crate) version: bool,
+
+    #[command(flatten)]
+    pub(crate) globals: Globals,
 
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -32,6 +32,7 @@ pub(crate) struct Cli {
 
 /// Flags of every command, before or after its name.
 #[derive(Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Globals {
     /// Remote daemon, any member; several are tried in order [env: JACO_SERVER]
     #[arg(long, global = true, value_name = "HOST:PORT,...")]

@@ -329,3 +329,43 @@ fn only_what_changed_is_told() {
         ["r0: running on one", "r1: pulling on one"]
     );
 }
+
+mod property {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_replica() -> impl Strategy<Value = Replica> {
+        let state = (0..8_i32).prop_map(|state| ReplicaState::try_from(state).unwrap());
+        let generations = prop::sample::select(vec![0, 30, 40, 41]);
+        let image = prop::sample::select(vec!["i:1", "i:2"]);
+        ("r[0-3]", state, generations, image).prop_map(|(id, state, generation, image)| Replica {
+            seen: generation,
+            image: image.to_owned(),
+            ..seen(&id, state)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_verdict_is_what_the_replicas_say(
+            replicas in prop::collection::vec(any_replica(), 0..5),
+            count in 0..4_i32,
+        ) {
+            let reports = |replica: &Replica| {
+                replica.image == "i:2" && (replica.seen == 0 || replica.seen >= 40)
+            };
+            let good = |replica: &&Replica| {
+                reports(replica) && replica.state == ReplicaState::Running
+            };
+            let failed = replicas.iter().any(|r| reports(r) && r.state == ReplicaState::Failed);
+            let ready = replicas.iter().filter(good).count();
+            let all = ready == replicas.len() && ready >= usize::try_from(count).unwrap();
+            match verdict(goal(), look(count, replicas)) {
+                Verdict::Stuck(_) => prop_assert!(failed),
+                Verdict::Converged => prop_assert!(all && !failed),
+                Verdict::Waiting => prop_assert!(!all && !failed),
+            }
+        }
+    }
+}
