@@ -15,7 +15,7 @@ use super::{
     names::NetworkId,
 };
 
-pub use actor::{Args, BridgeActor, Msg};
+pub use actor::{Args, BridgeActor, Env, Msg};
 
 /// Label with the id of the cluster a network belongs to.
 pub const LABEL_CLUSTER: &str = "jaco.cluster_id";

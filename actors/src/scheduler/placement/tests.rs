@@ -243,7 +243,7 @@ proptest! {
 
     #[test]
     fn planning_again_changes_nothing(
-        eligible in host_set(), others in others(), replicas in 0..12, mode in 0..5_i32,
+        eligible in host_set(), others in others(), replicas in 0..12_i32, mode in 0..5_i32,
     ) {
         let mode = PlacementMode::try_from(mode).unwrap();
         let pins: Vec<&str> = eligible.iter().map(String::as_str).collect();
