@@ -88,8 +88,8 @@ pub enum Plan {
     Reuse,
     /// Remove these networks with what is attached to them, then create one.
     Replace {
-        /// Ids of networks that are ours and not as wanted; empty if there is none.
-        remove: Vec<String>,
+        /// Networks that are ours and not as wanted; empty if there is none.
+        remove: Vec<EngineNetwork>,
         /// The network to create.
         create: NetworkSpec,
     },
@@ -129,7 +129,7 @@ pub fn plan(wanted: &Wanted, networks: &[EngineNetwork]) -> Result<Plan, Error> 
         mtu: MTU,
         labels: labels(wanted),
     };
-    let remove = same.into_iter().map(|found| found.id.clone()).collect();
+    let remove = same.into_iter().cloned().collect();
     Ok(Plan::Replace { remove, create })
 }
 
@@ -170,9 +170,9 @@ pub async fn ensure(engine: &SharedEngine, wanted: &Wanted) -> Result<BridgeRead
     match plan(wanted, &networks)? {
         Plan::Reuse => {}
         Plan::Replace { remove, create } => {
-            for id in remove {
-                evict_all(engine, &id).await.map_err(Error::Engine)?;
-                engine.remove(id).await.map_err(Error::Engine)?;
+            for old in remove {
+                evict_all(engine, &old).await.map_err(Error::Engine)?;
+                engine.remove(old.id).await.map_err(Error::Engine)?;
             }
             engine.create(create).await.map_err(Error::Engine)?;
         }
@@ -184,8 +184,8 @@ pub async fn ensure(engine: &SharedEngine, wanted: &Wanted) -> Result<BridgeRead
     })
 }
 
-async fn evict_all(engine: &SharedEngine, id: &str) -> Result<(), EngineError> {
-    let containers = engine.attached(id.to_owned()).await?;
+async fn evict_all(engine: &SharedEngine, network: &EngineNetwork) -> Result<(), EngineError> {
+    let containers = engine.attached(network).await?;
     let evictions = containers
         .into_iter()
         .map(|container| engine.evict(container, EVICTION_GRACE));
@@ -216,7 +216,7 @@ pub async fn remove(
         found.name == name && owner(found).as_ref() == Some(id) && is_of_cluster(found, cluster_id)
     });
     for found in ours {
-        if !engine.attached(found.id.clone()).await?.is_empty() {
+        if !engine.attached(&found).await?.is_empty() {
             return Ok(Removal::InUse);
         }
         engine.remove(found.id).await?;

@@ -68,7 +68,7 @@ pub trait NetworkEngine: Send + Sync + 'static {
     /// Removes a network by id.
     fn remove(&self, id: String) -> EngineResult<()>;
     /// Ids of the containers attached to a network, running or not.
-    fn attached(&self, id: String) -> EngineResult<Vec<String>>;
+    fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>>;
     /// Stops a container, forcibly after `grace`, and removes it.
     fn evict(&self, container: String, grace: Duration) -> EngineResult<()>;
 }

@@ -25,7 +25,8 @@ struct Inner {
     networks: Vec<EngineNetwork>,
     attached: BTreeMap<String, Vec<String>>,
     events: Vec<Event>,
-    failures: usize,
+    /// Calls that still succeed before one fails.
+    until_failure: Option<usize>,
     next: usize,
 }
 
@@ -47,12 +48,15 @@ impl FakeEngine {
         &self,
         f: impl FnOnce(&mut Inner) -> Result<T, EngineError>,
     ) -> EngineResult<T> {
-        let result = self.with(|inner| match inner.failures.checked_sub(1) {
-            Some(left) => {
-                inner.failures = left;
+        let result = self.with(|inner| match inner.until_failure {
+            Some(0) => {
+                inner.until_failure = None;
                 Err(EngineError::Unreachable("down".into()))
             }
-            None => f(inner),
+            left => {
+                inner.until_failure = left.map(|left| left - 1);
+                f(inner)
+            }
         });
         ready(result).boxed()
     }
@@ -72,8 +76,9 @@ impl FakeEngine {
         self.with(|inner| inner.attached.clear());
     }
 
-    pub(crate) fn fail_next(&self, calls: usize) {
-        self.with(|inner| inner.failures = calls);
+    /// Lets `calls` calls succeed and the next one fail.
+    pub(crate) fn fail_after(&self, calls: usize) {
+        self.with(|inner| inner.until_failure = Some(calls));
     }
 
     pub(crate) fn networks(&self) -> Vec<EngineNetwork> {
@@ -130,8 +135,8 @@ impl NetworkEngine for FakeEngine {
         })
     }
 
-    fn attached(&self, id: String) -> EngineResult<Vec<String>> {
-        self.call(|inner| Ok(inner.attached.get(&id).cloned().unwrap_or_default()))
+    fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
+        self.call(|inner| Ok(inner.attached.get(&network.id).cloned().unwrap_or_default()))
     }
 
     fn evict(&self, container: String, _grace: Duration) -> EngineResult<()> {

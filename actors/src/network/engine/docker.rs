@@ -78,10 +78,11 @@ impl NetworkEngine for DockerNetworks {
         async move { absent_is_fine(this.client().await?.remove_network(&id).await) }.boxed()
     }
 
-    fn attached(&self, id: String) -> EngineResult<Vec<String>> {
+    fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
         let this = self.clone();
+        // A container that was never started knows its networks by name only.
+        let filters = HashMap::from([("network", vec![network.id.clone(), network.name.clone()])]);
         async move {
-            let filters = HashMap::from([("network", vec![id])]);
             let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
             let containers = this.client().await?.list_containers(Some(options)).await;
             let containers = containers.map_err(engine_error)?;

@@ -10,7 +10,7 @@ use jaco_raftnode::State;
 use super::Cidr;
 
 /// How long a freed block is not handed out, so that its old bridge can go first.
-pub const QUARANTINE: Duration = Duration::from_secs(5 * 60);
+pub(super) const QUARANTINE: Duration = Duration::from_secs(5 * 60);
 
 /// Remembers freed blocks by comparing each state with the one before.
 #[derive(Clone, Debug, Default)]
