@@ -211,3 +211,6 @@ fn concerns_scheduling(before: &State, after: &State) -> bool {
         && before.nodes.ptr_eq(&after.nodes)
         && before.replicas_observed.ptr_eq(&after.replicas_observed))
 }
+
+#[cfg(test)]
+mod tests;

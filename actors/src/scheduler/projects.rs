@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jaco_proto::v1;
+use jaco_proto::{manifest, v1};
 use jaco_raftnode::State;
 
 /// Scheduling view of one service of a compose document.
@@ -73,5 +73,18 @@ fn same_content(a: &v1::Deployment, b: &v1::Deployment) -> bool {
 
 /// Reads the stored document of a deployment.
 fn read(deployment: &v1::Deployment) -> Templates {
-    Err(format!("{} TEMP", deployment.name))
+    let project = manifest::compose::Project::parse(&deployment.compose_yaml)
+        .map_err(|error| error.to_string())?;
+    let template = |spec: &v1::ServiceSpec| Template {
+        image: project
+            .services
+            .get(&spec.name)
+            .and_then(|service| service.image.clone())
+            .filter(|image| !image.is_empty()),
+        spec_hash: manifest::spec_hash(&deployment.compose_yaml, &spec.name, &spec.networks)
+            .map(|hash| hash.to_vec())
+            .map_err(|error| error.to_string()),
+    };
+    let services = deployment.services.iter();
+    Ok(services.map(|spec| (spec.name.clone(), template(spec))).collect())
 }

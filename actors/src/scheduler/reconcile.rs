@@ -12,7 +12,7 @@ pub use rearm::Rearmed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::State;
+use jaco_raftnode::{State, batch, command};
 use prost_types::Timestamp;
 
 use super::{
@@ -116,7 +116,9 @@ impl<'a> Plan<'a> {
             }
         }
         for subnet in state.subnets.values() {
-            if !state.deployments.contains_key(&subnet.deployment) {
+            // An empty name would match the blocks of every deployment.
+            let named = !subnet.deployment.is_empty();
+            if named && !state.deployments.contains_key(&subnet.deployment) {
                 self.push(Payload::SubnetFree(v1::SubnetFree {
                     deployment: subnet.deployment.clone(),
                     network: subnet.network.clone(),
@@ -153,32 +155,21 @@ impl<'a> Plan<'a> {
             }
             self.summary.counters += 1;
             let (failed_at, payload) = change.into_parts();
-            self.children.push(command(failed_at.unwrap_or(self.now), payload));
+            self.children.push(command(IDENTITY, failed_at.unwrap_or(self.now), payload));
         }
     }
 
     fn push(&mut self, payload: Payload) {
-        self.children.push(command(self.now, payload));
+        self.children.push(command(IDENTITY, self.now, payload));
     }
 
     fn finish(self) -> Pass {
-        let batch = (!self.children.is_empty()).then(|| {
-            let children = self.children;
-            command(self.now, Payload::Batch(v1::Batch { children }))
-        });
+        let batch = (!self.children.is_empty())
+            .then(|| batch(IDENTITY, self.now, self.children));
         Pass {
             batch,
             summary: self.summary,
         }
-    }
-}
-
-fn command(ts: Timestamp, payload: Payload) -> v1::Command {
-    v1::Command {
-        ts: Some(ts),
-        identity: IDENTITY.to_owned(),
-        payload: Some(payload),
-        ..Default::default()
     }
 }
 

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
-use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{Committed, Propose, ProposeError, State};
+use jaco_proto::v1::command::Payload;
+use jaco_raftnode::{Committed, Propose, ProposeError, State, command};
 use tokio::{sync::watch, time::Instant};
 use tracing::{error, info, warn};
 
@@ -132,12 +132,7 @@ impl IpamActor {
                 }
                 Ok(Decision::Allocate(cidr)) => {
                     let payload = Payload::SubnetAllocate(allocation(&request.key, cidr));
-                    let command = v1::Command {
-                        ts: Some(self.args.clock.timestamp()),
-                        identity: IDENTITY.to_owned(),
-                        payload: Some(payload),
-                        ..Default::default()
-                    };
+                    let command = command(IDENTITY, self.args.clock.timestamp(), payload);
                     self.committing = Some(request);
                     let raft = Arc::clone(&self.args.raft);
                     ctx.spawn(async move {
