@@ -8,6 +8,7 @@
 
 pub mod advertise;
 mod error;
+mod field;
 mod log;
 mod read;
 mod values;
@@ -18,7 +19,7 @@ pub use error::Error;
 pub use log::{LogFilter, LogLevel, UnknownLevel};
 pub use values::{HostPort, Pool};
 
-use crate::{duration::Nanos, yaml};
+use crate::yaml;
 use read::Fields;
 
 const KEYS: [&str; 21] = [
@@ -45,10 +46,6 @@ const KEYS: [&str; 21] = [
     "hostname",
 ];
 const DNS_KEYS: [&str; 2] = ["forwarders", "forwarder_timeout"];
-
-const STATUS_INTERVAL: Duration = Duration::from_secs(30);
-const MIN_STATUS_INTERVAL: Duration = Duration::from_secs(5);
-const MAX_STATUS_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Everything a daemon reads from its file, complete and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +135,7 @@ impl Default for DaemonConfig {
                 prefix: 16,
             },
             ipam_block: 24,
-            node_status_interval: STATUS_INTERVAL,
+            node_status_interval: Duration::from_secs(30),
             dns: Dns::default(),
             docker_socket: "/var/run/docker.sock".into(),
             isolation: Isolation::Enforce,
@@ -170,211 +167,49 @@ impl DaemonConfig {
         let dns = Fields::closed(fields.node("dns"), "dns.", &DNS_KEYS)?;
         let default = Self::default();
 
-        let listen_addr = host_port(&fields, "listen_addr")?.unwrap_or(default.listen_addr);
-        let cluster_addr = host_port(&fields, "cluster_addr")?.unwrap_or(default.cluster_addr);
+        let listen_addr = field::host_port(&fields, "listen_addr")?.unwrap_or(default.listen_addr);
+        let cluster_addr =
+            field::host_port(&fields, "cluster_addr")?.unwrap_or(default.cluster_addr);
         if listen_addr == cluster_addr {
             return Err(Error::SameAddresses);
         }
         let ipam_pool = fields.text("ipam_pool")?.map(Pool::parse).transpose()?;
         let ipam_pool = ipam_pool.unwrap_or(default.ipam_pool);
-        let ipam_block = number(&fields, "ipam_block", 24, 28)?.unwrap_or(default.ipam_block);
+        let ipam_block =
+            field::number(&fields, "ipam_block", 24, 28)?.unwrap_or(default.ipam_block);
 
         Ok(Self {
-            data_dir: path(&fields, "data_dir")?.unwrap_or(default.data_dir),
+            data_dir: field::path(&fields, "data_dir")?.unwrap_or(default.data_dir),
             listen_addr,
             cluster_addr,
-            unix_socket: path(&fields, "unix_socket")?.unwrap_or(default.unix_socket),
-            wg_port: port(&fields, "wg_port")?.unwrap_or(default.wg_port),
-            acme_email: optional_text(&fields, "acme_email")?.unwrap_or(default.acme_email),
-            acme_ca: acme_ca(&fields)?.unwrap_or(default.acme_ca),
+            unix_socket: field::path(&fields, "unix_socket")?.unwrap_or(default.unix_socket),
+            wg_port: field::port(&fields, "wg_port")?.unwrap_or(default.wg_port),
+            acme_email: field::optional_text(&fields, "acme_email")?.unwrap_or(default.acme_email),
+            acme_ca: field::acme_ca(&fields)?.unwrap_or(default.acme_ca),
             acme_enabled: fields
                 .boolean("acme_enabled")?
                 .unwrap_or(default.acme_enabled),
             acme_skip_staging: fields
                 .boolean("acme_skip_staging")?
                 .unwrap_or(default.acme_skip_staging),
-            acme_root_ca: optional_text(&fields, "acme_root_ca")?.map(PathBuf::from),
-            log_level: log_level(&fields)?.unwrap_or(default.log_level),
+            acme_root_ca: field::optional_text(&fields, "acme_root_ca")?.map(PathBuf::from),
+            log_level: field::log_level(&fields)?.unwrap_or(default.log_level),
             ipam_pool,
             ipam_block,
-            node_status_interval: status_interval(&fields)?,
+            node_status_interval: field::status_interval(&fields)?
+                .unwrap_or(default.node_status_interval),
             dns: Dns {
-                forwarders: forwarders(&dns, ipam_pool, ipam_block)?,
-                forwarder_timeout: forwarder_timeout(&dns)?
+                forwarders: field::forwarders(&dns, ipam_pool, ipam_block)?,
+                forwarder_timeout: field::forwarder_timeout(&dns)?
                     .unwrap_or(default.dns.forwarder_timeout),
             },
-            docker_socket: docker_socket(&fields)?.unwrap_or(default.docker_socket),
-            isolation: isolation(&fields)?.unwrap_or(default.isolation),
-            http_port: port(&fields, "http_port")?.unwrap_or(default.http_port),
-            https_port: port(&fields, "https_port")?.unwrap_or(default.https_port),
-            metrics_addr: metrics_addr(&fields)?,
-            hostname: hostname(&fields)?,
+            docker_socket: field::docker_socket(&fields)?.unwrap_or(default.docker_socket),
+            isolation: field::isolation(&fields)?.unwrap_or(default.isolation),
+            http_port: field::port(&fields, "http_port")?.unwrap_or(default.http_port),
+            https_port: field::port(&fields, "https_port")?.unwrap_or(default.https_port),
+            metrics_addr: field::metrics_addr(&fields)?,
+            hostname: field::hostname(&fields)?,
         })
-    }
-}
-
-fn path(fields: &Fields<'_>, key: &'static str) -> Result<Option<PathBuf>, Error> {
-    match fields.text(key)? {
-        Some("") => Err(Error::Empty { key }),
-        other => Ok(other.map(PathBuf::from)),
-    }
-}
-
-/// Text for which empty means absent.
-fn optional_text(fields: &Fields<'_>, key: &'static str) -> Result<Option<String>, Error> {
-    let text = fields.text(key)?.filter(|text| !text.is_empty());
-    Ok(text.map(str::to_owned))
-}
-
-fn host_port(fields: &Fields<'_>, key: &'static str) -> Result<Option<HostPort>, Error> {
-    let Some(text) = fields.text(key)? else {
-        return Ok(None);
-    };
-    if text.is_empty() {
-        return Err(Error::Empty { key });
-    }
-    HostPort::parse(text)
-        .map(Some)
-        .map_err(|reason| Error::NotHostPort {
-            key,
-            value: text.to_owned(),
-            reason,
-        })
-}
-
-fn port(fields: &Fields<'_>, key: &'static str) -> Result<Option<u16>, Error> {
-    number(fields, key, 1, u16::MAX)
-}
-
-fn number<T>(fields: &Fields<'_>, key: &'static str, min: T, max: T) -> Result<Option<T>, Error>
-where
-    T: TryFrom<i128> + PartialOrd,
-{
-    let Some(value) = fields.integer(key)? else {
-        return Ok(None);
-    };
-    match T::try_from(value) {
-        Ok(number) if number >= min && number <= max => Ok(Some(number)),
-        Ok(_) | Err(_) => Err(Error::OutOfRange { key, value }),
-    }
-}
-
-fn acme_ca(fields: &Fields<'_>) -> Result<Option<String>, Error> {
-    match optional_text(fields, "acme_ca")? {
-        Some(value) if !values::is_https_url(&value) => Err(Error::AcmeCa { value }),
-        other => Ok(other),
-    }
-}
-
-/// Unlike flags and variables, the file takes the exact words only.
-fn log_level(fields: &Fields<'_>) -> Result<Option<LogLevel>, Error> {
-    word(
-        fields,
-        "log_level",
-        "debug, info, warn or error",
-        &[
-            LogLevel::Debug,
-            LogLevel::Info,
-            LogLevel::Warn,
-            LogLevel::Error,
-        ]
-        .map(|level| (level.as_str(), level)),
-    )
-}
-
-fn isolation(fields: &Fields<'_>) -> Result<Option<Isolation>, Error> {
-    word(
-        fields,
-        "isolation",
-        "enforce or off",
-        &[("enforce", Isolation::Enforce), ("off", Isolation::Off)],
-    )
-}
-
-fn word<T: Copy>(
-    fields: &Fields<'_>,
-    key: &'static str,
-    expected: &'static str,
-    words: &[(&str, T)],
-) -> Result<Option<T>, Error> {
-    let Some(text) = fields.text(key)? else {
-        return Ok(None);
-    };
-    match words.iter().find(|(word, _)| *word == text) {
-        Some((_, value)) => Ok(Some(*value)),
-        None => Err(Error::NotAWord {
-            key,
-            value: text.to_owned(),
-            expected,
-        }),
-    }
-}
-
-fn status_interval(fields: &Fields<'_>) -> Result<Duration, Error> {
-    let value = fields.duration("node_status_interval")?.unwrap_or(0);
-    if value == 0 {
-        return Ok(STATUS_INTERVAL);
-    }
-    positive(value)
-        .filter(|interval| (MIN_STATUS_INTERVAL..=MAX_STATUS_INTERVAL).contains(interval))
-        .ok_or(Error::StatusInterval { value })
-}
-
-fn forwarder_timeout(dns: &Fields<'_>) -> Result<Option<Duration>, Error> {
-    match dns.duration("forwarder_timeout")? {
-        None | Some(0) => Ok(None),
-        Some(value) => positive(value)
-            .map(Some)
-            .ok_or(Error::ForwarderTimeout { value }),
-    }
-}
-
-fn positive(nanos: Nanos) -> Option<Duration> {
-    u64::try_from(nanos).ok().map(Duration::from_nanos)
-}
-
-fn forwarders(dns: &Fields<'_>, pool: Pool, block: u8) -> Result<Vec<HostPort>, Error> {
-    let read = |text: &str| {
-        let value = text.to_owned();
-        match values::forwarder(text) {
-            Ok(server) if values::loops_back(&server, pool, block) => {
-                Err(Error::ForwarderLoop { value })
-            }
-            Ok(server) => Ok(server),
-            Err(reason) => Err(Error::Forwarder { value, reason }),
-        }
-    };
-    dns.texts("forwarders")?.into_iter().map(read).collect()
-}
-
-fn docker_socket(fields: &Fields<'_>) -> Result<Option<PathBuf>, Error> {
-    let Some(text) = fields.text("docker_socket")? else {
-        return Ok(None);
-    };
-    match text.strip_prefix("unix://") {
-        Some(path) if path.len() > 1 && path.starts_with('/') => Ok(Some(path.into())),
-        Some(_) | None => Err(Error::DockerSocket {
-            value: text.to_owned(),
-        }),
-    }
-}
-
-/// Metrics are for this machine unless a host is named.
-fn metrics_addr(fields: &Fields<'_>) -> Result<Option<HostPort>, Error> {
-    if optional_text(fields, "metrics_addr")?.is_none() {
-        return Ok(None);
-    }
-    let mut addr = host_port(fields, "metrics_addr")?;
-    if let Some(addr) = addr.as_mut().filter(|addr| addr.host.is_empty()) {
-        addr.host = "127.0.0.1".to_owned();
-    }
-    Ok(addr)
-}
-
-fn hostname(fields: &Fields<'_>) -> Result<Option<String>, Error> {
-    match optional_text(fields, "hostname")? {
-        Some(value) if !values::is_hostname(&value) => Err(Error::Hostname { value }),
-        other => Ok(other),
     }
 }
 

@@ -84,7 +84,7 @@ fn every_file_is_proto3_in_the_one_package() {
 fn a_changed_contract_is_noticed() {
     let original = contract_files();
     let table = compiled_rows(&original);
-    let changes: [(&str, fn(&mut FileDescriptorProto)); 8] = [
+    let changes: [(&str, Change); 8] = [
         ("a field type", |file| {
             file.message_type[0].field[0].set_type(Type::Sint64)
         }),
@@ -127,6 +127,8 @@ fn a_changed_contract_is_noticed() {
         assert!(!found.is_empty(), "{what} went unnoticed");
     }
 }
+
+type Change = fn(&mut FileDescriptorProto);
 
 /// One line of the table.
 #[derive(Debug)]

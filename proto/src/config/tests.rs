@@ -337,8 +337,8 @@ fn bounds_are_part_of_their_ranges() {
         parsed("wg_port: 65535\nipam_pool: 10.0.16.0/20\nipam_block: 28\nnode_status_interval: 5m");
     assert_eq!((low.wg_port, low.ipam_pool.prefix), (1, 8));
     assert_eq!((high.wg_port, high.ipam_pool.prefix), (65535, 20));
-    assert_eq!(low.node_status_interval, MIN_STATUS_INTERVAL);
-    assert_eq!(high.node_status_interval, MAX_STATUS_INTERVAL);
+    assert_eq!(low.node_status_interval, Duration::from_secs(5));
+    assert_eq!(high.node_status_interval, Duration::from_secs(300));
 }
 
 #[test]
