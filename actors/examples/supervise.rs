@@ -66,7 +66,7 @@ impl Worker for Clerk {
     async fn handle(&mut self, ctx: &Context<Self>, msg: ClerkMsg) -> Result<(), Failure> {
         match msg {
             ClerkMsg::Serve { pays } => {
-                // An error of the state we rely on, so the clerk fails.
+                // The books are wrong: fail, rather than go on with them.
                 let paid = u64::try_from(pays).map_err(|_| "was paid a negative amount")?;
                 ctx.spawn(async move {
                     tokio::time::sleep(Duration::from_millis(20)).await; // wrapping it up

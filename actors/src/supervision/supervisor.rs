@@ -540,6 +540,8 @@ impl State {
             };
             let mut status = child.entry.status();
             status.state = match view.phase {
+                // It has ended, but something of it is still there.
+                Phase::Starting | Phase::Running if child.control.is_none() => ActorState::Stopped,
                 Phase::Pending if self.core.awaits_round(view.id) => ActorState::Backoff,
                 Phase::Pending | Phase::Starting => ActorState::Starting,
                 Phase::Running => ActorState::Running,

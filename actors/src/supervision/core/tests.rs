@@ -180,6 +180,20 @@ fn a_failure_restarts_what_the_strategy_says() {
 }
 
 #[test]
+fn a_failure_further_up_widens_a_restart_that_is_under_way() {
+    let mut bench = Bench::running(Strategy::RestForOne);
+    let (a, c) = (bench.id("a"), bench.id("c"));
+    bench
+        .core
+        .handle_ended(c, Exit::Failed("boom".to_owned()), bench.now);
+    assert!(bench.core.awaits_round(c));
+    bench
+        .core
+        .handle_ended(a, Exit::Failed("boom".to_owned()), bench.now);
+    assert_eq!(bench.run(), ["stop b", "start a", "start b", "start c"]);
+}
+
+#[test]
 fn the_restart_type_says_which_ends_count() {
     use Restart::{Permanent, Temporary, Transient};
     for (restart, failed, expected) in [

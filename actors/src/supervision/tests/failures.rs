@@ -75,7 +75,7 @@ async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
     lab.heard().await;
 
     blow.strike(&tree, &handle, "node/b");
-    lab.hears("b gone").await;
+    lab.hears_exactly(&["b gone"]).await;
     advance(Duration::from_secs(5)).await;
     let heard = lab.heard().await;
 

@@ -1,5 +1,7 @@
 //! Handles, tasks, starts and stops.
 
+use std::sync::Mutex;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -116,30 +118,37 @@ async fn tasks_end_with_their_instance_whatever_ends_it() {
     }
 }
 
-/// A worker with a task that holds something exclusive.
+/// A worker with a task that takes as long to go as the test wants.
 struct Owner;
 
 #[derive(Clone)]
-struct Lock(Arc<AtomicUsize>);
+struct Stuck {
+    /// Tasks that are there.
+    held: Arc<AtomicUsize>,
+    /// Lets one task go.
+    release: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
+}
 
-struct Held(Arc<AtomicUsize>);
+struct Held(Stuck);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        // An error means that the test is over.
+        let _ = self.0.release.lock().unwrap().recv();
+        self.0.held.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Worker for Owner {
     type Msg = ();
-    type Args = Lock;
+    type Args = Stuck;
     const KIND: &'static str = "Owner";
 
-    async fn start(ctx: &Context<Self>, Lock(count): Lock) -> Result<Self, Failure> {
-        if count.fetch_add(1, Ordering::SeqCst) != 0 {
-            return Err("held by the task of an earlier instance".into());
+    async fn start(ctx: &Context<Self>, stuck: Stuck) -> Result<Self, Failure> {
+        if stuck.held.fetch_add(1, Ordering::SeqCst) != 0 {
+            return Err("held by a task of an earlier instance".into());
         }
-        let held = Held(count);
+        let held = Held(stuck);
         ctx.spawn(async move {
             std::future::pending::<()>().await;
             drop(held);
@@ -152,51 +161,54 @@ impl Worker for Owner {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_instance_starts_only_when_the_tasks_of_the_last_are_gone() {
-    for round in 0..50 {
-        let (owner, handle) = ChildSpec::worker::<Owner>("owner", Lock(Arc::default()));
-        let (inner, _) = ChildSpec::supervisor(
-            "inner",
-            SupervisorSpec::new(Strategy::OneForOne).child(owner),
-        );
+    for victim in ["node/inner/owner", "node/inner"] {
+        let (release, released) = std::sync::mpsc::channel();
+        let stuck = Stuck {
+            held: Arc::default(),
+            release: Arc::new(Mutex::new(released)),
+        };
+        let (owner, handle) = ChildSpec::worker::<Owner>("owner", stuck.clone());
         let backoff = Backoff {
             first: Duration::ZERO,
             ..Backoff::default()
         };
-        let spec = SupervisorSpec::new(Strategy::OneForOne)
-            .backoff(backoff)
-            .child(inner);
-        let tree = start(spec).await;
-        match round % 3 {
-            0 => handle.cast(()).unwrap(),
-            1 => tree.kill("node/inner/owner", KillMode::Kill).unwrap(),
-            _ => tree.kill("node/inner", KillMode::Kill).unwrap(),
-        }
-        let restarted = async {
-            while info(&tree, "node/inner").restarts_in_window
-                + tree
-                    .describe()
-                    .last()
-                    .map_or(0, |info| info.restarts_in_window)
-                == 0
-            {
-                tokio::task::yield_now().await;
-            }
-            handle.running().await;
-        };
-        timeout(Duration::from_secs(10), restarted).await.unwrap();
-        let failures: Vec<_> = tree
-            .describe()
-            .into_iter()
-            .filter_map(|info| info.last_failure)
-            .collect();
-        assert!(
-            !failures.iter().any(|why| why.starts_with("held")),
-            "{failures:?}"
-        );
+        let spec = || SupervisorSpec::new(Strategy::OneForOne).backoff(backoff);
+        let (inner, _) = ChildSpec::supervisor("inner", spec().child(owner));
+        let tree = start(spec().child(inner)).await;
+
+        tree.kill(victim, KillMode::Kill).unwrap();
+        until(|| state(&tree, victim) == ActorState::Stopped).await;
+        until(|| !handle.is_running()).await;
+        assert_eq!(stuck.held.load(Ordering::SeqCst), 1);
+        assert_eq!(info(&tree, victim).restarts_in_window, 0);
+
+        release.send(()).unwrap();
+        until(|| info(&tree, victim).restarts_in_window == 1).await;
+        timeout(PATIENCE, handle.running()).await.unwrap();
+        assert_eq!(stuck.held.load(Ordering::SeqCst), 1);
+
+        drop(release);
         tree.stop().await;
+        assert_eq!(
+            stuck.held.load(Ordering::SeqCst),
+            0,
+            "a stop waits for them too"
+        );
     }
+}
+
+/// Waits in real time.
+async fn until(condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), wait)
+        .await
+        .expect("it never came true");
 }
 
 #[tokio::test(start_paused = true)]
