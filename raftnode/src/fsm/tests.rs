@@ -144,16 +144,12 @@ fn check_chain(before: &State, applied: &Applied) {
     }
 }
 
+/// The row with this name, as [`sides`] names it.
 fn row(state: &State, name: &str) -> Option<Vec<u8>> {
-    watched(state).remove(name)
-}
-
-/// Every watchable entity by a name of its own.
-fn watched(state: &State) -> BTreeMap<String, Vec<u8>> {
     state
         .rows()
-        .map(|(key, value)| (format!("{}", key.escape_ascii()), value))
-        .collect()
+        .find(|(key, _)| key.escape_ascii().to_string() == name)
+        .map(|(_, value)| value)
 }
 
 fn sides(change: &Change) -> (String, Option<Vec<u8>>, Option<Vec<u8>>) {
@@ -163,7 +159,7 @@ fn sides(change: &Change) -> (String, Option<Vec<u8>>, Option<Vec<u8>>) {
         let some = delta.after.as_ref().or(delta.before.as_ref()).unwrap();
         let key = crate::state::row_key::<E>(&some.key());
         (
-            format!("{}", key.escape_ascii()),
+            key.escape_ascii().to_string(),
             delta.before.as_ref().map(|e| e.encode_to_vec()),
             delta.after.as_ref().map(|e| e.encode_to_vec()),
         )
@@ -187,8 +183,11 @@ fn sides(change: &Change) -> (String, Option<Vec<u8>>, Option<Vec<u8>>) {
     }
 }
 
-/// Kind, identity and payload of the audit events of one entry, by ordinal.
-fn audits(applied: &Applied) -> Vec<(AuditEventType, String, Vec<(String, String)>)> {
+/// Kind, identity and payload of an audit event.
+type Audit = (AuditEventType, String, Vec<(String, String)>);
+
+/// The audit events of one entry, by ordinal.
+fn audits(applied: &Applied) -> Vec<Audit> {
     let index = applied.state.applied_index;
     let events: Vec<_> = applied
         .state
@@ -211,10 +210,7 @@ fn audits(applied: &Applied) -> Vec<(AuditEventType, String, Vec<(String, String
         .collect()
 }
 
-fn audit(
-    kind: AuditEventType,
-    payload: &[(&str, &str)],
-) -> Vec<(AuditEventType, String, Vec<(String, String)>)> {
+fn audit(kind: AuditEventType, payload: &[(&str, &str)]) -> Vec<Audit> {
     let payload = payload.iter().map(|(k, v)| ((*k).into(), (*v).into()));
     vec![(kind, "tester".into(), payload.collect())]
 }
