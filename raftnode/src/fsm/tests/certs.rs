@@ -39,7 +39,8 @@ fn a_lock_has_one_holder_until_it_expires_or_is_released() {
     world.now = START + 499;
     world.rejected(lock("x", "b", START + 900), ErrorCode::RaftApplyFailed);
     world.now = START + 500;
-    world.ok(lock("x", "b", START + 900));
+    let applied = world.ok(lock("x", "b", START + 900));
+    assert_eq!(kinds(&applied), ["updated certs"]);
     assert_eq!(world.state.certs["x"].lessee, "b");
 
     world.ok(unlock("x"));

@@ -250,6 +250,8 @@ fn rollback_swaps_the_two_revisions_whole() {
     assert_eq!(audits(&applied), audit(AuditEventType::Rollback, &wanted));
 
     let back = world.ok(rollback("shop", 0));
+    let wanted = [("deployment", "shop"), ("revision", "2")];
+    assert_eq!(audits(&back), audit(AuditEventType::Rollback, &wanted));
     assert_eq!(
         back.state.deployments["shop"].jaco_yaml,
         new.deployments["shop"].jaco_yaml
