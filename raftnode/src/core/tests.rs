@@ -112,9 +112,8 @@ fn read_without_a_majority_fails() {
 fn joining_learner_receives_a_snapshot_and_becomes_a_voter() {
     let mut world = World::new(1, 12);
     let ids = world.propose(1, 10);
-    world.join(2);
-    world.join(3);
     for node in [2, 3] {
+        world.join(node);
         assert!(world.change(1, &[(node, ConfChangeType::AddLearnerNode)]));
         assert!(world.settle(), "learner {node}");
     }

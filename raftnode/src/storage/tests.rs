@@ -297,7 +297,7 @@ fn received_snapshot_replaces_everything() {
 fn disk_that_refuses_a_write_ends_the_storage() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
-    storage.fault.store(true, Ordering::Relaxed);
+    storage.fail_writes();
     let error = storage.write(append(entries(2..=2, 2))).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
     storage.fault.store(false, Ordering::Relaxed);
