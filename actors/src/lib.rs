@@ -1,3 +1,7 @@
 //! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
 
 pub mod clock;
+pub mod ingress;
+pub mod network;
+pub mod scheduler;
+pub mod supervision;
