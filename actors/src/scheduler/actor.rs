@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    commit::commit,
     supervision::{Context, Failure, TaskHandle, Worker},
 };
 
@@ -48,6 +49,7 @@ pub struct SchedulerActor {
     args: Args,
     pace: Pace,
     memo: Memo,
+    leading: bool,
     stint: u64,
     following: Option<TaskHandle>,
     proposing: Option<TaskHandle>,
@@ -65,6 +67,7 @@ impl Worker for SchedulerActor {
             args,
             pace: Pace::default(),
             memo: Memo::default(),
+            leading: false,
             stint: 0,
             following: None,
             proposing: None,
@@ -76,10 +79,11 @@ impl Worker for SchedulerActor {
         let now = Instant::now().into_std();
         match msg {
             Msg::Leadership(is_leader) => self.lead(ctx, is_leader),
-            Msg::Changed(state) => {
+            Msg::Changed(state) if self.leading => {
                 self.pace.handle_change(now);
                 self.follow(ctx, state);
             }
+            Msg::Changed(_) => {}
             Msg::Wake => {
                 if self.pace.handle_timeout(now) {
                     self.pass(ctx);
@@ -107,12 +111,17 @@ impl SchedulerActor {
             }
             Msg::Leadership(is_leader)
         });
-        if leads == self.following.is_some() {
+        if leads == self.leading {
             return;
         }
-        self.pace.handle_leadership(leads, Instant::now().into_std());
+        self.leading = leads;
+        self.pace
+            .handle_leadership(leads, Instant::now().into_std());
         self.stint += 1;
-        for task in [self.following.take(), self.proposing.take()].into_iter().flatten() {
+        for task in [self.following.take(), self.proposing.take()]
+            .into_iter()
+            .flatten()
+        {
             task.abort();
         }
         if leads {
@@ -124,8 +133,8 @@ impl SchedulerActor {
     }
 
     fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
-        if self.following.is_none() && !self.is_leading() {
-            return;
+        if let Some(task) = self.following.take() {
+            task.abort(); // of an earlier stint, when its last message came late
         }
         let mut last = states.borrow_and_update().clone();
         self.following = Some(ctx.spawn(async move {
@@ -140,10 +149,6 @@ impl SchedulerActor {
                 last = next;
             }
         }));
-    }
-
-    fn is_leading(&self) -> bool {
-        *self.args.is_leader.borrow()
     }
 
     fn pass(&mut self, ctx: &Context<Self>) {
@@ -173,7 +178,10 @@ impl SchedulerActor {
     fn arm(&mut self, ctx: &Context<Self>) {
         let deadline = self.pace.deadline().map(Instant::from_std);
         if deadline == self.timer.as_ref().map(|(at, _)| *at)
-            && self.timer.as_ref().is_none_or(|(_, task)| !task.is_finished())
+            && self
+                .timer
+                .as_ref()
+                .is_none_or(|(_, task)| !task.is_finished())
         {
             return;
         }
@@ -187,21 +195,6 @@ impl SchedulerActor {
             });
             (at, task)
         });
-    }
-}
-
-/// Proposes `command` and waits until the local state shows it, so that whoever decides next
-/// decides upon it.
-pub(crate) async fn commit(
-    raft: &dyn Propose,
-    command: jaco_proto::v1::Command,
-) -> Result<Committed, ProposeError> {
-    let committed = raft.propose(command).await?;
-    let mut states = raft.subscribe();
-    let shown = states.wait_for(|state| state.applied_index >= committed.index).await;
-    match shown {
-        Ok(_) => Ok(committed),
-        Err(_) => Err(ProposeError::Unavailable),
     }
 }
 

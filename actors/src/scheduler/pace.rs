@@ -91,7 +91,10 @@ impl Pace {
             .changes
             .map(|(first, last)| (last + QUIET).min(first + LONGEST_WAIT));
         let earliest = [settled, self.tick].into_iter().flatten().min()?;
-        Some(self.not_before.map_or(earliest, |floor| earliest.max(floor)))
+        Some(
+            self.not_before
+                .map_or(earliest, |floor| earliest.max(floor)),
+        )
     }
 }
 
@@ -180,7 +183,10 @@ mod tests {
             delays.push((next - now).as_millis());
             now = next;
         }
-        assert_eq!(delays, [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        assert_eq!(
+            delays,
+            [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
+        );
     }
 
     #[test]

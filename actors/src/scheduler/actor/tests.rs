@@ -31,7 +31,10 @@ impl Lab {
     }
 
     fn apply(&self, payload: Payload) {
-        let ts = Timestamp { seconds: 1000, nanos: 0 };
+        let ts = Timestamp {
+            seconds: 1000,
+            nanos: 0,
+        };
         self.raft.apply(command("test", ts, payload)).unwrap();
     }
 
@@ -115,7 +118,11 @@ async fn flock_of_changes_is_one_pass() {
 #[tokio::test(start_paused = true)]
 async fn refused_proposals_are_made_again() {
     let lab = Lab::start(true).await;
-    for error in [ProposeError::NoLeader, ProposeError::Busy, ProposeError::Unavailable] {
+    for error in [
+        ProposeError::NoLeader,
+        ProposeError::Busy,
+        ProposeError::Unavailable,
+    ] {
         lab.raft.fail_next(1, error);
     }
     lab.deploy(1, 2);
@@ -153,5 +160,48 @@ async fn unreadable_document_is_reported_once() {
     pass(Duration::from_secs(600)).await;
     assert_eq!(lab.commits(), commits + 1);
     let state = lab.raft.state();
-    assert!(state.deployments["app"].status_details["reason"].starts_with("compose parse failed: "));
+    assert!(
+        state.deployments["app"].status_details["reason"].starts_with("compose parse failed: ")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_of_a_container_is_counted_once_and_forgotten_when_it_runs() {
+    let lab = Lab::start(true).await;
+    lab.deploy(1, 1);
+    lab.replicas(1).await;
+    let report = |state: v1::ReplicaState, code: &str, seconds| {
+        let row = &lab.raft.state().replicas_desired["app-web-0"];
+        lab.apply(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
+            replica: Some(v1::ReplicaObserved {
+                id: row.id.clone(),
+                state: state.into(),
+                code: code.into(),
+                host: row.host.clone(),
+                desired_raft_index: row.raft_index,
+                last_health_at: Some(Timestamp { seconds, nanos: 0 }),
+                ..Default::default()
+            }),
+        }));
+    };
+    report(v1::ReplicaState::Failed, "container_exited", 7);
+    for _ in 0..2 {
+        pass(Duration::from_secs(60)).await;
+        let state = lab.raft.state();
+        let counter = &state.restart_counters["app-web-0"];
+        assert_eq!(counter.consecutive_failures, 1);
+        assert_eq!(
+            counter.last_attempt_at,
+            Some(Timestamp {
+                seconds: 7,
+                nanos: 0
+            })
+        );
+        lab.tree
+            .kill("node/scheduler/reconcile", KillMode::Panic)
+            .unwrap();
+    }
+    report(v1::ReplicaState::Running, "", 8);
+    pass(Duration::from_secs(60)).await;
+    assert!(lab.raft.state().restart_counters.is_empty());
 }
