@@ -1,13 +1,16 @@
 //! The shell of the scheduler.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jaco_raftnode::{Committed, Propose, ProposeError, State};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard, watch},
+    time::{Instant, timeout},
+};
 use tracing::{debug, info, warn};
 
 use super::{
-    pace::Pace,
+    pace::{Outcome, Pace},
     reconcile::{Memo, Pass, reconcile},
 };
 use crate::{
@@ -15,6 +18,9 @@ use crate::{
     commit::commit,
     supervision::{Context, Failure, TaskHandle, Worker},
 };
+
+/// After this a proposal counts as lost, whatever became of it; far above a commit's budget.
+const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);
 
 /// What a scheduler needs, now and after every restart.
 #[derive(Clone)]
@@ -25,7 +31,26 @@ pub struct Args {
     pub is_leader: watch::Receiver<bool>,
     /// Time of the commands.
     pub clock: Clock,
+    gate: Arc<Mutex<()>>,
 }
+
+impl Args {
+    /// Arguments of one node's scheduler.
+    #[must_use]
+    pub fn new(raft: Arc<dyn Propose>, is_leader: watch::Receiver<bool>, clock: Clock) -> Self {
+        Self {
+            raft,
+            is_leader,
+            clock,
+            gate: Arc::default(),
+        }
+    }
+}
+
+/// Held while a proposal is under way. A proposal cannot be taken back, so it outlives an actor
+/// that is killed; were the next instance not to wait for it, it would issue the same replicas
+/// again, and their containers would be made twice.
+type Gate = OwnedMutexGuard<()>;
 
 /// Mailbox of the scheduler.
 pub enum Msg {
@@ -35,6 +60,13 @@ pub enum Msg {
     Changed(watch::Receiver<Arc<State>>),
     /// A pass may be due.
     Wake,
+    /// The proposal of an earlier instance or stretch of leadership is over.
+    Begin {
+        /// The stretch of leadership that waited for it.
+        stint: u64,
+        /// What it waited for.
+        gate: Gate,
+    },
     /// The proposal of a pass is over, and its outcome shows in the local state.
     Finished {
         /// The stretch of leadership the pass belongs to.
@@ -86,14 +118,16 @@ impl Worker for SchedulerActor {
             Msg::Changed(_) => {}
             Msg::Wake => {
                 if self.pace.handle_timeout(now) {
-                    self.pass(ctx);
+                    self.begin(ctx);
                 }
             }
+            Msg::Begin { stint, gate } if stint == self.stint => self.pass(ctx, gate),
+            Msg::Begin { .. } => {}
             Msg::Finished { stint, outcome } if stint == self.stint => {
                 if let Err(error) = &outcome {
                     warn!(%error, "pass failed");
                 }
-                self.pace.handle_finished(outcome.is_ok(), now);
+                self.pace.handle_finished(rate(&outcome), now);
             }
             Msg::Finished { .. } => {}
         }
@@ -151,12 +185,24 @@ impl SchedulerActor {
         }));
     }
 
-    fn pass(&mut self, ctx: &Context<Self>) {
+    fn begin(&mut self, ctx: &Context<Self>) {
+        if let Ok(gate) = Arc::clone(&self.args.gate).try_lock_owned() {
+            return self.pass(ctx, gate);
+        }
+        let (gate, stint) = (Arc::clone(&self.args.gate), self.stint);
+        self.proposing = Some(ctx.spawn(async move {
+            let gate = gate.lock_owned().await;
+            Msg::Begin { stint, gate }
+        }));
+    }
+
+    fn pass(&mut self, ctx: &Context<Self>, gate: Gate) {
         let state = self.args.raft.state();
         let Pass { batch, summary } =
             reconcile(&state, &mut self.memo, self.args.clock.timestamp());
         let Some(batch) = batch else {
-            self.pace.handle_finished(true, Instant::now().into_std());
+            self.pace
+                .handle_finished(Outcome::Done, Instant::now().into_std());
             return;
         };
         info!(
@@ -168,8 +214,13 @@ impl SchedulerActor {
             "proposing a pass"
         );
         let (raft, stint) = (Arc::clone(&self.args.raft), self.stint);
+        let proposal = tokio::spawn(async move {
+            let outcome = timeout(LONGEST_PROPOSAL, commit(raft.as_ref(), batch)).await;
+            drop(gate);
+            outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer".to_owned())))
+        });
         self.proposing = Some(ctx.spawn(async move {
-            let outcome = commit(raft.as_ref(), batch).await;
+            let outcome = proposal.await.unwrap_or(Err(ProposeError::Unavailable));
             Msg::Finished { stint, outcome }
         }));
     }
@@ -195,6 +246,19 @@ impl SchedulerActor {
             });
             (at, task)
         });
+    }
+}
+
+fn rate(outcome: &Result<Committed, ProposeError>) -> Outcome {
+    match outcome {
+        Ok(_) => Outcome::Done,
+        Err(ProposeError::Unknown(_)) => Outcome::Unknown,
+        Err(
+            ProposeError::Rejected(_)
+            | ProposeError::NoLeader
+            | ProposeError::Busy
+            | ProposeError::Unavailable,
+        ) => Outcome::Failed,
     }
 }
 
