@@ -12,7 +12,7 @@ const WEB: &str = "services:\n  web:\n    image: nginx\n";
 /// A raft whose commits take as long as a slow disk's.
 struct Slow(MemoryRaft);
 
-const COMMIT: Duration = Duration::from_millis(5);
+const COMMIT: Duration = Duration::from_millis(300);
 
 impl Propose for Slow {
     fn propose(&self, command: v1::Command) -> jaco_raftnode::propose::ProposeFuture {
