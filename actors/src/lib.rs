@@ -1,6 +1,7 @@
 //! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
 
 pub mod clock;
+mod commit;
 pub mod ingress;
 pub mod network;
 pub mod scheduler;
