@@ -1,5 +1,7 @@
 //! Replicas, clients and a proxy between them, all on loopback ports the system picks.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::{
     convert::Infallible,
     net::SocketAddr,
