@@ -2,4 +2,6 @@
 
 pub mod clock;
 pub mod ingress;
+pub mod network;
+pub mod scheduler;
 pub mod supervision;

@@ -147,7 +147,7 @@ impl Builder {
                 for merge in merges {
                     merge_into(&mut entries, &mut seen, merge)?;
                 }
-                Value::Map(Map(entries))
+                Value::Map(Map::new(entries))
             }
         };
         let node = Node { value, at: open.at };
@@ -311,8 +311,8 @@ fn merge_into(
     merge: Node,
 ) -> Result<(), Error> {
     match merge.value {
-        Value::Map(Map(merged)) => {
-            for (key, node) in merged {
+        Value::Map(merged) => {
+            for (key, node) in merged.into_entries() {
                 if !seen.contains_key(&key.text) {
                     seen.insert(key.text.clone(), key.at.line);
                     entries.push((key, node));

@@ -1,6 +1,6 @@
 //! The node tree.
 
-use std::fmt;
+use std::{collections::HashMap, fmt};
 
 /// A place in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,9 +70,27 @@ pub struct Key {
 
 /// A mapping in file order, without duplicate keys; merged keys follow the written ones.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Map(pub(super) Vec<(Key, Node)>);
+pub struct Map {
+    entries: Vec<(Key, Node)>,
+    /// Places by key; empty while a search by eye is as fast.
+    index: HashMap<String, usize>,
+}
 
 impl Map {
+    /// `entries` must not repeat a key.
+    pub(crate) fn new(entries: Vec<(Key, Node)>) -> Self {
+        let mut index = HashMap::new();
+        if entries.len() > 16 {
+            let keys = entries.iter().enumerate();
+            index.extend(keys.map(|(place, (key, _))| (key.text.clone(), place)));
+        }
+        Self { entries, index }
+    }
+
+    pub(crate) fn into_entries(self) -> Vec<(Key, Node)> {
+        self.entries
+    }
+
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|(_, node)| node)
@@ -80,12 +98,17 @@ impl Map {
 
     /// The entry of `key`.
     pub fn entry(&self, key: &str) -> Option<&(Key, Node)> {
-        self.0.iter().find(|(k, _)| k.text == key)
+        if self.index.is_empty() {
+            return self.entries.iter().find(|(k, _)| k.text == key);
+        }
+        self.index
+            .get(key)
+            .and_then(|place| self.entries.get(*place))
     }
 
     /// Every entry in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Node)> {
-        self.0.iter().map(|(key, node)| (key, node))
+        self.entries.iter().map(|(key, node)| (key, node))
     }
 
     /// Every entry by key, bytewise.
@@ -102,12 +125,12 @@ impl Map {
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.entries.len()
     }
 
     /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 }
 
