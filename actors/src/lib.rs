@@ -1,3 +1,4 @@
 //! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
 
 pub mod clock;
+pub mod runtime;
