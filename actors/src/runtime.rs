@@ -7,3 +7,4 @@
 
 pub mod engine;
 pub mod registry_key;
+pub mod replica;

@@ -58,7 +58,9 @@ pub enum Status {
     Exited,
     /// The engine gave up on it.
     Dead,
-    /// Anything on the way: created, paused, restarting, removing.
+    /// It was made and never started.
+    Created,
+    /// Anything on the way: paused, restarting, removing.
     Other,
 }
 

@@ -58,9 +58,9 @@ pub(super) fn found(summary: ContainerSummary) -> Option<Found> {
             Some(ContainerSummaryStateEnum::RUNNING) => Status::Running,
             Some(ContainerSummaryStateEnum::EXITED) => Status::Exited,
             Some(ContainerSummaryStateEnum::DEAD) => Status::Dead,
+            Some(ContainerSummaryStateEnum::CREATED) => Status::Created,
             Some(
                 ContainerSummaryStateEnum::EMPTY
-                | ContainerSummaryStateEnum::CREATED
                 | ContainerSummaryStateEnum::PAUSED
                 | ContainerSummaryStateEnum::RESTARTING
                 | ContainerSummaryStateEnum::REMOVING
@@ -93,9 +93,9 @@ pub(super) fn inspected(id: &str, answer: ContainerInspectResponse) -> Inspected
             Some(ContainerStateStatusEnum::RUNNING) => Status::Running,
             Some(ContainerStateStatusEnum::EXITED) => Status::Exited,
             Some(ContainerStateStatusEnum::DEAD) => Status::Dead,
+            Some(ContainerStateStatusEnum::CREATED) => Status::Created,
             Some(
                 ContainerStateStatusEnum::EMPTY
-                | ContainerStateStatusEnum::CREATED
                 | ContainerStateStatusEnum::PAUSED
                 | ContainerStateStatusEnum::RESTARTING
                 | ContainerStateStatusEnum::REMOVING
