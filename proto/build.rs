@@ -3,15 +3,51 @@
 
 use std::{env, path::PathBuf};
 
+use tonic_prost_build::Config;
+
 const FILES: [&str; 6] = ["error", "entities", "events", "commands", "fsm", "services"];
+
+/// What must not be printed as it is; `src/redacted.rs` says what shows instead.
+const REDACTED: [&str; 28] = [
+    ".jaco.v1.Command",
+    ".jaco.v1.ApplyRequest",
+    ".jaco.v1.AuditEvent",
+    ".jaco.v1.BackupChunk",
+    ".jaco.v1.BootstrapResponse",
+    ".jaco.v1.Cert",
+    ".jaco.v1.CertBlob",
+    ".jaco.v1.CertStore",
+    ".jaco.v1.ChallengeToken",
+    ".jaco.v1.ClusterInit",
+    ".jaco.v1.ClusterInitResponse",
+    ".jaco.v1.ClusterJoinRequest",
+    ".jaco.v1.ClusterMeta",
+    ".jaco.v1.Deployment",
+    ".jaco.v1.DeploymentApply",
+    ".jaco.v1.DeploymentRevision",
+    ".jaco.v1.IssueJoinTokenResponse",
+    ".jaco.v1.JoinToken",
+    ".jaco.v1.JoinTokenConsume",
+    ".jaco.v1.JoinTokenIssue",
+    ".jaco.v1.LogLine",
+    ".jaco.v1.NodeJoinRequest",
+    ".jaco.v1.RegistryCredential",
+    ".jaco.v1.RegistryCredentialAddRequest",
+    ".jaco.v1.SubmitRequest",
+    ".jaco.v1.Token",
+    ".jaco.v1.TokenIssue",
+    ".jaco.v1.TokenIssueResponse",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let files = FILES.map(|name| format!("proto/jaco/v1/{name}.proto"));
+    let mut config = Config::new();
+    config.skip_debug(REDACTED);
     tonic_prost_build::configure()
         // Equal state must have equal bytes on every node, so maps are sorted.
         .btree_map(".")
         .file_descriptor_set_path(out.join("jaco.v1.bin"))
-        .compile_protos(&files, &["proto".to_owned()])?;
+        .compile_with_config(config, &files, &["proto".to_owned()])?;
     Ok(())
 }

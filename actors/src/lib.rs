@@ -1,5 +1,8 @@
 //! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
 
 pub mod clock;
+pub mod ingress;
+pub mod network;
 pub mod runtime;
+pub mod scheduler;
 pub mod supervision;

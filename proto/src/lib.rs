@@ -3,18 +3,24 @@
 //! - [`v1`]: the protobuf package `jaco.v1` (messages, gRPC clients and servers).
 //! - [`error`]: the typed error every call answers with, and its wire encoding.
 //! - [`manifest`]: `jaco.yaml` and compose files: parsing, validation, resolution, hashing.
+//! - [`config`]: `jacod.yaml`, the advertised address and the log filter of a daemon.
+//! - [`duration`]: durations as operators write them.
+//! - [`yaml`]: positioned, bounded YAML trees, the ground the manifests stand on.
 //!
 //! Nothing here does I/O: every function maps bytes to values or to a typed error.
 
+pub mod config;
+pub mod duration;
 pub mod error;
 pub mod manifest;
+mod redacted;
+pub mod yaml;
 
 pub use error::{Error, ErrorCode};
 
 /// The protobuf package `jaco.v1`.
 #[expect(
     missing_docs,
-    clippy::all,
     reason = "generated; the .proto files carry the documentation"
 )]
 pub mod v1 {

@@ -34,7 +34,9 @@ pub struct Context<W: Worker> {
 
 impl<W: Worker> fmt::Debug for Context<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -47,7 +49,15 @@ impl<W: Worker> Context<W> {
         pass: Arc<Pass>,
     ) -> Self {
         let (finished, tasks) = (AtomicBool::new(false), Mutex::default());
-        Self { path, handle, mailbox, supervisor, finished, tasks, pass }
+        Self {
+            path,
+            handle,
+            mailbox,
+            supervisor,
+            finished,
+            tasks,
+            pass,
+        }
     }
 
     /// The keys from the root to this worker, such as `node/runtime/replica:web-0`.

@@ -46,6 +46,15 @@ pub(crate) struct Plan {
     pub(crate) dynamic: bool,
 }
 
+/// Why a child was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Another child has the key.
+    Taken,
+    /// The supervisor is ending.
+    Closing,
+}
+
 /// How an instance ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -120,17 +129,20 @@ impl Core {
         }
     }
 
-    /// Adds a child behind the others; `None` if the key is taken or the supervisor is ending.
-    pub(crate) fn handle_add(&mut self, plan: Plan, now: Instant) -> Option<ChildId> {
-        if self.id(&plan.key).is_some() || !matches!(self.closing, Closing::No) {
-            return None;
+    /// Adds a child behind the others.
+    pub(crate) fn handle_add(&mut self, plan: Plan, now: Instant) -> Result<ChildId, Refusal> {
+        if self.id(&plan.key).is_some() {
+            return Err(Refusal::Taken);
+        }
+        if !matches!(self.closing, Closing::No) {
+            return Err(Refusal::Closing);
         }
         let id = ChildId(self.next);
         self.next += 1;
         let ordered = !plan.dynamic || self.rules.strategy != Strategy::OneForOne;
         self.children.push(Child::new(id, plan, ordered));
         self.advance(now);
-        Some(id)
+        Ok(id)
     }
 
     /// Starts the children added so far.
@@ -155,7 +167,9 @@ impl Core {
     pub(crate) fn handle_ended(&mut self, id: ChildId, exit: Exit, now: Instant) {
         let in_round = self.round.is_some_and(|round| id >= round.lowest);
         let closing = !matches!(self.closing, Closing::No);
-        let Some(child) = self.child_mut(id) else { return };
+        let Some(child) = self.child_mut(id) else {
+            return;
+        };
         if !child.phase.is_alive() {
             return;
         }
@@ -249,14 +263,15 @@ impl Core {
         let own = self.children.iter().filter_map(|child| match child.phase {
             Phase::Stopping { kill_at } => kill_at,
             Phase::Backoff { until } => Some(until),
-            Phase::Pending
-            | Phase::Starting
-            | Phase::Running
-            | Phase::Down
-            | Phase::Exhausted => None,
+            Phase::Pending | Phase::Starting | Phase::Running | Phase::Down | Phase::Exhausted => {
+                None
+            }
         });
         // A round that still waits for children to end goes on when the last one has.
-        let round = self.round.filter(|r| !self.any_alive(r.lowest)).map(|r| r.until);
+        let round = self
+            .round
+            .filter(|r| !self.any_alive(r.lowest))
+            .map(|r| r.until);
         own.chain(round).min()
     }
 
@@ -278,7 +293,10 @@ impl Core {
     }
 
     fn id(&self, key: &str) -> Option<ChildId> {
-        self.children.iter().find(|child| child.plan.key == key).map(|child| child.id)
+        self.children
+            .iter()
+            .find(|child| child.plan.key == key)
+            .map(|child| child.id)
     }
 
     fn child_mut(&mut self, id: ChildId) -> Option<&mut Child> {
@@ -286,13 +304,17 @@ impl Core {
     }
 
     fn any_alive(&self, lowest: ChildId) -> bool {
-        self.children.iter().any(|child| child.id >= lowest && child.phase.is_alive())
+        self.children
+            .iter()
+            .any(|child| child.id >= lowest && child.phase.is_alive())
     }
 
     /// Restarts the failed child, or the group it belongs to, or gives up.
     fn fail(&mut self, id: ChildId, reason: String, now: Instant) {
         let rules = self.rules;
-        let Some(child) = self.children.iter_mut().find(|child| child.id == id) else { return };
+        let Some(child) = self.children.iter_mut().find(|child| child.id == id) else {
+            return;
+        };
         child.last_failure = Some(reason.clone());
         let own = child.window.admit(rules.intensity, now);
         let nth = match rules.strategy {
@@ -327,7 +349,9 @@ impl Core {
 
     /// Leaves a child down that is not to be restarted; a dynamic one is forgotten.
     fn retire(&mut self, id: ChildId) {
-        let Some(child) = self.child_mut(id) else { return };
+        let Some(child) = self.child_mut(id) else {
+            return;
+        };
         if child.plan.dynamic {
             self.remove(id);
         } else {
@@ -369,7 +393,12 @@ impl Core {
         }
         self.advance_round(now);
         self.start_due(now);
-        if !self.settled && self.children.iter().all(|child| child.plan.dynamic || child.settled) {
+        if !self.settled
+            && self
+                .children
+                .iter()
+                .all(|child| child.plan.dynamic || child.settled)
+        {
             self.settled = true;
             self.actions.push_back(Action::Settled);
         }
@@ -381,7 +410,11 @@ impl Core {
             self.stop_last(round.lowest, now);
         } else if round.until <= now {
             self.round = None;
-            for child in self.children.iter_mut().filter(|child| child.id >= round.lowest) {
+            for child in self
+                .children
+                .iter_mut()
+                .filter(|child| child.id >= round.lowest)
+            {
                 if child.phase != Phase::Exhausted {
                     child.phase = Phase::Pending;
                     child.settled = false;
@@ -393,9 +426,13 @@ impl Core {
     /// Stops the last of the children from `lowest` on. Children without an order among each
     /// other all stop at once, before the others.
     fn stop_last(&mut self, lowest: ChildId, now: Instant) {
-        let Self { children, actions, .. } = self;
-        let mut alive =
-            children.iter_mut().filter(|child| child.id >= lowest && child.phase.is_alive()).rev();
+        let Self {
+            children, actions, ..
+        } = self;
+        let mut alive = children
+            .iter_mut()
+            .filter(|child| child.id >= lowest && child.phase.is_alive())
+            .rev();
         let mut unordered = false;
         for child in alive.by_ref() {
             if child.ordered {

@@ -9,9 +9,7 @@ use std::sync::{
 };
 
 use futures::future::BoxFuture;
-use ractor::{
-    Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent,
-};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 
 use super::{
     core::Exit,
@@ -36,7 +34,10 @@ impl Nursery {
         + Sync
         + 'static,
     ) -> Self {
-        Self { gate: Gate::new(), spawn: Arc::new(spawn) }
+        Self {
+            gate: Gate::new(),
+            spawn: Arc::new(spawn),
+        }
     }
 }
 
@@ -44,11 +45,17 @@ impl spec::Nursery for Nursery {
     fn spawn(&self, birth: Birth) -> BoxFuture<'static, Result<Born, SpawnErr>> {
         let up = Arc::<AtomicBool>::default();
         let supervisor = birth.supervisor.clone();
-        let shim = Shim { birth, gate: self.gate.clone(), spawn: Arc::clone(&self.spawn) };
+        let shim = Shim {
+            birth,
+            gate: self.gate.clone(),
+            spawn: Arc::clone(&self.spawn),
+        };
         Box::pin(async move {
-            let (actor, _) =
-                Actor::spawn_linked(None, shim, Arc::clone(&up), supervisor).await?;
-            Ok(Born { actor: actor.get_cell(), control: Arc::new(Controls { actor, up }) })
+            let (actor, _) = Actor::spawn_linked(None, shim, Arc::clone(&up), supervisor).await?;
+            Ok(Born {
+                actor: actor.get_cell(),
+                control: Arc::new(Controls { actor, up }),
+            })
         })
     }
 
@@ -100,7 +107,10 @@ struct State {
 
 impl Shim {
     fn is_mine(state: &State, actor: ActorId) -> bool {
-        state.foreign.as_ref().is_some_and(|foreign| foreign.get_id() == actor)
+        state
+            .foreign
+            .as_ref()
+            .is_some_and(|foreign| foreign.get_id() == actor)
     }
 }
 
@@ -143,7 +153,9 @@ impl Actor for Shim {
         Panic: Panic,
         _state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        guarded(async { panic!("injected fault") }).await.map_err(Failure::into_inner)
+        guarded(async { panic!("injected fault") })
+            .await
+            .map_err(Failure::into_inner)
     }
 
     async fn handle_supervisor_evt(

@@ -30,7 +30,10 @@ impl Gate {
     /// Waits until the place is empty and takes it.
     pub(crate) async fn enter(&self, parent: Option<Arc<Pass>>) -> Result<Arc<Pass>, Failure> {
         let permit = Arc::clone(&self.0).acquire_owned().await?;
-        Ok(Arc::new(Pass { _permit: permit, _parent: parent }))
+        Ok(Arc::new(Pass {
+            _permit: permit,
+            _parent: parent,
+        }))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

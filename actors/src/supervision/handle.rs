@@ -43,13 +43,17 @@ pub struct Handle<M> {
 
 impl<M> Clone for Handle<M> {
     fn clone(&self) -> Self {
-        Self { route: self.route.clone() }
+        Self {
+            route: self.route.clone(),
+        }
     }
 }
 
 impl<M> fmt::Debug for Handle<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("running", &self.is_running()).finish()
+        f.debug_struct("Handle")
+            .field("running", &self.is_running())
+            .finish()
     }
 }
 

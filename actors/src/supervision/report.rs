@@ -97,7 +97,12 @@ impl Entry {
             last_failure: None,
             control: None,
         };
-        Arc::new(Self { path, kind, status: Mutex::new(status), children: Mutex::default() })
+        Arc::new(Self {
+            path,
+            kind,
+            status: Mutex::new(status),
+            children: Mutex::default(),
+        })
     }
 
     pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
@@ -106,6 +111,20 @@ impl Entry {
 
     pub(crate) fn set_children(&self, children: Vec<Arc<Self>>) {
         *lock(&self.children) = children;
+    }
+
+    /// Notes that everything below is gone, because the supervisor here is.
+    pub(crate) fn clear_below(&self) {
+        for child in self.children() {
+            let mut status = child.status();
+            if status.state != ActorState::Exhausted {
+                status.state = ActorState::Stopped;
+            }
+            status.up_since = None;
+            status.control = None;
+            drop(status);
+            child.clear_below();
+        }
     }
 
     /// This place and everything below it, parents first, siblings in start order.
@@ -122,8 +141,14 @@ impl Entry {
         if *self.path == *path {
             return Some(Arc::clone(self));
         }
-        let below = path.strip_prefix(&*self.path).is_some_and(|rest| rest.starts_with('/'));
-        if below { self.children().iter().find_map(|child| child.find(path)) } else { None }
+        let below = path
+            .strip_prefix(&*self.path)
+            .is_some_and(|rest| rest.starts_with('/'));
+        if below {
+            self.children().iter().find_map(|child| child.find(path))
+        } else {
+            None
+        }
     }
 
     fn children(&self) -> Vec<Arc<Self>> {
@@ -138,9 +163,14 @@ impl Entry {
             kind: self.kind,
             state: status.state,
             restarts_in_window: status.window.count(status.intensity, now),
-            uptime: status.up_since.map(|since| now.saturating_duration_since(since)),
+            uptime: status
+                .up_since
+                .map(|since| now.saturating_duration_since(since)),
             last_failure: status.last_failure.clone(),
-            mailbox_depth: status.control.as_ref().map_or(0, |control| control.mailbox_depth()),
+            mailbox_depth: status
+                .control
+                .as_ref()
+                .map_or(0, |control| control.mailbox_depth()),
         }
     }
 }

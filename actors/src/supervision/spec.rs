@@ -122,14 +122,20 @@ impl ChildSpec {
     pub fn worker<W: Worker>(key: impl Into<String>, args: W::Args) -> (Self, Handle<W::Msg>) {
         let nursery = worker::Nursery::<W>::new(args);
         let handle = nursery.handle();
-        (Self::new(key.into(), W::KIND, Some(PATIENCE), Arc::new(nursery)), handle)
+        (
+            Self::new(key.into(), W::KIND, Some(PATIENCE), Arc::new(nursery)),
+            handle,
+        )
     }
 
     /// A supervisor with children of its own; it has as long to stop as they need.
     pub fn supervisor(key: impl Into<String>, spec: SupervisorSpec) -> (Self, SupervisorHandle) {
         let handle = spec.handle();
         let nursery = supervisor::Nursery::new(spec);
-        (Self::new(key.into(), supervisor::KIND, None, Arc::new(nursery)), handle)
+        (
+            Self::new(key.into(), supervisor::KIND, None, Arc::new(nursery)),
+            handle,
+        )
     }
 
     /// A ractor actor that is not a [`Worker`].
@@ -152,7 +158,14 @@ impl ChildSpec {
         nursery: Arc<dyn Nursery>,
     ) -> Self {
         let (restart, on_exhausted) = (Restart::default(), OnExhausted::default());
-        Self { key, kind, restart, on_exhausted, patience, nursery }
+        Self {
+            key,
+            kind,
+            restart,
+            on_exhausted,
+            patience,
+            nursery,
+        }
     }
 
     /// Sets which ends make it start again; [`Restart::Permanent`] unless set.
@@ -207,8 +220,16 @@ impl SupervisorSpec {
     #[must_use]
     pub fn new(strategy: Strategy) -> Self {
         let (intensity, backoff) = (Intensity::default(), Backoff::default());
-        let rules = Rules { strategy, intensity, backoff };
-        Self { rules, children: Vec::new(), place: Birthplace::new() }
+        let rules = Rules {
+            strategy,
+            intensity,
+            backoff,
+        };
+        Self {
+            rules,
+            children: Vec::new(),
+            place: Birthplace::new(),
+        }
     }
 
     /// Allows `restarts` within any stretch of `period`.

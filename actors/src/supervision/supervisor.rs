@@ -8,13 +8,11 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use ractor::{
-    Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent,
-};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
 
 use super::{
-    core::{Action, ChildId, Core, Exit, Phase, Rules},
+    core::{Action, ChildId, Core, Exit, Phase, Refusal, Rules},
     gate::{Gate, Pass},
     handle::Reply,
     report::{ActorInfo, ActorState, ChildReport, Control, Entry, lock},
@@ -54,7 +52,9 @@ pub struct SupervisorHandle(Arc<Place>);
 impl fmt::Debug for SupervisorHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let running = *self.0.settled.borrow();
-        f.debug_struct("SupervisorHandle").field("running", &running).finish()
+        f.debug_struct("SupervisorHandle")
+            .field("running", &running)
+            .finish()
     }
 }
 
@@ -69,7 +69,9 @@ impl SupervisorHandle {
     /// # Errors
     /// [`StartChildError::AlreadyExists`] leaves the present child alone.
     pub async fn start_child(&self, spec: ChildSpec) -> Result<(), StartChildError> {
-        let answer = self.ask(|reply| Msg::StartChild(Box::new(spec), reply)).await;
+        let answer = self
+            .ask(|reply| Msg::StartChild(Box::new(spec), reply))
+            .await;
         answer.unwrap_or(Err(StartChildError::Unavailable))
     }
 
@@ -84,7 +86,9 @@ impl SupervisorHandle {
     /// # Errors
     /// [`ChildError::Unknown`] if no child has the key.
     pub async fn stop_child(&self, key: &str) -> Result<(), ChildError> {
-        let answer = self.ask(|reply| Msg::StopChild(key.to_owned(), reply)).await;
+        let answer = self
+            .ask(|reply| Msg::StopChild(key.to_owned(), reply))
+            .await;
         answer.unwrap_or(Err(ChildError::Unavailable))
     }
 
@@ -101,7 +105,12 @@ impl SupervisorHandle {
     /// they never do.
     pub async fn running(&self) {
         // The sender lives as long as the handle.
-        let _ = self.0.settled.subscribe().wait_for(|settled| *settled).await;
+        let _ = self
+            .0
+            .settled
+            .subscribe()
+            .wait_for(|settled| *settled)
+            .await;
     }
 
     /// The supervisor and everything below it, parents first, siblings in start order; empty
@@ -162,9 +171,17 @@ pub(crate) struct Nursery(Arc<Template>);
 
 impl Nursery {
     pub(crate) fn new(spec: SupervisorSpec) -> Self {
-        let SupervisorSpec { rules, children, place } = spec;
+        let SupervisorSpec {
+            rules,
+            children,
+            place,
+        } = spec;
         let children = children.into_iter().map(Arc::new).collect();
-        Self(Arc::new(Template { rules, children, place: place.0 }))
+        Self(Arc::new(Template {
+            rules,
+            children,
+            place: place.0,
+        }))
     }
 }
 
@@ -175,7 +192,10 @@ impl spec::Nursery for Nursery {
         Box::pin(async move {
             let cradle = (template, birth);
             let (actor, _) = Actor::spawn_linked(None, Supervisor, cradle, supervisor).await?;
-            Ok(Born { actor: actor.get_cell(), control: Arc::new(Controls(actor)) })
+            Ok(Born {
+                actor: actor.get_cell(),
+                control: Arc::new(Controls(actor)),
+            })
         })
     }
 
@@ -279,8 +299,12 @@ impl Actor for Supervisor {
         myself: ActorRef<Msg>,
         stage: &mut Stage,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Unborn(cradle) = stage else { return Ok(()) };
-        let Some((template, birth)) = cradle.take() else { return Ok(()) };
+        let Stage::Unborn(cradle) = stage else {
+            return Ok(());
+        };
+        let Some((template, birth)) = cradle.take() else {
+            return Ok(());
+        };
         let mut state = State::new(&template, birth, &myself).await?;
         state.core.handle_start(now());
         state.settle(&myself).await?;
@@ -294,7 +318,9 @@ impl Actor for Supervisor {
         msg: Msg,
         stage: &mut Stage,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Up(state) = stage else { return Ok(()) };
+        let Stage::Up(state) = stage else {
+            return Ok(());
+        };
         match msg {
             Msg::ChildUp(actor) => {
                 if let Some(id) = state.instances.get(&actor) {
@@ -306,11 +332,12 @@ impl Actor for Supervisor {
             Msg::StartChild(spec, reply) => {
                 let (key, plan) = (spec.key.clone(), spec.plan(true));
                 let added = match state.core.handle_add(plan, now()) {
-                    Some(id) => {
+                    Ok(id) => {
                         state.insert(id, Arc::new(*spec));
                         Ok(())
                     }
-                    None => Err(StartChildError::AlreadyExists(key)),
+                    Err(Refusal::Taken) => Err(StartChildError::AlreadyExists(key)),
+                    Err(Refusal::Closing) => Err(StartChildError::Unavailable),
                 };
                 reply.send(added);
             }
@@ -338,9 +365,15 @@ impl Actor for Supervisor {
         event: SupervisionEvent,
         stage: &mut Stage,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Up(state) = stage else { return Ok(()) };
-        let Some((actor, exit)) = exit_of(event) else { return Ok(()) };
-        let Some(id) = state.instances.remove(&actor.get_id()) else { return Ok(()) };
+        let Stage::Up(state) = stage else {
+            return Ok(());
+        };
+        let Some((actor, exit)) = exit_of(event) else {
+            return Ok(());
+        };
+        let Some(id) = state.instances.remove(&actor.get_id()) else {
+            return Ok(());
+        };
         state.bury(id, exit, &myself);
         state.settle(&myself).await
     }
@@ -364,11 +397,11 @@ impl State {
             instances: HashMap::new(),
             timer: None,
             birth,
-            published: published,
+            published,
             pass,
         };
         for spec in &template.children {
-            let Some(id) = state.core.handle_add(spec.plan(false), now()) else {
+            let Ok(id) = state.core.handle_add(spec.plan(false), now()) else {
                 return Err(format!("two children are called {}", spec.key).into());
             };
             state.insert(id, Arc::clone(spec));
@@ -379,7 +412,15 @@ impl State {
     fn insert(&mut self, id: ChildId, spec: Arc<ChildSpec>) {
         let path = format!("{}/{}", self.birth.path, spec.key);
         let entry = Entry::new(path.into(), spec.kind);
-        self.children.insert(id, Child { spec, entry, control: None, farewells: Vec::new() });
+        self.children.insert(
+            id,
+            Child {
+                spec,
+                entry,
+                control: None,
+                farewells: Vec::new(),
+            },
+        );
     }
 
     /// Does what the core asks for, then shows where everyone is and arms the one timer.
@@ -414,7 +455,9 @@ impl State {
     }
 
     async fn start(&mut self, id: ChildId, myself: &ActorRef<Msg>) {
-        let Some(child) = self.children.get_mut(&id) else { return };
+        let Some(child) = self.children.get_mut(&id) else {
+            return;
+        };
         let up = myself.clone();
         let birth = Birth {
             path: Arc::clone(&child.entry.path),
@@ -441,8 +484,11 @@ impl State {
 
     /// Takes note of an end once nothing of the instance is left.
     fn bury(&mut self, id: ChildId, exit: Exit, myself: &ActorRef<Msg>) {
-        let Some(child) = self.children.get_mut(&id) else { return };
+        let Some(child) = self.children.get_mut(&id) else {
+            return;
+        };
         child.control = None;
+        child.entry.clear_below();
         let gate = child.spec.nursery.gate().clone();
         if gate.is_empty() {
             self.core.handle_ended(id, exit, now());
@@ -457,7 +503,11 @@ impl State {
     }
 
     fn control(&self, id: ChildId, order: impl FnOnce(&dyn Control)) {
-        if let Some(control) = self.children.get(&id).and_then(|child| child.control.as_ref()) {
+        if let Some(control) = self
+            .children
+            .get(&id)
+            .and_then(|child| child.control.as_ref())
+        {
             order(&**control);
         }
     }
@@ -466,7 +516,9 @@ impl State {
         let (Some(child), Some(view)) = (self.children.get(&id), self.core.child(id)) else {
             return;
         };
-        let OnExhausted::Notify(callback) = &child.spec.on_exhausted else { return };
+        let OnExhausted::Notify(callback) = &child.spec.on_exhausted else {
+            return;
+        };
         let report = ChildReport {
             key: child.spec.key.clone(),
             path: child.entry.path.to_string(),
@@ -483,9 +535,13 @@ impl State {
     fn show(&self) {
         let intensity = self.core.rules().intensity;
         for view in self.core.children() {
-            let Some(child) = self.children.get(&view.id) else { continue };
+            let Some(child) = self.children.get(&view.id) else {
+                continue;
+            };
             let mut status = child.entry.status();
             status.state = match view.phase {
+                // It has ended, but something of it is still there.
+                Phase::Starting | Phase::Running if child.control.is_none() => ActorState::Stopped,
                 Phase::Pending if self.core.awaits_round(view.id) => ActorState::Backoff,
                 Phase::Pending | Phase::Starting => ActorState::Starting,
                 Phase::Running => ActorState::Running,

@@ -56,7 +56,9 @@ pub struct Tree {
 
 impl fmt::Debug for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tree").field("root", &self.entry.path).finish_non_exhaustive()
+        f.debug_struct("Tree")
+            .field("root", &self.entry.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -73,8 +75,13 @@ impl Tree {
         let handle = spec.handle();
         let entry = Entry::new(root_key.into().into(), supervisor::KIND);
         let (outcome, ended) = watch::channel(None);
-        let keeper = Keeper { entry: Arc::clone(&entry), outcome };
-        let (keeper, _) = Actor::spawn(None, keeper, ()).await.map_err(StartTreeError)?;
+        let keeper = Keeper {
+            entry: Arc::clone(&entry),
+            outcome,
+        };
+        let (keeper, _) = Actor::spawn(None, keeper, ())
+            .await
+            .map_err(StartTreeError)?;
         let root = Arc::clone(&entry);
         let birth = Birth {
             path: Arc::clone(&entry.path),
@@ -88,9 +95,17 @@ impl Tree {
                 status.up_since = Some(Instant::now().into_std());
             }),
         };
-        let born = supervisor::Nursery::new(spec).spawn(birth).await.map_err(StartTreeError)?;
+        let born = supervisor::Nursery::new(spec)
+            .spawn(birth)
+            .await
+            .map_err(StartTreeError)?;
         entry.status().control = Some(Arc::clone(&born.control));
-        Ok(Self { handle, entry, control: born.control, outcome: ended })
+        Ok(Self {
+            handle,
+            entry,
+            control: born.control,
+            outcome: ended,
+        })
     }
 
     /// The handle of the root supervisor.
@@ -110,7 +125,10 @@ impl Tree {
     /// # Errors
     /// [`KillError`] when there is nothing to fail at that path.
     pub fn kill(&self, path: &str, mode: KillMode) -> Result<(), KillError> {
-        let entry = self.entry.find(path).ok_or_else(|| KillError::Unknown(path.to_owned()))?;
+        let entry = self
+            .entry
+            .find(path)
+            .ok_or_else(|| KillError::Unknown(path.to_owned()))?;
         let control = entry.status().control.clone();
         let control = control.ok_or_else(|| KillError::NotRunning(path.to_owned()))?;
         match mode {
@@ -138,7 +156,9 @@ impl Tree {
         let mut outcome = self.outcome.clone();
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().unwrap_or(Ok(())),
-            Err(_) => Err(GaveUp { reason: "the runtime shut down".to_owned() }),
+            Err(_) => Err(GaveUp {
+                reason: "the runtime shut down".to_owned(),
+            }),
         }
     }
 }
@@ -154,11 +174,7 @@ impl Actor for Keeper {
     type State = ();
     type Arguments = ();
 
-    async fn pre_start(
-        &self,
-        _myself: ActorRef<()>,
-        (): (),
-    ) -> Result<(), ActorProcessingErr> {
+    async fn pre_start(&self, _myself: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
         Ok(())
     }
 
@@ -168,7 +184,9 @@ impl Actor for Keeper {
         event: SupervisionEvent,
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
-        let Some((_, exit)) = exit_of(event) else { return Ok(()) };
+        let Some((_, exit)) = exit_of(event) else {
+            return Ok(());
+        };
         let mut status = self.entry.status();
         status.state = ActorState::Stopped;
         status.up_since = None;
@@ -181,6 +199,7 @@ impl Actor for Keeper {
             }
         };
         drop(status);
+        self.entry.clear_below();
         self.outcome.send_replace(Some(outcome));
         myself.stop(None);
         Ok(())

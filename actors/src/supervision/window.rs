@@ -18,7 +18,10 @@ pub struct Intensity {
 
 impl Default for Intensity {
     fn default() -> Self {
-        Self { restarts: 3, period: Duration::from_secs(60) }
+        Self {
+            restarts: 3,
+            period: Duration::from_secs(60),
+        }
     }
 }
 
@@ -79,7 +82,10 @@ impl Window {
 
     /// Restarts that still count at `now`.
     pub(crate) fn count(&self, limit: Intensity, now: Instant) -> usize {
-        self.restarts.iter().filter(|at| is_recent(**at, limit, now)).count()
+        self.restarts
+            .iter()
+            .filter(|at| is_recent(**at, limit, now))
+            .count()
     }
 
     pub(crate) fn clear(&mut self) {
@@ -109,20 +115,28 @@ mod tests {
             (vec![0, 50, 100, 150, 200], Some(2)),
         ] {
             let mut window = Window::default();
-            let verdicts: Vec<_> = failures.iter().map(|s| window.admit(limit, at(*s))).collect();
+            let verdicts: Vec<_> = failures
+                .iter()
+                .map(|s| window.admit(limit, at(*s)))
+                .collect();
             assert_eq!(*verdicts.last().unwrap(), last, "{failures:?}");
         }
     }
 
     #[test]
     fn no_allowance_means_no_restart() {
-        let limit = Intensity { restarts: 0, period: Duration::from_secs(60) };
+        let limit = Intensity {
+            restarts: 0,
+            period: Duration::from_secs(60),
+        };
         assert_eq!(Window::default().admit(limit, Instant::now()), None);
     }
 
     #[test]
     fn waits_double_from_the_base_up_to_the_maximum() {
-        let waits: Vec<_> = (1..=8).map(|n| Backoff::default().delay(n).as_millis()).collect();
+        let waits: Vec<_> = (1..=8)
+            .map(|n| Backoff::default().delay(n).as_millis())
+            .collect();
         assert_eq!(waits, [10, 50, 100, 200, 400, 800, 1000, 1000]);
         assert_eq!(Backoff::default().delay(usize::MAX), Duration::from_secs(1));
     }

@@ -137,7 +137,10 @@ pub(crate) struct Mailbox<M> {
 
 impl<M> Clone for Mailbox<M> {
     fn clone(&self) -> Self {
-        Self { actor: self.actor.clone(), depth: Arc::clone(&self.depth) }
+        Self {
+            actor: self.actor.clone(),
+            depth: Arc::clone(&self.depth),
+        }
     }
 }
 
@@ -168,8 +171,14 @@ pub(crate) struct Nursery<W: Worker> {
 
 impl<W: Worker> Nursery<W> {
     pub(crate) fn new(args: W::Args) -> Self {
-        let place = Place { gate: Gate::new(), route: watch::Sender::new(None) };
-        Self { place: Arc::new(place), args }
+        let place = Place {
+            gate: Gate::new(),
+            route: watch::Sender::new(None),
+        };
+        Self {
+            place: Arc::new(place),
+            args,
+        }
     }
 
     pub(crate) fn handle(&self) -> Handle<W::Msg> {
@@ -191,8 +200,14 @@ impl<W: Worker> spec::Nursery for Nursery<W> {
         Box::pin(async move {
             let shell = Shell::<W>(PhantomData);
             let (actor, _) = Actor::spawn_linked(None, shell, cradle, supervisor).await?;
-            let mailbox = Mailbox { actor: actor.clone(), depth };
-            Ok(Born { actor: actor.get_cell(), control: Arc::new(Controls { mailbox, up }) })
+            let mailbox = Mailbox {
+                actor: actor.clone(),
+                depth,
+            };
+            Ok(Born {
+                actor: actor.get_cell(),
+                control: Arc::new(Controls { mailbox, up }),
+            })
         })
     }
 
@@ -297,7 +312,9 @@ impl<W: Worker> Actor for Shell<W> {
         envelope: Self::Msg,
         stage: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Up(body) = stage else { return Ok(()) };
+        let Stage::Up(body) = stage else {
+            return Ok(());
+        };
         body.depth.fetch_sub(1, Ordering::Relaxed);
         let Body { worker, ctx, .. } = body;
         let outcome = match envelope {
@@ -313,7 +330,9 @@ impl<W: Worker> Actor for Shell<W> {
         _myself: ActorRef<Self::Msg>,
         stage: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Up(Body { worker, ctx, .. }) = stage else { return Ok(()) };
+        let Stage::Up(Body { worker, ctx, .. }) = stage else {
+            return Ok(());
+        };
         if ctx.is_finished() {
             return Ok(());
         }
@@ -327,10 +346,19 @@ impl<W: Worker> Actor for Shell<W> {
 
 impl<W: Worker> Cradle<W> {
     async fn raise(self, actor: ActorRef<Envelope<W::Msg>>) -> Result<Body<W>, Failure> {
-        let Self { birth, place, args, depth, up } = self;
+        let Self {
+            birth,
+            place,
+            args,
+            depth,
+            up,
+        } = self;
         let pass = place.gate.enter(birth.parent).await?;
         let id = actor.get_id();
-        let mailbox = Mailbox { actor, depth: Arc::clone(&depth) };
+        let mailbox = Mailbox {
+            actor,
+            depth: Arc::clone(&depth),
+        };
         let handle = Handle::new(place.route.subscribe());
         let ctx = Context::new(birth.path, handle, mailbox.clone(), birth.handle, pass);
         let worker = guarded(W::start(&ctx, args)).await?;
@@ -339,6 +367,11 @@ impl<W: Worker> Cradle<W> {
         place.route.send_replace(Some(route));
         up.store(true, Ordering::Release);
         (birth.report_up)(id);
-        Ok(Body { worker, _published: published, ctx, depth })
+        Ok(Body {
+            worker,
+            _published: published,
+            ctx,
+            depth,
+        })
     }
 }

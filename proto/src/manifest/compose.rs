@@ -1,5 +1,91 @@
 //! Compose files: the container set of a deployment.
+//!
+//! Reading has two steps, in the order in which a broken file is reported: checks that look at
+//! the nodes and answer with a code per rule, then the typed reading into a [`Project`].
 
+mod check;
+pub(super) mod document;
+mod load;
 mod model;
+pub(super) mod mounts;
+mod ports;
+mod reader;
+
+#[cfg(test)]
+mod tests;
 
 pub use model::*;
+
+#[cfg(test)]
+pub(super) use check::SERVICE_KEYS;
+
+use document::Document;
+
+use crate::Error;
+
+/// Name the file goes by in error details.
+const FILE: &str = "compose.yaml";
+
+impl Project {
+    /// Reads a compose file, all rules applied.
+    ///
+    /// # Errors
+    /// The first broken rule with its code, service, field and place. Stored files passed the
+    /// same rules when they were applied.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        Ok(Compose::checked(bytes)?.project)
+    }
+}
+
+/// A compose file that keeps every rule.
+pub(super) struct Compose {
+    document: Document,
+    pub(super) project: Project,
+}
+
+impl Compose {
+    /// Reads a file as a daemon does: everything resolved.
+    pub(super) fn checked(bytes: &[u8]) -> Result<Self, Error> {
+        Self::read(bytes, false).map_err(|error| error.with("file", FILE))
+    }
+
+    /// Reads a file before interpolation: `env_file` may stand, and what depends on a scalar
+    /// that still holds a `$` is not judged.
+    pub(super) fn unresolved(bytes: &[u8]) -> Result<Self, Error> {
+        Self::read(bytes, true).map_err(|error| error.with("file", FILE))
+    }
+
+    fn read(bytes: &[u8], unresolved: bool) -> Result<Self, Error> {
+        let document = Document::parse(bytes)?;
+        check::services(&document, unresolved)?;
+        if !unresolved {
+            document.check_env_files()?;
+        }
+        let project = load::project(&document, unresolved)?;
+        Ok(Self { document, project })
+    }
+
+    /// Whether a service names an image, open variables included.
+    pub(super) fn has_image(&self, service: &str) -> bool {
+        let image = self
+            .document
+            .service(service)
+            .and_then(|s| s.as_map()?.get("image"));
+        image.is_some_and(|node| node.text().is_some_and(|text| !text.is_empty()))
+    }
+
+    /// Fails when a service names a network nobody declared.
+    pub(super) fn check_network(&self, service: &str, network: &str) -> Result<(), Error> {
+        check::check_network(&self.document, service, network)
+    }
+
+    /// Privileged services by name, each with the fields that make it so.
+    pub(super) fn privileged(&self) -> Vec<(&str, String)> {
+        let services = self.document.services();
+        let fields = services.into_iter().map(|(key, node)| {
+            let fields = node.as_map().map(check::privileged_fields);
+            (key.text.as_str(), fields.unwrap_or_default().join(","))
+        });
+        fields.filter(|(_, fields)| !fields.is_empty()).collect()
+    }
+}

@@ -1,0 +1,176 @@
+//! The closed list of failures and the gRPC status each travels with.
+
+use std::{fmt, str::FromStr};
+
+use tonic::Code;
+
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal => $code:ident,)*) => {
+        /// Stable name of a failure; what a client may branch on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum ErrorCode {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl ErrorCode {
+            /// Every code, in the order of the contract.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The code as it travels: lower-case snake case.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+
+            /// The gRPC status code this failure is sent with.
+            pub fn grpc(self) -> Code {
+                match self {
+                    $(Self::$name => Code::$code,)*
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// The node has no cluster yet, or was removed from it.
+    ClusterUninitialized = "cluster_uninitialized" => Unavailable,
+    /// Init or join on a node that has a cluster.
+    ClusterAlreadyInitialized = "cluster_already_initialized" => FailedPrecondition,
+    /// The joining hostname is a member already.
+    NodeAlreadyMember = "node_already_member" => AlreadyExists,
+    /// No member has this hostname.
+    NodeNotFound = "node_not_found" => NotFound,
+    /// No, malformed or unknown operator token.
+    TokenInvalid = "token_invalid" => Unauthenticated,
+    /// The operator token was revoked.
+    TokenRevoked = "token_revoked" => Unauthenticated,
+    /// A privileged manifest and a token that does not allow it.
+    PrivilegeDenied = "privilege_denied" => PermissionDenied,
+    /// The call exists between members only.
+    PeerOnly = "peer_only" => PermissionDenied,
+    /// Malformed or unknown join token.
+    JoinTokenInvalid = "join_token_invalid" => PermissionDenied,
+    /// The join token was used.
+    JoinTokenConsumed = "join_token_consumed" => PermissionDenied,
+    /// The join token is past its lifetime.
+    JoinTokenExpired = "join_token_expired" => PermissionDenied,
+    /// The peer's CA is not the one named by the join token.
+    CaDigestMismatch = "ca_digest_mismatch" => FailedPrecondition,
+    /// The peer to join through does not answer.
+    PeerUnreachable = "peer_unreachable" => Unavailable,
+    /// A signing request that does not parse, verify or name only the joiner.
+    CsrInvalid = "csr_invalid" => InvalidArgument,
+    /// The replicated state holds no CA.
+    CaMissing = "ca_missing" => Internal,
+    /// The leader is unknown or unreachable.
+    NoLeader = "no_leader" => Unavailable,
+    /// No majority of voters is reachable.
+    QuorumLost = "quorum_lost" => Unavailable,
+    /// Raft is not open.
+    RaftUnavailable = "raft_unavailable" => Unavailable,
+    /// The replicated state is not open.
+    StateUnavailable = "state_unavailable" => Unavailable,
+    /// A commit failed, or its outcome is unknown.
+    RaftApplyFailed = "raft_apply_failed" => Internal,
+    /// A learner could not be added.
+    RaftAddNonvoterFailed = "raft_add_nonvoter_failed" => Internal,
+    /// A voter could not be demoted.
+    RaftDemoteFailed = "raft_demote_failed" => Internal,
+    /// A member could not be removed from raft.
+    RaftRemoveFailed = "raft_remove_failed" => Internal,
+    /// The system gave no randomness.
+    RandFailed = "rand_failed" => Internal,
+    /// The method exists for compatibility only.
+    Unimplemented = "unimplemented" => Unimplemented,
+    /// Anything without a code of its own.
+    Internal = "internal" => Internal,
+    /// A manifest or request breaks a rule of its schema.
+    ValidationFailed = "validation_failed" => InvalidArgument,
+    /// A manifest is not YAML of the expected shape.
+    ParseFailed = "parse_failed" => InvalidArgument,
+    /// A name that no compose service has.
+    UnknownService = "unknown_service" => InvalidArgument,
+    /// A pinned host that is not a member.
+    UnknownHost = "unknown_host" => InvalidArgument,
+    /// A network that is not declared.
+    UnknownNetwork = "unknown_network" => InvalidArgument,
+    /// A published port that belongs to the ingress.
+    ReservedPort = "reserved_port" => InvalidArgument,
+    /// A published port that is taken.
+    PortConflict = "port_conflict" => InvalidArgument,
+    /// A (domain, path) of another deployment.
+    RouteConflict = "route_conflict" => InvalidArgument,
+    /// More replicas than distinct pinned hosts.
+    ReplicasExceedPinnedHosts = "replicas_exceed_pinned_hosts" => InvalidArgument,
+    /// A key of the first compose formats.
+    LegacyComposeField = "legacy_compose_field" => InvalidArgument,
+    /// `env_file` reached the daemon unresolved.
+    EnvFileUnresolved = "env_file_unresolved" => InvalidArgument,
+    /// One domain with both TLS modes.
+    RouteTlsMixed = "route_tls_mixed" => InvalidArgument,
+    /// Two catch-all routes on one domain.
+    RouteMultipleCatchall = "route_multiple_catchall" => InvalidArgument,
+    /// A service that depends on itself, directly or in a cycle.
+    InvalidDependsOn = "invalid_depends_on" => InvalidArgument,
+    /// A dependency that is not in the file.
+    UnknownDependsOnService = "unknown_depends_on_service" => InvalidArgument,
+    /// A dependency condition JACO does not offer.
+    UnsupportedDependsOnCondition = "unsupported_depends_on_condition" => InvalidArgument,
+    /// No deployment has this name.
+    DeploymentNotFound = "deployment_not_found" => NotFound,
+    /// A rollback with nothing to return to.
+    NoPreviousRevision = "no_previous_revision" => FailedPrecondition,
+    /// The domain has no routes.
+    RouteNotFound = "route_not_found" => NotFound,
+    /// No replica has this id.
+    ReplicaNotFound = "replica_not_found" => NotFound,
+    /// A replica of the leaving node fits nowhere else.
+    DrainNoPlacement = "drain_no_placement" => FailedPrecondition,
+    /// The drain did not finish in time.
+    DrainTimeout = "drain_timeout" => FailedPrecondition,
+    /// The caller left; the drain goes on.
+    DrainCancelled = "drain_cancelled" => DeadlineExceeded,
+    /// A move of the drain could not be written.
+    DrainApplyFailed = "drain_apply_failed" => Internal,
+    /// No block is left in the address pool.
+    SubnetPoolExhausted = "subnet_pool_exhausted" => ResourceExhausted,
+    /// The allocator is not ready.
+    IpamUnavailable = "ipam_unavailable" => Unavailable,
+    /// A backup without a cluster.
+    NoCluster = "no_cluster" => FailedPrecondition,
+    /// The backup could not be written.
+    BackupFailed = "backup_failed" => Internal,
+    /// The host has no container engine.
+    LogsUnavailable = "logs_unavailable" => Unavailable,
+    /// A host's log stream broke.
+    LogsStream = "logs_stream" => Internal,
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The text is not the code of any failure this version knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown error code")]
+pub struct UnknownCode;
+
+impl FromStr for ErrorCode {
+    type Err = UnknownCode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCode> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|code| code.as_str() == text)
+            .ok_or(UnknownCode)
+    }
+}
+
+#[cfg(test)]
+mod tests;

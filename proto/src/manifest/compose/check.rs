@@ -1,0 +1,496 @@
+//! Checks that give each broken rule its own code, in a fixed order, before anything is typed.
+//!
+//! They look at nodes: what has the wrong type here is passed over and refused by the typed
+//! reading that follows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    Error, ErrorCode,
+    manifest::{
+        fault::{Located, invalid, suggestion},
+        grammar,
+    },
+    yaml::{Map, Node, Position, Resolved, Value},
+};
+
+use super::{document::Document, ports};
+
+/// Every key a service may have.
+pub(in crate::manifest) const SERVICE_KEYS: [&str; 52] = [
+    "build",
+    "cap_add",
+    "cap_drop",
+    "cgroup",
+    "cgroup_parent",
+    "command",
+    "cpu_shares",
+    "cpus",
+    "cpuset",
+    "depends_on",
+    "deploy",
+    "devices",
+    "dns",
+    "dns_opt",
+    "dns_search",
+    "domainname",
+    "entrypoint",
+    "env_file",
+    "environment",
+    "extra_hosts",
+    "gpus",
+    "healthcheck",
+    "hostname",
+    "image",
+    "init",
+    "ipc",
+    "labels",
+    "logging",
+    "mem_limit",
+    "mem_reservation",
+    "name",
+    "network_mode",
+    "networks",
+    "pid",
+    "pids_limit",
+    "ports",
+    "privileged",
+    "pull_policy",
+    "read_only",
+    "restart",
+    "security_opt",
+    "shm_size",
+    "stop_grace_period",
+    "stop_signal",
+    "sysctls",
+    "tmpfs",
+    "ulimits",
+    "user",
+    "userns_mode",
+    "uts",
+    "volumes",
+    "working_dir",
+];
+
+const LEGACY: [(&str, &str); 5] = [
+    ("dockerfile", "build.dockerfile"),
+    ("log_driver", "logging.driver"),
+    ("log_opt", "logging.options"),
+    ("net", "network_mode"),
+    (
+        "volume_driver",
+        "no direct equivalent; use the long form of volumes: with driver:",
+    ),
+];
+
+/// Label that opens the first privileged fence.
+const ALLOW_PRIVILEGED: &str = "jaco.io/allow-privileged";
+
+/// Ports of the ingress.
+const RESERVED: [u16; 2] = [80, 443];
+
+/// Checks every service by name, then the dependencies between them.
+pub(super) fn services(document: &Document, open_variables: bool) -> Result<(), Error> {
+    let mut edges = BTreeMap::new();
+    for (key, node) in document.services() {
+        let Some(map) = node.as_map() else {
+            continue;
+        };
+        let checks = Checks {
+            document,
+            name: &key.text,
+            map,
+            open_variables,
+        };
+        checks.legacy()?;
+        checks.allowlist()?;
+        checks.networks()?;
+        checks.reserved_ports()?;
+        checks.pull_policy()?;
+        checks.privileged_label()?;
+        checks.namespaces()?;
+        edges.insert(key.text.as_str(), (checks.depends_on()?, key.at));
+    }
+    cycles(edges)
+}
+
+/// Fields that make a service privileged, in a fixed order.
+pub(super) fn privileged_fields(map: &Map) -> Vec<&'static str> {
+    let privileged = map
+        .get("privileged")
+        .and_then(Node::as_scalar)
+        .is_some_and(|scalar| match scalar.resolve() {
+            Resolved::Bool(value) => value,
+            Resolved::Str(text) => grammar::boolean(text) == Some(true),
+            Resolved::Null | Resolved::Int(_) | Resolved::Float(_) => false,
+        });
+    let security_opt = map
+        .get("security_opt")
+        .and_then(Node::as_seq)
+        .is_some_and(|items| !items.is_empty());
+    let mut fields = Vec::new();
+    fields.extend(privileged.then_some("privileged"));
+    fields.extend(security_opt.then_some("security_opt"));
+    fields
+}
+
+struct Checks<'a> {
+    document: &'a Document,
+    name: &'a str,
+    map: &'a Map,
+    open_variables: bool,
+}
+
+impl<'a> Checks<'a> {
+    fn is_open(&self, text: &str) -> bool {
+        self.open_variables && text.contains('$')
+    }
+
+    fn invalid(&self, field: &str, message: String, at: Position) -> Error {
+        invalid(message)
+            .with("service", self.name)
+            .with("field", field)
+            .at(at)
+    }
+
+    fn legacy(&self) -> Result<(), Error> {
+        for (field, modern) in LEGACY {
+            if let Some((key, _)) = self.map.entry(field) {
+                let message = format!(
+                    "service {:?} uses {field}, which compose no longer has; use {modern}",
+                    self.name
+                );
+                return Err(Error::new(ErrorCode::LegacyComposeField, message)
+                    .with("service", self.name)
+                    .with("field", field)
+                    .with("modern_equivalent", modern)
+                    .at(key.at));
+            }
+        }
+        Ok(())
+    }
+
+    fn allowlist(&self) -> Result<(), Error> {
+        for (key, _) in self.map.sorted() {
+            let field = key.text.as_str();
+            if !SERVICE_KEYS.contains(&field) {
+                let near = suggestion(field, SERVICE_KEYS);
+                let message = format!(
+                    "unsupported compose field {field:?} on service {:?}{near}",
+                    self.name
+                );
+                return Err(self.invalid(field, message, key.at));
+            }
+        }
+        Ok(())
+    }
+
+    fn networks(&self) -> Result<(), Error> {
+        let Some(node) = self.map.get("networks") else {
+            return Ok(());
+        };
+        let names: Vec<(&str, Position)> = match &node.value {
+            Value::Map(map) => map.iter().map(|(k, _)| (k.text.as_str(), k.at)).collect(),
+            Value::Seq(items) => items
+                .iter()
+                .filter_map(|item| Some((item.text()?, item.at)))
+                .collect(),
+            Value::Scalar(_) => Vec::new(),
+        };
+        for (network, at) in names {
+            if self.is_open(network) {
+                continue;
+            }
+            check_network(self.document, self.name, network).map_err(|error| error.at(at))?;
+        }
+        Ok(())
+    }
+
+    fn reserved_ports(&self) -> Result<(), Error> {
+        let entries = self.map.get("ports").and_then(Node::as_seq);
+        for item in entries.unwrap_or_default() {
+            let Some((range, entry)) = ports::published(item) else {
+                continue;
+            };
+            if let Some(port) = RESERVED.into_iter().find(|port| range.contains(port)) {
+                let message = format!(
+                    "service {:?} publishes port {port} ({entry}), which the ingress uses; \
+                     add a route to jaco.yaml instead",
+                    self.name
+                );
+                return Err(Error::new(ErrorCode::ReservedPort, message)
+                    .with("service", self.name)
+                    .with("port", port)
+                    .with("entry", entry)
+                    .at(item.at));
+            }
+        }
+        Ok(())
+    }
+
+    fn pull_policy(&self) -> Result<(), Error> {
+        let Some(node) = self.map.get("pull_policy").filter(|node| !node.is_null()) else {
+            return Ok(());
+        };
+        let value = node.text().unwrap_or_default();
+        let known = ["", "always", "missing", "build", "never"];
+        let is_string = node
+            .as_scalar()
+            .is_some_and(|scalar| matches!(scalar.resolve(), Resolved::Str(_)));
+        if (is_string && known.contains(&value)) || self.is_open(value) {
+            return Ok(());
+        }
+        let near = suggestion(value, known.into_iter().skip(1));
+        let message = format!(
+            "service {:?} has pull_policy {value:?}, want always, missing, build or never{near}",
+            self.name
+        );
+        Err(self
+            .invalid("pull_policy", message, node.at)
+            .with("value", value))
+    }
+
+    fn privileged_label(&self) -> Result<(), Error> {
+        let fields = privileged_fields(self.map);
+        if fields.is_empty() || self.has_privileged_label() {
+            return Ok(());
+        }
+        let fields = fields.join(",");
+        let message = format!(
+            "service {:?} sets {fields}, which needs the label {ALLOW_PRIVILEGED}: \"true\" \
+             (a quoted string)",
+            self.name
+        );
+        let at = self
+            .map
+            .entry(&fields.split(',').next().unwrap_or_default().to_owned());
+        let error = invalid(message)
+            .with("service", self.name)
+            .with("fields", &fields)
+            .with("label", ALLOW_PRIVILEGED);
+        Err(match at {
+            Some((key, _)) => error.at(key.at),
+            None => error,
+        })
+    }
+
+    fn has_privileged_label(&self) -> bool {
+        match self.map.get("labels").map(|node| &node.value) {
+            Some(Value::Map(labels)) => labels
+                .get(ALLOW_PRIVILEGED)
+                .and_then(Node::as_scalar)
+                .is_some_and(|scalar| scalar.resolve() == Resolved::Str("true")),
+            Some(Value::Seq(labels)) => labels.iter().any(|item| {
+                item.text()
+                    .and_then(|text| text.strip_prefix(ALLOW_PRIVILEGED))
+                    == Some("=true")
+            }),
+            Some(Value::Scalar(_)) | None => false,
+        }
+    }
+
+    fn namespaces(&self) -> Result<(), Error> {
+        if let Some(node) = self.map.get("network_mode").filter(|node| !node.is_null()) {
+            self.network_mode(node)?;
+        }
+        for field in ["ipc", "pid", "uts"] {
+            let node = self.map.get(field);
+            let target = node.and_then(|n| Some((n, n.text()?.strip_prefix("service:")?)));
+            if let Some((node, target)) = target {
+                self.namespace_target(field, node, target)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn network_mode(&self, node: &Node) -> Result<(), Error> {
+        let value = node.text().unwrap_or_default();
+        let is_string = node
+            .as_scalar()
+            .is_some_and(|scalar| matches!(scalar.resolve(), Resolved::Str(_)));
+        if is_string && (self.is_open(value) || matches!(value, "" | "none")) {
+            return Ok(());
+        }
+        match value.strip_prefix("service:") {
+            Some(target) if is_string && !target.is_empty() => {
+                self.namespace_target("network_mode", node, target)
+            }
+            Some(_) | None => {
+                let message = format!(
+                    "service {:?} has network_mode {value:?}, want none or service:<name>",
+                    self.name
+                );
+                Err(self
+                    .invalid("network_mode", message, node.at)
+                    .with("value", value))
+            }
+        }
+    }
+
+    fn namespace_target(&self, field: &str, node: &Node, target: &str) -> Result<(), Error> {
+        if self.is_open(target) || (self.is_declared(target) && target != self.name) {
+            return Ok(());
+        }
+        let why = if target == self.name {
+            "is the service itself".to_owned()
+        } else {
+            format!("is not in this file{}", self.near_service(target))
+        };
+        let message = format!(
+            "{field} of service {:?} names {target:?}, which {why}",
+            self.name
+        );
+        Err(self
+            .invalid(field, message, node.at)
+            .with("value", node.text().unwrap_or_default())
+            .with("target_service", target))
+    }
+
+    fn is_declared(&self, service: &str) -> bool {
+        self.document.service(service).is_some()
+    }
+
+    fn near_service(&self, name: &str) -> String {
+        let services = self.document.services();
+        suggestion(name, services.iter().map(|(key, _)| key.text.as_str()))
+    }
+
+    /// Checks every dependency; returns the ones that block.
+    fn depends_on(&self) -> Result<BTreeSet<&'a str>, Error> {
+        let mut required = BTreeSet::new();
+        match self.map.get("depends_on").map(|node| &node.value) {
+            Some(Value::Seq(items)) => {
+                for item in items {
+                    if let Some(target) = item.text() {
+                        self.dependency(target, None, item.at)?;
+                        required.insert(target);
+                    }
+                }
+            }
+            Some(Value::Map(map)) => {
+                for (key, entry) in map.iter() {
+                    let entry = entry.as_map();
+                    let get = |name| entry.and_then(|entry| entry.get(name)?.text());
+                    self.dependency(&key.text, get("condition"), key.at)?;
+                    if get("required").and_then(grammar::boolean).unwrap_or(true) {
+                        required.insert(key.text.as_str());
+                    }
+                }
+            }
+            Some(Value::Scalar(_)) | None => {}
+        }
+        for field in ["network_mode", "ipc", "pid", "uts"] {
+            let mode = self.map.get(field).and_then(Node::text);
+            required.extend(mode.and_then(|mode| mode.strip_prefix("service:")));
+        }
+        Ok(required)
+    }
+
+    fn dependency(&self, target: &str, condition: Option<&str>, at: Position) -> Result<(), Error> {
+        if self.is_open(target) {
+            return Ok(());
+        }
+        let fail = |code, what: String| {
+            Error::new(code, format!("service {:?} {what}", self.name))
+                .with("service", self.name)
+                .with("depends_on", target)
+                .at(at)
+        };
+        if target == self.name {
+            let code = ErrorCode::InvalidDependsOn;
+            return Err(fail(code, "depends on itself".to_owned()));
+        }
+        if !self.is_declared(target) {
+            let near = self.near_service(target);
+            let what = format!("depends on {target:?}, which is not in this file{near}");
+            return Err(fail(ErrorCode::UnknownDependsOnService, what));
+        }
+        match condition {
+            None | Some("service_started" | "service_healthy") => Ok(()),
+            Some(open) if self.is_open(open) => Ok(()),
+            Some(other) => {
+                let what = format!(
+                    "depends on {target:?} with condition {other:?}, \
+                     want service_started or service_healthy"
+                );
+                let code = ErrorCode::UnsupportedDependsOnCondition;
+                Err(fail(code, what).with("condition", other))
+            }
+        }
+    }
+}
+
+/// Fails when a service names a network nobody declared.
+pub(super) fn check_network(
+    document: &Document,
+    service: &str,
+    network: &str,
+) -> Result<(), Error> {
+    if document.has_network(network) {
+        return Ok(());
+    }
+    let declared = document.networks();
+    let near = suggestion(network, declared.iter().map(|(key, _)| key.text.as_str()));
+    let message = format!(
+        "service {service:?} joins network {network:?}, which is not declared under networks:{near}"
+    );
+    Err(Error::new(ErrorCode::UnknownNetwork, message)
+        .with("service", service)
+        .with("network", network))
+}
+
+/// Fails when services wait for each other in a circle.
+fn cycles(mut edges: BTreeMap<&str, (BTreeSet<&str>, Position)>) -> Result<(), Error> {
+    // Take away services that wait for nobody left until only circles and what leads into
+    // them remain.
+    let mut waiters: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, (targets, _)) in &edges {
+        for target in targets {
+            waiters.entry(target).or_default().push(name);
+        }
+    }
+    let known: BTreeSet<&str> = edges.keys().copied().collect();
+    for (targets, _) in edges.values_mut() {
+        targets.retain(|target| known.contains(target));
+    }
+    let mut free: Vec<&str> = edges
+        .iter()
+        .filter(|(_, (targets, _))| targets.is_empty())
+        .map(|(name, _)| *name)
+        .collect();
+    while let Some(name) = free.pop() {
+        edges.remove(name);
+        for waiter in waiters.get(name).into_iter().flatten() {
+            if let Some((targets, _)) = edges.get_mut(waiter)
+                && targets.remove(name)
+                && targets.is_empty()
+            {
+                free.push(waiter);
+            }
+        }
+    }
+    // Everyone left waits for someone left, so following the first edge must come round.
+    let Some(start) = edges.keys().next().copied() else {
+        return Ok(());
+    };
+    let mut path = vec![start];
+    let mut seen = BTreeMap::from([(start, 0)]);
+    let mut next = start;
+    while let Some(target) = edges.get(next).and_then(|(targets, _)| targets.first()) {
+        next = target;
+        if let Some(&from) = seen.get(next) {
+            path.drain(..from);
+            break;
+        }
+        seen.insert(next, path.len());
+        path.push(next);
+    }
+    path.push(next);
+    let cycle = path.join(" -> ");
+    let message = format!("services wait for each other: {cycle}");
+    let at = edges.get(next).map_or(Position::START, |(_, at)| *at);
+    Err(Error::new(ErrorCode::InvalidDependsOn, message)
+        .with("service", next)
+        .with("cycle", cycle)
+        .at(at))
+}

@@ -1,0 +1,119 @@
+//! Rules of the document as a whole: one mapping with known top-level keys.
+
+use crate::{
+    Error, ErrorCode,
+    manifest::fault::{Located, invalid, suggestion, unreadable},
+    yaml::{self, Key, Map, Node},
+};
+
+const TOP_LEVEL: [&str; 8] = [
+    "configs", "models", "name", "networks", "secrets", "services", "version", "volumes",
+];
+
+/// The network every service joins that names none.
+pub(super) const DEFAULT_NETWORK: &str = "_default";
+
+/// A compose document whose services nobody has looked into.
+pub(in crate::manifest) struct Document {
+    root: Map,
+}
+
+impl Document {
+    pub(in crate::manifest) fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        if bytes.is_empty() {
+            return Err(invalid("compose_yaml is required").with("field", "compose_yaml"));
+        }
+        let document = yaml::parse(bytes)
+            .map_err(|error| unreadable(ErrorCode::ValidationFailed, "compose load", &error))?;
+        if let Some(next) = document.next {
+            return Err(
+                invalid("a compose file holds one document, here starts a second").at(next),
+            );
+        }
+        let root = match document.root {
+            Some(node) if !node.is_null() => node,
+            Some(_) | None => return Err(invalid("empty compose file")),
+        };
+        let yaml::Value::Map(map) = root.value else {
+            let kind = root.kind();
+            return Err(
+                invalid(format!("compose load: expected a mapping, not {kind}")).at(root.at),
+            );
+        };
+        let document = Self { root: map };
+        document.check_top_level()?;
+        Ok(document)
+    }
+
+    fn check_top_level(&self) -> Result<(), Error> {
+        if self.root.is_empty() {
+            return Err(invalid("empty compose file"));
+        }
+        for (key, node) in self.root.sorted() {
+            let text = key.text.as_str();
+            if !TOP_LEVEL.contains(&text) && !text.starts_with("x-") {
+                let near = suggestion(text, TOP_LEVEL);
+                let message = format!("unsupported compose field {text:?} at the top level{near}");
+                return Err(invalid(message).with("field", text).at(key.at));
+            }
+            let is_table = matches!(text, "services" | "networks" | "volumes");
+            if is_table && node.as_map().is_none() && !node.is_null() {
+                let kind = node.kind();
+                let message = format!("compose load: {text} must be a mapping, not {kind}");
+                return Err(invalid(message).with("field", text).at(node.at));
+            }
+        }
+        Ok(())
+    }
+
+    fn table(&self, key: &str) -> Vec<(&Key, &Node)> {
+        let map = self.root.get(key).and_then(Node::as_map);
+        map.map(Map::sorted).unwrap_or_default()
+    }
+
+    /// Services by name.
+    pub(super) fn services(&self) -> Vec<(&Key, &Node)> {
+        self.table("services")
+    }
+
+    /// Declared volumes by key.
+    pub(super) fn volumes(&self) -> Vec<(&Key, &Node)> {
+        self.table("volumes")
+    }
+
+    /// Declared networks by name, without the implicit one.
+    pub(super) fn networks(&self) -> Vec<(&Key, &Node)> {
+        self.table("networks")
+    }
+
+    /// Whether a network is declared; the implicit one always is.
+    pub(super) fn has_network(&self, name: &str) -> bool {
+        let map = self.root.get("networks").and_then(Node::as_map);
+        name == DEFAULT_NETWORK || map.is_some_and(|map| map.contains(name))
+    }
+
+    /// One service.
+    pub(in crate::manifest) fn service(&self, name: &str) -> Option<&Node> {
+        self.root.get("services")?.as_map()?.get(name)
+    }
+
+    /// One declared volume.
+    pub(in crate::manifest) fn volume(&self, key: &str) -> Option<&Node> {
+        self.root.get("volumes")?.as_map()?.get(key)
+    }
+
+    /// Fails on the first service that still has an `env_file`.
+    pub(super) fn check_env_files(&self) -> Result<(), Error> {
+        for (key, node) in self.services() {
+            if let Some((env_file, _)) = node.as_map().and_then(|map| map.entry("env_file")) {
+                let name = &key.text;
+                let message =
+                    format!("service {name:?} still has an env_file, which only a client can read");
+                return Err(Error::new(ErrorCode::EnvFileUnresolved, message)
+                    .with("service", name)
+                    .at(env_file.at));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! `volumes:` entries of a service: short and long form.
+
+use crate::{
+    Error,
+    manifest::grammar::clean_path,
+    yaml::{Map, Node, Value},
+};
+
+use super::{Mount, MountSource, reader::Reader};
+
+const PROPAGATIONS: [&str; 6] = [
+    "private", "rprivate", "shared", "rshared", "slave", "rslave",
+];
+
+/// Reads every entry in file order.
+pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Mount>, Error> {
+    let mut mounts = Vec::new();
+    for item in reader.distinct("volumes", node)? {
+        if reader.is_open(item) {
+            continue;
+        }
+        match &item.value {
+            Value::Map(map) => mounts.extend(long(reader, item, map)?),
+            Value::Scalar(_) => {
+                let text = reader.string("volumes", item)?.unwrap_or_default();
+                mounts.push(short(reader, item, &text)?);
+            }
+            Value::Seq(_) => return Err(reader.wrong("volumes", item, "a string or a mapping")),
+        }
+    }
+    Ok(mounts)
+}
+
+/// Keys of the named volumes a service mounts, without judging the rest.
+pub(in crate::manifest) fn named(node: &Node) -> Vec<&str> {
+    let items = node.as_seq().unwrap_or_default();
+    items.iter().filter_map(name).collect()
+}
+
+fn name(item: &Node) -> Option<&str> {
+    match &item.value {
+        Value::Scalar(scalar) => {
+            let (source, _) = scalar.text.split_once(':')?;
+            (!is_path(source) && !source.is_empty()).then_some(source)
+        }
+        Value::Map(map) if map.get("type")?.text()? == "volume" => map.get("source")?.text(),
+        Value::Map(_) | Value::Seq(_) => None,
+    }
+}
+
+fn is_path(source: &str) -> bool {
+    source.starts_with(['/', '.', '~'])
+}
+
+fn short(reader: &Reader<'_>, item: &Node, text: &str) -> Result<Mount, Error> {
+    let mut parts = text.split(':');
+    let (first, second, options) = (
+        parts.next().unwrap_or_default(),
+        parts.next(),
+        parts.next().unwrap_or_default(),
+    );
+    if parts.next().is_some() || first.is_empty() {
+        return Err(reader.wrong("volumes", item, "[source:]target[:options]"));
+    }
+    let (source, target) = match second {
+        None => (MountSource::Anonymous, first),
+        Some(target) if is_path(first) => (bind(reader, item, first, true)?, target),
+        Some(target) => (MountSource::Volume(first.to_owned()), target),
+    };
+    let options: Vec<&str> = options.split(',').collect();
+    Ok(Mount {
+        source,
+        target: clean_target(reader, item, target)?,
+        read_only: options.contains(&"ro"),
+        no_copy: options.contains(&"nocopy"),
+        propagation: options
+            .iter()
+            .find(|option| PROPAGATIONS.contains(option))
+            .map(|option| (*option).to_owned()),
+    })
+}
+
+fn long(reader: &Reader<'_>, item: &Node, map: &Map) -> Result<Option<Mount>, Error> {
+    let text = |map: &Map, key: &str| match map.get(key) {
+        Some(node) if reader.is_open(node) => Ok(None),
+        Some(node) => reader.name(&format!("volumes.{key}"), node),
+        None => Ok(None),
+    };
+    let flag = |map: &Map, key: &str| match map.get(key) {
+        Some(node) => reader.boolean(&format!("volumes.{key}"), node),
+        None => Ok(None),
+    };
+    let options = |key: &str| match map.get(key) {
+        Some(node) => reader.any_map(&format!("volumes.{key}"), node),
+        None => Ok(None),
+    };
+    let is_open = |key: &str| map.get(key).is_some_and(|node| reader.is_open(node));
+    if is_open("type") || is_open("source") || is_open("target") {
+        return Ok(None);
+    }
+    let Some(kind) = text(map, "type")? else {
+        return Err(reader.fault("volumes", item, "needs a type in the long form"));
+    };
+    let Some(target) = text(map, "target")? else {
+        return Err(reader.fault("volumes", item, "needs a target"));
+    };
+    let source = text(map, "source")?;
+    let bind_options = options("bind")?;
+    let source = match (kind.as_str(), source) {
+        ("bind", Some(path)) => {
+            let create = match bind_options {
+                Some(options) => flag(options, "create_host_path")?.unwrap_or(true),
+                None => true,
+            };
+            bind(reader, item, &path, create)?
+        }
+        ("bind", None) => return Err(reader.fault("volumes", item, "needs a source to bind")),
+        ("volume", Some(key)) => MountSource::Volume(key),
+        ("volume", None) => MountSource::Anonymous,
+        ("tmpfs", _) => MountSource::Tmpfs,
+        (_, source) => MountSource::Other {
+            kind: kind.clone(),
+            source: source.unwrap_or_default(),
+        },
+    };
+    Ok(Some(Mount {
+        source,
+        target: clean_target(reader, item, &target)?,
+        read_only: flag(map, "read_only")?.unwrap_or(false),
+        no_copy: match options("volume")? {
+            Some(options) => flag(options, "nocopy")?.unwrap_or(false),
+            None => false,
+        },
+        propagation: match bind_options {
+            Some(options) => text(options, "propagation")?,
+            None => None,
+        },
+    }))
+}
+
+fn bind(reader: &Reader<'_>, item: &Node, path: &str, create: bool) -> Result<MountSource, Error> {
+    // Relative to what? The daemon never sees the directory of the compose file.
+    if !path.starts_with(['/', '~']) {
+        let what = format!("binds the relative path {path:?}, use an absolute one");
+        return Err(reader.fault("volumes", item, what).with("value", path));
+    }
+    Ok(MountSource::Bind {
+        path: path.to_owned(),
+        create,
+    })
+}
+
+fn clean_target(reader: &Reader<'_>, item: &Node, target: &str) -> Result<String, Error> {
+    if !target.starts_with('/') {
+        let what = format!("mounts at {target:?}, which is not an absolute path");
+        return Err(reader.fault("volumes", item, what).with("value", target));
+    }
+    Ok(clean_path(target))
+}

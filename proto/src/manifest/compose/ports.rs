@@ -1,0 +1,190 @@
+//! `ports:` entries: short and long form, ranges, which of them make a listener.
+
+use std::ops::RangeInclusive;
+
+use crate::{
+    Error,
+    yaml::{Node, Value},
+};
+
+use super::{Port, reader::Reader};
+
+const KEYS: [&str; 7] = [
+    "target",
+    "published",
+    "protocol",
+    "host_ip",
+    "mode",
+    "name",
+    "app_protocol",
+];
+
+/// Reads every entry, ranges expanded pairwise.
+pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Port>, Error> {
+    let mut ports = Vec::new();
+    for item in reader.distinct("ports", node)? {
+        match &item.value {
+            Value::Map(_) => ports.extend(long(reader, item)?),
+            Value::Scalar(_) if reader.is_open(item) => {}
+            Value::Scalar(scalar) => {
+                let entry = Short::parse(&scalar.text)
+                    .ok_or_else(|| reader.wrong("ports", item, "[ip:][host:]container[/proto]"))?;
+                ports.extend(entry.expand().ok_or_else(|| {
+                    reader.fault(
+                        "ports",
+                        item,
+                        "has host and container ranges of unequal length",
+                    )
+                })?);
+            }
+            Value::Seq(_) => return Err(reader.wrong("ports", item, "a string or a mapping")),
+        }
+    }
+    Ok(ports)
+}
+
+/// The host ports an entry asks for and how to show the entry; `None` when it asks for none
+/// or does not parse.
+pub(super) fn published(item: &Node) -> Option<(RangeInclusive<u16>, String)> {
+    match &item.value {
+        Value::Scalar(scalar) => Some((Short::parse(&scalar.text)?.host?, scalar.text.clone())),
+        Value::Map(map) => {
+            let published = map.get("published")?.text()?;
+            let target = map.get("target").and_then(Node::text).unwrap_or_default();
+            let protocol = map.get("protocol").and_then(Node::text).unwrap_or("tcp");
+            let entry = format!("{published}:{target}/{protocol}");
+            Some((range(published)?, entry))
+        }
+        Value::Seq(_) => None,
+    }
+}
+
+/// A short entry, split.
+struct Short<'a> {
+    ip: &'a str,
+    host: Option<RangeInclusive<u16>>,
+    container: RangeInclusive<u16>,
+    protocol: &'a str,
+}
+
+impl<'a> Short<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let (addresses, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+        if !matches!(protocol, "tcp" | "udp" | "sctp") {
+            return None;
+        }
+        let (rest, container) = match addresses.rsplit_once(':') {
+            Some((rest, container)) => (Some(rest), container),
+            None => (None, addresses),
+        };
+        let (ip, host) = match rest {
+            None => ("", ""),
+            Some(rest) => match rest.rsplit_once(':') {
+                Some((ip, host)) => (unbracket(ip)?, host),
+                None => ("", rest),
+            },
+        };
+        if rest.is_some() && ip.is_empty() && host.is_empty() {
+            return None;
+        }
+        Some(Self {
+            ip,
+            host: if host.is_empty() {
+                None
+            } else {
+                Some(range(host)?)
+            },
+            container: range(container).filter(|range| *range.start() > 0)?,
+            protocol,
+        })
+    }
+
+    fn expand(self) -> Option<Vec<Port>> {
+        let port = |target, host: Option<u16>, published| Port {
+            target,
+            listener: host.filter(|_| listens(self.protocol, self.ip)),
+            published,
+            protocol: self.protocol.to_owned(),
+            host_ip: self.ip.to_owned(),
+        };
+        let containers = self.container.clone();
+        match self.host {
+            None => Some(containers.map(|target| port(target, None, None)).collect()),
+            Some(hosts) if hosts.len() == containers.len() => Some(
+                containers
+                    .zip(hosts)
+                    .map(|(target, host)| {
+                        port(target, (host > 0).then_some(host), Some(host.to_string()))
+                    })
+                    .collect(),
+            ),
+            Some(hosts) if containers.len() == 1 => {
+                let published = format!("{}-{}", hosts.start(), hosts.end());
+                Some(vec![port(*containers.start(), None, Some(published))])
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Port>, Error> {
+    let Some(map) = reader.map("ports", item, &KEYS)? else {
+        return Ok(None);
+    };
+    let Some(target) = map.get("target") else {
+        return Err(reader.fault("ports", item, "needs a target"));
+    };
+    let text = |key: &str| match map.get(key) {
+        Some(node) => reader.name(&format!("ports.{key}"), node),
+        None => Ok(None),
+    };
+    let protocol = text("protocol")?.unwrap_or_else(|| "tcp".to_owned());
+    let host_ip = text("host_ip")?.unwrap_or_default();
+    let _ = (text("mode")?, text("name")?, text("app_protocol")?);
+    let published = match map.get("published") {
+        Some(node) => reader.parsed("ports.published", node, "a port or a range", |text| {
+            (text.is_empty() || range(text).is_some()).then(|| text.to_owned())
+        })?,
+        None => None,
+    };
+    let published = published.filter(|text| !text.is_empty());
+    let target = reader.parsed("ports.target", target, "a port", |text| {
+        text.parse::<u16>().ok().filter(|port| *port > 0)
+    })?;
+    let Some(target) = target else {
+        return Ok(None);
+    };
+    let host = published.as_deref().and_then(|text| text.parse().ok());
+    Ok(Some(Port {
+        target,
+        listener: host.filter(|port| *port > 0 && listens(&protocol, &host_ip)),
+        published,
+        protocol,
+        host_ip,
+    }))
+}
+
+fn listens(protocol: &str, ip: &str) -> bool {
+    protocol == "tcp" && matches!(ip, "" | "0.0.0.0")
+}
+
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let port = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        digits.then(|| text.parse::<u16>().ok())?
+    };
+    let (start, end) = match text.split_once('-') {
+        Some((start, end)) => (port(start)?, port(end)?),
+        None => (port(text)?, port(text)?),
+    };
+    (start <= end).then_some(start..=end)
+}
+
+/// Takes the brackets off an IPv6 address.
+fn unbracket(ip: &str) -> Option<&str> {
+    match ip.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']'),
+        None if ip.contains(':') => None,
+        None => Some(ip),
+    }
+}

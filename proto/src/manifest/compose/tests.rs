@@ -1,0 +1,341 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use super::*;
+
+/// Reads one service from block YAML.
+#[track_caller]
+fn service(keys: &str) -> Service {
+    service_of(keys, "")
+}
+
+#[track_caller]
+fn service_of(keys: &str, file: &str) -> Service {
+    let keys: String = keys.lines().map(|line| format!("    {line}\n")).collect();
+    let text = format!("services:\n  db: {{image: pg}}\n  web:\n{keys}{file}");
+    let mut project = Project::parse(text.as_bytes()).unwrap();
+    project.services.remove("web").unwrap()
+}
+
+fn strings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let pairs = pairs.iter();
+    pairs
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
+}
+
+#[test]
+fn commands_are_lists_or_shell_words() {
+    let web = service("command: sh -c 'echo \"a b\"'\nentrypoint: [a, \"b c\"]");
+    assert_eq!(web.command, Some(strings(&["sh", "-c", "echo \"a b\""])));
+    assert_eq!(web.entrypoint, Some(strings(&["a", "b c"])));
+    let web = service("command: []\nentrypoint: ''");
+    assert_eq!((web.command, web.entrypoint), (None, None));
+}
+
+#[test]
+fn environment_and_labels_take_both_forms() {
+    let expected = BTreeMap::from([
+        ("A".to_owned(), Some("1".to_owned())),
+        ("B".to_owned(), None),
+        ("C".to_owned(), Some("x=y".to_owned())),
+        ("D".to_owned(), Some("true".to_owned())),
+        ("E".to_owned(), Some(String::new())),
+    ]);
+    let from_map = service("environment: {A: 1, B: , C: x=y, D: true, E: ''}");
+    let from_list = service("environment: [A=1, B, C=x=y, D=true, E=]");
+    assert_eq!(from_map.environment, expected);
+    assert_eq!(from_list.environment, expected);
+    assert_eq!(
+        service("labels: {a: 1, b: }").labels,
+        map(&[("a", "1"), ("b", "")])
+    );
+    assert_eq!(
+        service("labels: [a=1, b]").labels,
+        map(&[("a", "1"), ("b", "")])
+    );
+}
+
+#[test]
+fn plain_settings_are_taken_as_they_are() {
+    let web = service(
+        "image: nginx\nworking_dir: /w\nuser: '1000'\nhostname: h\ndomainname: d\nstop_signal: SIGINT\n\
+         stop_grace_period: 1m30s\nread_only: true\ncap_add: [A]\ncap_drop: [ALL]\nsysctls: [a.b=1]\n\
+         dns: 1.1.1.1\ndns_search: [x]\ndns_opt: [y]\ninit: 'yes'\nshm_size: 64M\nipc: host\npid: host\n\
+         uts: host\nuserns_mode: host\ncgroup_parent: /c\ncgroup: private\nrestart: always\nbuild: {context: .}\n\
+         name: any\npull_policy: never",
+    );
+    assert_eq!(web.image.as_deref(), Some("nginx"));
+    assert_eq!(web.working_dir.as_deref(), Some("/w"));
+    assert_eq!(web.user.as_deref(), Some("1000"));
+    assert_eq!(web.hostname.as_deref(), Some("h"));
+    assert_eq!(web.domainname.as_deref(), Some("d"));
+    assert_eq!(web.stop_signal.as_deref(), Some("SIGINT"));
+    assert_eq!(web.stop_grace_period, Some(Duration::from_secs(90)));
+    assert!(web.read_only);
+    assert_eq!(web.cap_add, ["A"]);
+    assert_eq!(web.cap_drop, ["ALL"]);
+    assert_eq!(web.sysctls, map(&[("a.b", "1")]));
+    assert_eq!(web.dns, ["1.1.1.1"]);
+    assert_eq!(web.dns_search, ["x"]);
+    assert_eq!(web.dns_opt, ["y"]);
+    assert_eq!(web.init, Some(true));
+    assert_eq!(web.shm_size, Some(64 << 20));
+    assert_eq!(web.ipc.as_deref(), Some("host"));
+    assert_eq!(web.pid.as_deref(), Some("host"));
+    assert_eq!(web.uts.as_deref(), Some("host"));
+    assert_eq!(web.userns_mode.as_deref(), Some("host"));
+    assert_eq!(web.cgroup_parent.as_deref(), Some("/c"));
+    assert_eq!(web.cgroup.as_deref(), Some("private"));
+    assert_eq!(web.pull_policy, PullPolicy::Never);
+}
+
+#[test]
+fn null_is_the_same_as_not_set() {
+    let keys: String = check::SERVICE_KEYS
+        .iter()
+        .filter(|key| **key != "env_file")
+        .map(|key| format!("{key}:\n"))
+        .collect();
+    assert_eq!(service(&keys), service("image: "));
+}
+
+#[test]
+fn health_checks_follow_the_engines_form() {
+    let web = service(
+        "healthcheck:\n  test: curl -f x\n  interval: 10s\n  timeout: 500ms\n  retries: '3'\n  start_period: 1m\n  start_interval: 1s",
+    );
+    let expected = Healthcheck {
+        test: strings(&["CMD-SHELL", "curl -f x"]),
+        interval: Some(Duration::from_secs(10)),
+        timeout: Some(Duration::from_millis(500)),
+        retries: Some(3),
+        start_period: Some(Duration::from_secs(60)),
+    };
+    assert_eq!(web.healthcheck, Some(expected));
+    let list = service("healthcheck: {test: [CMD, a]}")
+        .healthcheck
+        .unwrap();
+    assert_eq!(list.test, ["CMD", "a"]);
+    assert_eq!(
+        service("healthcheck: {test: a, disable: true}").healthcheck,
+        None
+    );
+    assert_eq!(service("healthcheck: {test: [NONE]}").healthcheck, None);
+}
+
+#[test]
+fn mounts_take_short_and_long_form() {
+    let web = service(
+        "volumes:\n  - data:/d/../e/:ro,nocopy\n  - /h:/b:rslave,z\n  - ~/x:/c\n  - /anon\n  \
+         - {type: volume, source: data, target: /f, read_only: true, volume: {nocopy: true}}\n  \
+         - {type: volume, target: /g}\n  \
+         - {type: bind, source: /h, target: /i, bind: {create_host_path: false, propagation: shared}}\n  \
+         - {type: tmpfs, target: /t, tmpfs: {size: 1}}\n  - {type: npipe, source: p, target: /n}",
+    );
+    let mount = |source, target: &str| Mount {
+        source,
+        target: target.to_owned(),
+        read_only: false,
+        no_copy: false,
+        propagation: None,
+    };
+    let bind = |path: &str, create| MountSource::Bind {
+        path: path.to_owned(),
+        create,
+    };
+    let data = || MountSource::Volume("data".to_owned());
+    let expected = [
+        Mount {
+            read_only: true,
+            no_copy: true,
+            ..mount(data(), "/e")
+        },
+        Mount {
+            propagation: Some("rslave".to_owned()),
+            ..mount(bind("/h", true), "/b")
+        },
+        mount(bind("~/x", true), "/c"),
+        mount(MountSource::Anonymous, "/anon"),
+        Mount {
+            read_only: true,
+            no_copy: true,
+            ..mount(data(), "/f")
+        },
+        mount(MountSource::Anonymous, "/g"),
+        Mount {
+            propagation: Some("shared".to_owned()),
+            ..mount(bind("/h", false), "/i")
+        },
+        mount(MountSource::Tmpfs, "/t"),
+        mount(
+            MountSource::Other {
+                kind: "npipe".to_owned(),
+                source: "p".to_owned(),
+            },
+            "/n",
+        ),
+    ];
+    assert_eq!(web.volumes, expected);
+    let web = service("tmpfs: ['/a:size=1,mode=2:3', /b]");
+    assert_eq!(web.tmpfs, map(&[("/a", "size=1,mode=2:3"), ("/b", "")]));
+}
+
+#[test]
+fn volume_declarations_keep_name_and_external() {
+    let text = "volumes: {a: , b: {}, c: {name: x, driver: y}, d: {external: true}, e: {external: {name: z}}}";
+    let volumes = Project::parse(text.as_bytes()).unwrap().volumes;
+    let declaration = |name: Option<&str>, external| VolumeDeclaration {
+        name: name.map(str::to_owned),
+        external,
+    };
+    assert_eq!(volumes["a"], declaration(None, false));
+    assert_eq!(volumes["b"], declaration(None, false));
+    assert_eq!(volumes["c"], declaration(Some("x"), false));
+    assert_eq!(volumes["d"], declaration(None, true));
+    assert_eq!(volumes["e"], declaration(Some("z"), true));
+}
+
+#[test]
+fn devices_limits_and_accelerators_take_all_forms() {
+    let web = service(
+        "devices: [/a, '/b:/c', '/d:/e:r', {source: /f, target: /g}]\n\
+         ulimits: {nofile: 10, nproc: {soft: 1, hard: '2'}}\ngpus: all",
+    );
+    let device = |source: &str, target: &str, permissions: &str| Device {
+        source: source.to_owned(),
+        target: target.to_owned(),
+        permissions: permissions.to_owned(),
+    };
+    let expected = [
+        device("/a", "/a", "rwm"),
+        device("/b", "/c", "rwm"),
+        device("/d", "/e", "r"),
+        device("/f", "/g", "rwm"),
+    ];
+    assert_eq!(web.devices, expected);
+    assert_eq!(web.ulimits["nofile"], Ulimit { soft: 10, hard: 10 });
+    assert_eq!(web.ulimits["nproc"], Ulimit { soft: 1, hard: 2 });
+    assert_eq!(
+        (web.gpus[0].count, web.gpus[0].capabilities.as_slice()),
+        (-1, strings(&["gpu"]).as_slice())
+    );
+    let web = service(
+        "gpus: [{count: 2, driver: nv, capabilities: [gpu, x], options: {a: 1}}, {device_ids: [z]}, {}]",
+    );
+    assert_eq!((web.gpus[0].count, web.gpus[0].driver.as_str()), (2, "nv"));
+    assert_eq!(web.gpus[0].capabilities, ["gpu", "x"]);
+    assert_eq!(
+        (web.gpus[1].count, web.gpus[1].device_ids.as_slice()),
+        (0, strings(&["z"]).as_slice())
+    );
+    assert_eq!(web.gpus[2].count, -1);
+}
+
+#[test]
+fn networks_attach_by_priority_then_name() {
+    let file = "networks: {a: , b: , c: , default: }";
+    let web = service_of("networks: {c: , b: {priority: 5}, a: , default: }", file);
+    assert_eq!(web.networks, ["b", "_default", "a", "c"]);
+    assert_eq!(service("networks: []").networks, ["_default"]);
+    assert_eq!(service_of("networks: [c, a]", file).networks, ["a", "c"]);
+}
+
+#[test]
+fn a_borrowed_namespace_clears_network_settings_and_waits_for_its_owner() {
+    let web = service(
+        "network_mode: service:db\nhostname: h\ndomainname: d\ndns: [x]\ndns_search: [x]\ndns_opt: [x]\n\
+         extra_hosts: [a:1]\nports: ['9001:1']",
+    );
+    assert_eq!(
+        web.network_mode,
+        Some(NetworkMode::Service("db".to_owned()))
+    );
+    assert!(web.networks.is_empty() && web.hostname.is_none() && web.domainname.is_none());
+    assert!(web.dns.is_empty() && web.dns_search.is_empty() && web.dns_opt.is_empty());
+    assert!(web.extra_hosts.is_empty());
+    let started = Dependency {
+        condition: Condition::ServiceStarted,
+        required: true,
+    };
+    assert_eq!(web.depends_on["db"], started);
+    let healthy = service("ipc: service:db\ndepends_on: {db: {condition: service_healthy}}");
+    assert_eq!(
+        healthy.depends_on["db"].condition,
+        Condition::ServiceHealthy
+    );
+    assert_eq!(service("network_mode: ''").networks, ["_default"]);
+}
+
+#[test]
+fn extra_hosts_are_normalised_and_sorted() {
+    let web = service("extra_hosts: ['z=[::1]', 'b:10.0.0.1', 'a=::2']");
+    assert_eq!(web.extra_hosts, ["a:::2", "b:10.0.0.1", "z:::1"]);
+    let web = service("extra_hosts: {b: 10.0.0.1, a: [1.1.1.1, 2.2.2.2]}");
+    assert_eq!(web.extra_hosts, ["a:1.1.1.1", "a:2.2.2.2", "b:10.0.0.1"]);
+}
+
+#[test]
+fn resources_are_chosen_as_a_block() {
+    let reserved = service(
+        "deploy: {resources: {reservations: {memory: 64M}}}\nmem_limit: 1g\ncpus: 2\ncpuset: '0'",
+    );
+    assert_eq!(reserved.resources.memory_reservation, Some(64 << 20));
+    assert_eq!(reserved.resources.memory, None);
+    assert_eq!(reserved.resources.nano_cpus, None);
+    assert_eq!(reserved.resources.cpuset.as_deref(), Some("0"));
+    let flat = service(
+        "mem_limit: 1g\ncpus: '0.5'\npids_limit: -1\ncpu_shares: 5\nmem_reservation: 1m\ndeploy: {resources: {}}",
+    );
+    assert_eq!(flat.resources.memory, Some(1 << 30));
+    assert_eq!(flat.resources.nano_cpus, Some(500_000_000));
+    assert_eq!(flat.resources.pids, None);
+    assert_eq!(flat.resources.cpu_shares, Some(5));
+    let limits =
+        service("deploy: {resources: {limits: {cpus: 0.25, memory: 10M, pids: 7}}}\npids_limit: 9");
+    assert_eq!(limits.resources.nano_cpus, Some(250_000_000));
+    assert_eq!(limits.resources.pids, Some(7));
+}
+
+#[test]
+fn deploy_keeps_replicas_and_rollout_settings() {
+    let web = service(
+        "deploy: {replicas: '3', mode: replicated, labels: [a], placement: {}, restart_policy: {}, \
+         update_config: {parallelism: 2, delay: 5s, monitor: 1m, order: start-first, failure_action: rollback}}",
+    );
+    assert_eq!(web.deploy.replicas, Some(3));
+    let expected = UpdateConfig {
+        parallelism: Some(2),
+        delay: Some(Duration::from_secs(5)),
+        monitor: Some(Duration::from_secs(60)),
+        order: Some(UpdateOrder::StartFirst),
+        failure_action: Some(FailureAction::Rollback),
+    };
+    assert_eq!(web.deploy.update, expected);
+}
+
+#[test]
+fn logging_and_dependencies_are_read() {
+    let web = service("logging: {driver: json-file, options: {max-file: 3}}\ndepends_on: [db]");
+    let logging = web.logging.unwrap();
+    assert_eq!(logging.driver, "json-file");
+    assert_eq!(logging.options, map(&[("max-file", "3")]));
+    assert!(web.depends_on["db"].required);
+    let web =
+        service("depends_on: {db: {condition: service_healthy, required: false, restart: true}}");
+    let expected = Dependency {
+        condition: Condition::ServiceHealthy,
+        required: false,
+    };
+    assert_eq!(web.depends_on["db"], expected);
+}
+
+#[test]
+fn variables_that_reach_the_daemon_are_literal() {
+    let web = service("command: echo $HOME\nenvironment: {A: '${B}'}");
+    assert_eq!(web.command, Some(strings(&["echo", "$HOME"])));
+    assert_eq!(web.environment["A"].as_deref(), Some("${B}"));
+}

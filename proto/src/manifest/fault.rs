@@ -1,0 +1,62 @@
+//! Building manifest errors: message, place, near misses.
+
+use crate::{
+    Error, ErrorCode,
+    yaml::{self, Position},
+};
+
+/// A broken rule of a schema.
+pub(super) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorCode::ValidationFailed, message)
+}
+
+/// Adds where in the file the fault is.
+pub(super) trait Located {
+    fn at(self, at: Position) -> Self;
+}
+
+impl Located for Error {
+    fn at(self, at: Position) -> Self {
+        self.with("line", at.line).with("col", at.col)
+    }
+}
+
+/// A document that is not acceptable YAML.
+pub(super) fn unreadable(code: ErrorCode, what: &str, error: &yaml::Error) -> Error {
+    Error::new(code, format!("{what}: {error}")).at(error.at)
+}
+
+/// The sentence part `, did you mean "x"?` when a candidate is close to `word`.
+pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, candidates)
+        .map(|near| format!(", did you mean {near:?}?"))
+        .unwrap_or_default()
+}
+
+fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Distance is quadratic, and nobody mistypes a key into an essay.
+    if word.len() > 64 {
+        return None;
+    }
+    let allowed = (word.chars().count() / 3).clamp(1, 3);
+    candidates
+        .into_iter()
+        .filter(|candidate| candidate.len() <= 64)
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_close_words_are_suggested() {
+        let keys = ["replicas", "routes", "acme"];
+        assert_eq!(suggestion("replcas", keys), ", did you mean \"replicas\"?");
+        assert_eq!(suggestion("x", keys), "");
+        assert_eq!(suggestion(&"r".repeat(100), keys), "");
+    }
+}

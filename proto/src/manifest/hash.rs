@@ -1,0 +1,125 @@
+//! Identity of what a container is built from.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    Error,
+    yaml::{Node, Resolved, Value},
+};
+
+use super::compose::{document::Document, mounts};
+
+/// Hashes services of one stored compose file.
+///
+/// Equal hashes mean that a running container need not be replaced. Comments, key order and
+/// layout do not count; any value does, its type included (`80` is not `"80"`).
+pub struct SpecHasher {
+    document: Document,
+}
+
+impl SpecHasher {
+    /// Reads a compose file that was validated before.
+    ///
+    /// # Errors
+    /// As [`Project::parse`](super::compose::Project::parse) for the document as a whole.
+    pub fn new(compose: &[u8]) -> Result<Self, Error> {
+        let document = Document::parse(compose)?;
+        Ok(Self { document })
+    }
+
+    /// The hash of `service` attached to `networks`, in attach order; `None` when the file has
+    /// no such service.
+    pub fn hash(&self, service: &str, networks: &[String]) -> Option<[u8; 32]> {
+        let node = self.document.service(service)?;
+        let mut text = String::new();
+        write_json(&mut text, node);
+        self.write_surroundings(&mut text, node, networks);
+        Some(Sha256::digest(text).into())
+    }
+
+    /// What the container depends on outside its subtree.
+    fn write_surroundings(&self, out: &mut String, service: &Node, networks: &[String]) {
+        let volumes = service.as_map().and_then(|map| map.get("volumes"));
+        let mut volumes: Vec<&str> = volumes.map(mounts::named).unwrap_or_default();
+        volumes.sort_unstable();
+        volumes.dedup();
+        for network in networks {
+            out.push_str("\nnetwork ");
+            write_string(out, network);
+        }
+        for key in volumes {
+            let Some(declared) = self.document.volume(key).and_then(Node::as_map) else {
+                continue;
+            };
+            for field in ["name", "external"] {
+                if let Some(value) = declared.get(field) {
+                    out.push_str("\nvolume ");
+                    write_string(out, key);
+                    let _ = write!(out, " {field} "); // a String never refuses
+                    write_json(out, value);
+                }
+            }
+        }
+    }
+}
+
+/// Writes canonical JSON: keys sorted bytewise, no white space.
+fn write_json(out: &mut String, node: &Node) {
+    match &node.value {
+        Value::Map(map) => {
+            out.push('{');
+            for (index, (key, value)) in map.sorted().into_iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_string(out, &key.text);
+                out.push(':');
+                write_json(out, value);
+            }
+            out.push('}');
+        }
+        Value::Seq(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_json(out, item);
+            }
+            out.push(']');
+        }
+        Value::Scalar(scalar) => match scalar.resolve() {
+            Resolved::Null => out.push_str("null"),
+            Resolved::Str(text) => write_string(out, text),
+            Resolved::Bool(value) => {
+                let _ = write!(out, "{value}");
+            }
+            Resolved::Int(value) => {
+                let _ = write!(out, "{value}");
+            }
+            Resolved::Float(value) => {
+                let _ = write!(out, "{value}");
+            }
+        },
+    }
+}
+
+fn write_string(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c < ' ' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}

@@ -1,0 +1,211 @@
+//! Both manifests together: merge and the checks that need both, or the cluster.
+
+mod cross;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    Error, ErrorCode,
+    v1::{self, service_spec::PlacementMode},
+};
+
+use super::{
+    compose::{Compose, NetworkMode, Service},
+    jaco::{Jaco, Override},
+};
+
+/// What the checks must know about the cluster and the caller.
+pub trait ClusterView {
+    /// Whether `hostname` is a member, ready or not.
+    fn has_host(&self, hostname: &str) -> bool;
+    /// The deployment that listens on a published port.
+    fn port_owner(&self, port: u16) -> Option<String>;
+    /// The deployment that owns a (domain, path).
+    fn route_owner(&self, domain: &str, path: &str) -> Option<String>;
+    /// Who applies, for messages.
+    fn identity(&self) -> &str;
+    /// Whether the caller may admit privileged services.
+    fn allows_privileged(&self) -> bool;
+}
+
+/// A deployment that may be committed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// Name of the deployment.
+    pub deployment: String,
+    /// Merged scheduling settings of every compose service, by name.
+    pub services: Vec<v1::ServiceSpec>,
+    /// Ingress rules in file order.
+    pub routes: Vec<v1::Route>,
+    /// Raw TCP listeners by port.
+    pub tcp_routes: Vec<v1::TcpRoute>,
+    /// ACME account; empty for the cluster's default.
+    pub acme_email: String,
+    /// Services that need the caller's consent, by name; for the audit log.
+    pub privileged: Vec<Privileged>,
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<String>,
+}
+
+/// A service that asks for privileges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Privileged {
+    /// Its name.
+    pub service: String,
+    /// `privileged`, `security_opt` or both, comma-separated.
+    pub fields: String,
+}
+
+/// Reads, merges and checks both manifests for an apply.
+///
+/// # Errors
+/// The first broken rule, in the order of the contract; nothing about the cluster is asked
+/// before both files are sound.
+pub fn resolve(
+    jaco_yaml: &[u8],
+    compose_yaml: &[u8],
+    cluster: &impl ClusterView,
+) -> Result<Resolved, Error> {
+    for (bytes, field) in [(jaco_yaml, "jaco_yaml"), (compose_yaml, "compose_yaml")] {
+        if bytes.is_empty() {
+            let message = format!("{field} is required");
+            return Err(Error::new(ErrorCode::ValidationFailed, message).with("field", field));
+        }
+    }
+    let jaco = Jaco::parse(jaco_yaml)?;
+    let compose = Compose::checked(compose_yaml)?;
+    cross::overrides(&jaco, &compose)?;
+    let services = merge(&jaco, &compose);
+    cross::override_networks(&jaco, &compose)?;
+    cross::hosts(&services, cluster)?;
+    cross::route_services(&jaco, &compose)?;
+    let tcp_routes = cross::tcp_routes(&jaco, &compose)?;
+    cross::port_owners(&jaco, &tcp_routes, cluster)?;
+    cross::route_owners(&jaco, cluster)?;
+    let privileged = cross::privileges(&compose, cluster)?;
+    Ok(Resolved {
+        services,
+        routes: routes(&jaco),
+        tcp_routes,
+        privileged,
+        warnings: warnings(Some(&jaco), Some(&compose)),
+        acme_email: jaco.acme_email,
+        deployment: jaco.deployment,
+    })
+}
+
+/// Checks what can be checked without a cluster; variables in the compose file may still be
+/// open. Returns warnings.
+///
+/// # Errors
+/// The first broken rule, as [`resolve`].
+pub fn validate(
+    jaco_yaml: Option<&[u8]>,
+    compose_yaml: Option<&[u8]>,
+) -> Result<Vec<String>, Error> {
+    let jaco = jaco_yaml.map(Jaco::parse).transpose()?;
+    let compose = compose_yaml.map(Compose::unresolved).transpose()?;
+    if let (Some(jaco), Some(compose)) = (&jaco, &compose) {
+        cross::overrides(jaco, compose)?;
+        cross::override_networks(jaco, compose)?;
+        cross::route_services(jaco, compose)?;
+        cross::tcp_routes(jaco, compose)?;
+    }
+    Ok(warnings(jaco.as_ref(), compose.as_ref()))
+}
+
+fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
+    let services = compose.project.services.iter();
+    services
+        .map(|(name, service)| {
+            let given = jaco.services.iter().find(|entry| entry.name == *name);
+            v1::ServiceSpec {
+                name: name.clone(),
+                replicas: replicas(given, service),
+                placement: given.map_or(PlacementMode::Spread, |given| given.placement) as i32,
+                hosts: given.map(|given| given.hosts.clone()).unwrap_or_default(),
+                networks: networks(given, service),
+            }
+        })
+        .collect()
+}
+
+fn replicas(given: Option<&Override>, service: &Service) -> i32 {
+    given
+        .and_then(|given| given.replicas)
+        .or(service.deploy.replicas)
+        .unwrap_or(1)
+}
+
+fn networks(given: Option<&Override>, service: &Service) -> Vec<String> {
+    if service.network_mode.is_some() {
+        return Vec::new();
+    }
+    match given {
+        Some(given) if !given.networks.is_empty() => normalised(&given.networks),
+        Some(_) | None => {
+            let mut networks = service.networks.clone();
+            networks.sort();
+            networks
+        }
+    }
+}
+
+/// Written order, each network once, under the name it is stored by.
+fn normalised(networks: &[String]) -> Vec<String> {
+    let mut result: Vec<String> = Vec::with_capacity(networks.len());
+    for name in networks {
+        let name = if name == "default" { "_default" } else { name };
+        if !result.iter().any(|known| known == name) {
+            result.push(name.to_owned());
+        }
+    }
+    result
+}
+
+fn routes(jaco: &Jaco) -> Vec<v1::Route> {
+    let routes = jaco.routes.iter();
+    routes
+        .map(|route| v1::Route {
+            domain: route.domain.clone(),
+            deployment: jaco.deployment.clone(),
+            service: route.service.clone(),
+            port: i32::from(route.port),
+            tls_auto: route.tls_auto,
+            path: route.path.clone(),
+            strip_path: route.strip_path,
+        })
+        .collect()
+}
+
+fn warnings(jaco: Option<&Jaco>, compose: Option<&Compose>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let engine_name = |name: &str| {
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        name.chars().all(good)
+    };
+    if let Some(jaco) = jaco
+        && !engine_name(&jaco.deployment)
+    {
+        warnings.push(format!(
+            "deployment {:?} holds characters the engine does not take in names",
+            jaco.deployment
+        ));
+    }
+    for (name, service) in compose.into_iter().flat_map(|c| &c.project.services) {
+        if !compose.is_some_and(|compose| compose.has_image(name)) {
+            warnings.push(format!(
+                "service {name:?} has no image and will stay pending"
+            ));
+        }
+        if service.network_mode == Some(NetworkMode::None)
+            && service.ports.iter().any(|port| port.listener.is_some())
+        {
+            warnings.push(format!(
+                "service {name:?} publishes ports but has network_mode none"
+            ));
+        }
+    }
+    warnings
+}

@@ -1,0 +1,126 @@
+//! `Debug` of messages that hold secrets or payloads.
+//!
+//! Credentials, key material, manifests, command bodies, audit payloads and container output
+//! never reach a log. So the generated `Debug` of their messages is replaced: a hidden field
+//! shows as `<redacted>`. Every field is named here, so a new one does not compile until it is
+//! judged. The list of messages is `REDACTED` in `build.rs`.
+
+use std::fmt;
+
+use crate::v1::*;
+
+struct Redacted;
+
+impl fmt::Debug for Redacted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<redacted>")
+    }
+}
+
+macro_rules! redacted {
+    ($($message:ident { $($shown:ident),* } hides { $($hidden:ident),* };)*) => {$(
+        impl fmt::Debug for $message {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let Self { $($shown,)* $($hidden: _,)* } = self;
+                f.debug_struct(stringify!($message))
+                    $(.field(stringify!($shown), $shown))*
+                    $(.field(stringify!($hidden), &Redacted))*
+                    .finish()
+            }
+        }
+    )*};
+}
+
+redacted! {
+    ApplyRequest { dry_run } hides { jaco_yaml, compose_yaml };
+    AuditEvent { raft_index, r#type, identity, ts, ordinal } hides { payload };
+    BackupChunk {} hides { data };
+    BootstrapResponse { cluster_id } hides { operator_token };
+    Cert { domain, cert_chain, not_before, not_after, lessee, lock_until } hides { private_key };
+    CertBlob { key, updated_at } hides { value };
+    CertStore { key, ttl_seconds } hides { value };
+    ChallengeToken { token, domain, expires_at } hides { key_auth };
+    ClusterInit {
+        cluster_id, ca_cert, self_hostname, self_address, cluster_name, self_raft_id,
+        self_server_cert_fingerprint, self_grpc_address
+    } hides { ca_key, operator_token_hashed_secret };
+    ClusterInitResponse { cluster_id } hides { operator_token };
+    ClusterJoinRequest { peer_addr } hides { join_token };
+    ClusterMeta { cluster_id, ca_cert, created_at, cluster_name, next_raft_id } hides { ca_key };
+    Command { cluster_id, raft_index, ts, identity, payload, traceparent } hides {};
+    Deployment {
+        name, applied_revision, previous_revision, status, status_details, services, updated_at,
+        acme_email, highest_revision, previous
+    } hides { jaco_yaml, compose_yaml };
+    DeploymentApply {
+        deployment, revision, services, routes, tcp_routes, acme_email
+    } hides { jaco_yaml, compose_yaml };
+    DeploymentRevision {
+        revision, services, routes, tcp_routes, acme_email
+    } hides { jaco_yaml, compose_yaml };
+    IssueJoinTokenResponse { ca_cert, leader_addrs } hides { token };
+    JoinToken { issued_at, expires_at, consumed_at } hides { hashed_secret };
+    JoinTokenConsume {} hides { hashed_secret };
+    JoinTokenIssue { expires_at } hides { hashed_secret };
+    LogLine { replica_id, host, stream, ts } hides { line };
+    NodeJoinRequest {
+        name, csr_pem, advertise_addr, wireguard_pubkey, grpc_address
+    } hides { join_token };
+    RegistryCredential { registry, username, updated_at } hides { secret };
+    RegistryCredentialAddRequest { registry, username } hides { secret };
+    SubmitRequest {} hides { command_bytes };
+    Token { identity, issued_at, revoked_at, allows_privileged } hides { hashed_secret };
+    TokenIssue { identity, allows_privileged } hides { hashed_secret };
+    TokenIssueResponse { identity, issued_at } hides { token };
+}
+
+impl command::Payload {
+    /// Name of the operation: the only part of a command that may be logged.
+    pub fn op(&self) -> &'static str {
+        match self {
+            Self::ClusterInit(_) => "cluster_init",
+            Self::NodeJoin(_) => "node_join",
+            Self::NodeRemove(_) => "node_remove",
+            Self::NodeStatusUpdate(_) => "node_status_update",
+            Self::NodeUpdateSelf(_) => "node_update_self",
+            Self::DeploymentApply(_) => "deployment_apply",
+            Self::DeploymentRollback(_) => "deployment_rollback",
+            Self::DeploymentDelete(_) => "deployment_delete",
+            Self::DeploymentStatusUpdate(_) => "deployment_status_update",
+            Self::ReplicaDesiredUpsert(_) => "replica_desired_upsert",
+            Self::ReplicaDesiredRemove(_) => "replica_desired_remove",
+            Self::ReplicaObservedUpdate(_) => "replica_observed_update",
+            Self::ReplicaCommandIssue(_) => "replica_command_issue",
+            Self::RolloutPlanUpdate(_) => "rollout_plan_update",
+            Self::ReplicaCounterIncrement(_) => "replica_counter_increment",
+            Self::RestartCounterUpdate(_) => "restart_counter_update",
+            Self::RouteUpsert(_) => "route_upsert",
+            Self::RouteRemove(_) => "route_remove",
+            Self::CertStore(_) => "cert_store",
+            Self::CertLock(_) => "cert_lock",
+            Self::CertUnlock(_) => "cert_unlock",
+            Self::ChallengeTokenStore(_) => "challenge_token_store",
+            Self::CertBlobUpsert(_) => "cert_blob_upsert",
+            Self::CertBlobRemove(_) => "cert_blob_remove",
+            Self::SubnetAllocate(_) => "subnet_allocate",
+            Self::SubnetFree(_) => "subnet_free",
+            Self::TokenIssue(_) => "token_issue",
+            Self::TokenRevoke(_) => "token_revoke",
+            Self::JoinTokenIssue(_) => "join_token_issue",
+            Self::JoinTokenConsume(_) => "join_token_consume",
+            Self::AuditAppend(_) => "audit_append",
+            Self::Batch(_) => "batch",
+            Self::RegistryCredentialUpsert(_) => "registry_credential_upsert",
+            Self::RegistryCredentialRemove(_) => "registry_credential_remove",
+        }
+    }
+}
+
+impl fmt::Debug for command::Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op())
+    }
+}
+
+#[cfg(test)]
+mod tests;

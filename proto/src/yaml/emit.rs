@@ -1,0 +1,128 @@
+//! Nodes back to YAML text, for files that were edited.
+
+use std::fmt::Write as _;
+
+use super::{Map, Node, Resolved, Scalar, Value};
+
+/// Writes a node as block YAML, two spaces a level.
+///
+/// Reading the text again gives an equal tree but for positions: text that could be taken for
+/// another type keeps its quotes, and equal trees give equal bytes.
+pub fn to_string(node: &Node) -> String {
+    let mut out = String::new();
+    match &node.value {
+        Value::Scalar(scalar) => {
+            write_scalar(&mut out, scalar);
+            out.push('\n');
+        }
+        Value::Seq(items) if items.is_empty() => out.push_str("[]\n"),
+        Value::Map(map) if map.is_empty() => out.push_str("{}\n"),
+        Value::Seq(items) => write_seq(&mut out, items, 0, false),
+        Value::Map(map) => write_map(&mut out, map, 0, false),
+    }
+    out
+}
+
+/// `continues`: the first line already holds `- `, so it gets no indent.
+fn write_map(out: &mut String, map: &Map, indent: usize, continues: bool) {
+    for (index, (key, value)) in map.iter().enumerate() {
+        if index > 0 || !continues {
+            pad(out, indent);
+        }
+        write_key(out, &key.text);
+        out.push(':');
+        match &value.value {
+            Value::Map(inner) if !inner.is_empty() => {
+                out.push('\n');
+                write_map(out, inner, indent + 2, false);
+            }
+            Value::Seq(items) if !items.is_empty() => {
+                out.push('\n');
+                write_seq(out, items, indent + 2, false);
+            }
+            Value::Scalar(_) | Value::Map(_) | Value::Seq(_) => write_leaf(out, value),
+        }
+    }
+}
+
+fn write_seq(out: &mut String, items: &[Node], indent: usize, continues: bool) {
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 || !continues {
+            pad(out, indent);
+        }
+        out.push('-');
+        match &item.value {
+            Value::Map(inner) if !inner.is_empty() => {
+                out.push(' ');
+                write_map(out, inner, indent + 2, true);
+            }
+            Value::Seq(inner) if !inner.is_empty() => {
+                out.push(' ');
+                write_seq(out, inner, indent + 2, true);
+            }
+            Value::Scalar(_) | Value::Map(_) | Value::Seq(_) => write_leaf(out, item),
+        }
+    }
+}
+
+/// A value that fits on the line of its key or dash.
+fn write_leaf(out: &mut String, node: &Node) {
+    match &node.value {
+        Value::Map(_) => out.push_str(" {}"),
+        Value::Seq(_) => out.push_str(" []"),
+        Value::Scalar(scalar) if scalar.plain && scalar.text.is_empty() => {}
+        Value::Scalar(scalar) => {
+            out.push(' ');
+            write_scalar(out, scalar);
+        }
+    }
+    out.push('\n');
+}
+
+fn write_scalar(out: &mut String, scalar: &Scalar) {
+    let plain = scalar.plain
+        && (is_safe_plain(&scalar.text) || !matches!(scalar.resolve(), Resolved::Str(_)));
+    match scalar.text.as_str() {
+        "" if plain => out.push_str("null"),
+        text if plain => out.push_str(text),
+        text => write_quoted(out, text),
+    }
+}
+
+fn write_key(out: &mut String, text: &str) {
+    // Keys are compared as text, so quotes change nothing; a bare `<<` would merge.
+    if is_safe_plain(text) && text.len() < 128 {
+        out.push_str(text);
+    } else {
+        write_quoted(out, text);
+    }
+}
+
+/// Whether text reads back as itself without quotes, wherever it stands.
+fn is_safe_plain(text: &str) -> bool {
+    let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-' | '+');
+    text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/'))
+        && text.chars().all(safe)
+}
+
+fn write_quoted(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}') => {
+                let _ = write!(out, "\\U{:08X}", u32::from(c)); // a String never refuses
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn pad(out: &mut String, indent: usize) {
+    out.extend(std::iter::repeat_n(' ', indent));
+}
