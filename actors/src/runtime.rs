@@ -20,7 +20,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use jaco_proto::manifest::compose::Project;
 use jaco_raftnode::Propose;
 use tokio::sync::watch;
 
@@ -42,7 +41,7 @@ pub mod publisher;
 pub mod registry_key;
 pub mod replica;
 
-pub use documents::Documents;
+pub use documents::{Documents, ReadProject};
 
 /// Identity under which the runtime changes the state.
 pub const IDENTITY: &str = "runtime";
@@ -65,9 +64,6 @@ pub trait Networks: Send + Sync + 'static {
     async fn ensure(&self, deployment: &str, network: &str) -> Result<Attachment, NetworkError>;
 }
 
-/// Reads a stored compose document.
-pub type ReadProject = fn(&[u8]) -> Result<Project, String>;
-
 /// What the runtime of one node works with.
 #[derive(Clone)]
 pub struct Deps {
@@ -84,8 +80,6 @@ pub struct Deps {
     /// Turns true once this node has applied what was committed when it started; nothing is
     /// swept before.
     pub caught_up: watch::Receiver<bool>,
-    /// Reads a stored compose document.
-    pub read: ReadProject,
 }
 
 impl fmt::Debug for Deps {
@@ -108,10 +102,9 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn new(deps: Deps) -> Self {
-        let documents = Documents::reading_with(deps.read);
         Self {
             deps,
-            documents,
+            documents: Documents::default(),
             events_up: AtomicBool::new(false),
             roster: Mutex::default(),
         }
@@ -136,8 +129,10 @@ impl Shared {
 #[must_use]
 pub fn supervisor(key: &str, deps: Deps) -> (ChildSpec, Runtime) {
     let shared = Arc::new(Shared::new(deps));
-    let (publisher, reports) =
-        ChildSpec::worker::<publisher::PublisherActor>("publisher", Arc::clone(&shared));
+    let args = publisher::Args {
+        shared: Arc::clone(&shared),
+    };
+    let (publisher, reports) = ChildSpec::worker::<publisher::PublisherActor>("publisher", args);
     let args = manager::Args {
         shared: Arc::clone(&shared),
         reports,

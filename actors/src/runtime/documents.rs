@@ -7,7 +7,8 @@ use std::{
 
 use jaco_proto::{manifest::compose::Project, v1::Deployment};
 
-use super::ReadProject;
+/// Way from the bytes of a document to its project.
+pub type ReadProject = fn(&[u8]) -> Result<Project, String>;
 
 type Entry = (Arc<Deployment>, Arc<Result<Project, String>>);
 
@@ -15,6 +16,12 @@ type Entry = (Arc<Deployment>, Arc<Result<Project, String>>);
 pub struct Documents {
     read: ReadProject,
     known: Mutex<BTreeMap<String, Entry>>,
+}
+
+impl Default for Documents {
+    fn default() -> Self {
+        Self::reading_with(|bytes| Project::parse(bytes).map_err(|error| error.to_string()))
+    }
 }
 
 impl Documents {

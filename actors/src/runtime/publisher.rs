@@ -14,6 +14,12 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Observations of one command at most.
 const BATCH: usize = 256;
 
+/// What a [`PublisherActor`] starts from.
+#[derive(Clone)]
+pub struct Args {
+    pub(crate) shared: Arc<Shared>,
+}
+
 /// Messages of the [`PublisherActor`].
 #[derive(Debug)]
 pub enum Msg {
@@ -38,12 +44,12 @@ pub struct PublisherActor {
 
 impl Worker for PublisherActor {
     type Msg = Msg;
-    type Args = Arc<Shared>;
+    type Args = Args;
     const KIND: &'static str = "PublisherActor";
 
-    async fn start(_ctx: &Context<Self>, shared: Arc<Shared>) -> Result<Self, Failure> {
+    async fn start(_ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         Ok(Self {
-            shared,
+            shared: args.shared,
             waiting: BTreeMap::new(),
             alone: BTreeMap::new(),
             busy: false,
