@@ -1,7 +1,7 @@
 //! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
 
 pub mod clock;
-pub mod ingress;
+mod commit;
 pub mod network;
 pub mod runtime;
 pub mod scheduler;
