@@ -4,5 +4,6 @@ pub mod clock;
 mod commit;
 pub mod ingress;
 pub mod network;
+pub mod runtime;
 pub mod scheduler;
 pub mod supervision;
