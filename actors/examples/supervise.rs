@@ -1,0 +1,151 @@
+//! A tree that loses actors and heals: `cargo run -p jaco-actors --example supervise`.
+//!
+//! A shop has a till and one clerk per counter. The till is kept open at all costs; a clerk
+//! who keeps failing goes home, and the shop goes on.
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::time::Duration;
+
+use jaco_actors::supervision::{
+    ActorState, ChildSpec, Context, Failure, Handle, KillMode, OnExhausted, Reply, Strategy,
+    SupervisorSpec, Tree, Worker,
+};
+
+/// Counts money; what it holds is lost when it fails.
+struct Till(u64);
+
+enum TillMsg {
+    Put(u64),
+    Total(Reply<u64>),
+}
+
+impl Worker for Till {
+    type Msg = TillMsg;
+    type Args = ();
+    const KIND: &'static str = "Till";
+
+    async fn start(ctx: &Context<Self>, (): ()) -> Result<Self, Failure> {
+        println!("  {} opens", ctx.path());
+        Ok(Self(0))
+    }
+
+    async fn handle(&mut self, _ctx: &Context<Self>, msg: TillMsg) -> Result<(), Failure> {
+        match msg {
+            TillMsg::Put(amount) => self.0 += amount,
+            TillMsg::Total(reply) => reply.send(self.0),
+        }
+        Ok(())
+    }
+
+    async fn stop(&mut self, ctx: &Context<Self>) {
+        println!("  {} closes with {} in it", ctx.path(), self.0);
+    }
+}
+
+/// Serves customers, one at a time, without ever making its mailbox wait.
+struct Clerk {
+    till: Handle<TillMsg>,
+}
+
+enum ClerkMsg {
+    Serve { pays: i64 },
+    Served { paid: u64 },
+}
+
+impl Worker for Clerk {
+    type Msg = ClerkMsg;
+    type Args = Handle<TillMsg>;
+    const KIND: &'static str = "Clerk";
+
+    async fn start(ctx: &Context<Self>, till: Self::Args) -> Result<Self, Failure> {
+        println!("  {} is here", ctx.path());
+        Ok(Self { till })
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: ClerkMsg) -> Result<(), Failure> {
+        match msg {
+            ClerkMsg::Serve { pays } => {
+                // The books are wrong: fail, rather than go on with them.
+                let paid = u64::try_from(pays).map_err(|_| "was paid a negative amount")?;
+                ctx.spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(20)).await; // wrapping it up
+                    ClerkMsg::Served { paid }
+                });
+            }
+            // A till that is being restarted is no reason to fail: the money is put in later.
+            ClerkMsg::Served { paid } => {
+                if self.till.cast(TillMsg::Put(paid)).is_err() {
+                    ctx.send_after(Duration::from_millis(10), ClerkMsg::Served { paid });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (till_spec, till) = ChildSpec::worker::<Till>("till", ());
+    let (counters_spec, counters) =
+        ChildSpec::supervisor("counters", SupervisorSpec::new(Strategy::OneForOne));
+    let shop = SupervisorSpec::new(Strategy::OneForOne)
+        .child(till_spec)
+        .child(counters_spec);
+
+    println!("the shop starts, in order:");
+    let tree = Tree::start("shop", shop).await?;
+    tree.root().running().await;
+
+    // Dynamic children come and go by key.
+    let mut clerks = Vec::new();
+    let (gone_home, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    for name in ["ada", "bob"] {
+        let (spec, clerk) = ChildSpec::worker::<Clerk>(format!("clerk:{name}"), till.clone());
+        let gone_home = gone_home.clone();
+        let spec = spec.on_exhausted(OnExhausted::notify(move |report| {
+            let _ = gone_home.send(report.clone());
+        }));
+        counters.start_child(spec).await?;
+        clerk.running().await;
+        clerks.push(clerk);
+    }
+
+    println!("a killed till is back at once, and the clerks never notice:");
+    tree.kill("shop/till", KillMode::Kill)?;
+    for clerk in &clerks {
+        clerk.cast(ClerkMsg::Serve { pays: 5 })?;
+    }
+    while till.call(Duration::from_secs(1), TillMsg::Total).await != Ok(10) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    println!("a clerk who fails a fourth time within a minute is left at home:");
+    for _ in 0..4 {
+        clerks[1].running().await;
+        clerks[1].cast(ClerkMsg::Serve { pays: -1 })?;
+        while clerks[1].is_running() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    if let Some(report) = reports.recv().await {
+        println!("  {} went home: {}", report.path, report.last_failure);
+    }
+
+    println!("the tree, as it describes itself:");
+    for actor in tree.describe() {
+        let ActorState::Exhausted = actor.state else {
+            println!("  {:<24} {:<10} {:?}", actor.path, actor.kind, actor.state);
+            continue;
+        };
+        let failures = actor.restarts_in_window;
+        println!(
+            "  {:<24} {:<10} after {failures} restarts",
+            actor.path, actor.kind
+        );
+    }
+
+    println!("the shop stops, in reverse order:");
+    tree.stop().await;
+    Ok(())
+}

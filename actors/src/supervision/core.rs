@@ -1,0 +1,473 @@
+//! What a supervisor does about its children, decided without running any of them.
+//!
+//! Inputs say what happened ([`Core::handle_ended`], [`Core::handle_timeout`], ...), actions
+//! say what to do next. Every input ends in [`Core::advance`], which compares where each child
+//! is with where the strategy wants it and asks for the next step; so a step that was not
+//! possible yet (a sibling still stopping, a wait not over) happens when it becomes possible.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use super::{
+    spec::{Restart, Strategy},
+    window::{Backoff, Intensity, Window},
+};
+
+mod child;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use child::{Child, Phase};
+
+/// A child of one supervisor instance; later children have greater ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ChildId(u64);
+
+/// The rules of one supervisor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) strategy: Strategy,
+    pub(crate) intensity: Intensity,
+    pub(crate) backoff: Backoff,
+}
+
+/// The rules of one child.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) key: String,
+    pub(crate) restart: Restart,
+    /// Exhaustion is reported and leaves the child down, instead of ending the supervisor.
+    pub(crate) notify: bool,
+    /// How long a stop may take before it becomes a kill; `None` waits for ever.
+    pub(crate) patience: Option<Duration>,
+    /// Added while the supervisor was running.
+    pub(crate) dynamic: bool,
+}
+
+/// Why a child was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Another child has the key.
+    Taken,
+    /// The supervisor is ending.
+    Closing,
+}
+
+/// How an instance ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// On its own account, with nothing wrong.
+    Finished,
+    /// By error, panic or kill.
+    Failed(String),
+}
+
+/// What the shell must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Start an instance; the child has none.
+    Start(ChildId),
+    /// Ask the instance to stop.
+    Stop(ChildId),
+    /// Kill the instance, which did not stop in time.
+    Kill(ChildId),
+    /// Report that the child used up its restarts.
+    Exhausted(ChildId),
+    /// Forget the child; its key is free again.
+    Removed(ChildId),
+    /// The static children are up, or have come to rest otherwise.
+    Settled,
+    /// End the supervisor, all of whose children have ended: normally, or failed for a reason.
+    Close(Option<String>),
+}
+
+/// A restart of several children: they end in reverse order and start in order.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    /// This child and all later ones take part.
+    lowest: ChildId,
+    /// None of them starts earlier.
+    until: Instant,
+}
+
+#[derive(Debug)]
+enum Closing {
+    No,
+    Begun(Option<String>),
+    Done,
+}
+
+/// The decisions of one supervisor instance.
+#[derive(Debug)]
+pub(crate) struct Core {
+    rules: Rules,
+    children: Vec<Child>,
+    next: u64,
+    /// Restarts of the group, for strategies that restart more than the failed child.
+    group: Window,
+    round: Option<Round>,
+    closing: Closing,
+    started: bool,
+    settled: bool,
+    actions: VecDeque<Action>,
+}
+
+impl Core {
+    pub(crate) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            children: Vec::new(),
+            next: 0,
+            group: Window::default(),
+            round: None,
+            closing: Closing::No,
+            started: false,
+            settled: false,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Adds a child behind the others.
+    pub(crate) fn handle_add(&mut self, plan: Plan, now: Instant) -> Result<ChildId, Refusal> {
+        if self.id(&plan.key).is_some() {
+            return Err(Refusal::Taken);
+        }
+        if !matches!(self.closing, Closing::No) {
+            return Err(Refusal::Closing);
+        }
+        let id = ChildId(self.next);
+        self.next += 1;
+        let ordered = !plan.dynamic || self.rules.strategy != Strategy::OneForOne;
+        self.children.push(Child::new(id, plan, ordered));
+        self.advance(now);
+        Ok(id)
+    }
+
+    /// Starts the children added so far.
+    pub(crate) fn handle_start(&mut self, now: Instant) {
+        self.started = true;
+        self.advance(now);
+    }
+
+    /// The child's instance came up.
+    pub(crate) fn handle_started(&mut self, id: ChildId, now: Instant) {
+        if let Some(child) = self.child_mut(id)
+            && child.phase == Phase::Starting
+        {
+            child.phase = Phase::Running;
+            child.up_since = Some(now);
+            child.settled = true;
+        }
+        self.advance(now);
+    }
+
+    /// The child's instance ended, and nothing of it is left.
+    pub(crate) fn handle_ended(&mut self, id: ChildId, exit: Exit, now: Instant) {
+        let in_round = self.round.is_some_and(|round| id >= round.lowest);
+        let closing = !matches!(self.closing, Closing::No);
+        let Some(child) = self.child_mut(id) else {
+            return;
+        };
+        if !child.phase.is_alive() {
+            return;
+        }
+        let stopping = matches!(child.phase, Phase::Stopping { .. });
+        child.up_since = None;
+        if let Exit::Failed(reason) = &exit
+            && !stopping
+        {
+            child.last_failure = Some(reason.clone());
+        }
+        if child.removing {
+            self.remove(id);
+        } else if closing {
+            child.phase = Phase::Down;
+        } else if in_round && child.plan.restart != Restart::Temporary {
+            child.phase = Phase::Pending;
+        } else if in_round || stopping {
+            self.retire(id);
+        } else {
+            match (child.plan.restart, exit) {
+                (Restart::Permanent, Exit::Finished) => {
+                    self.fail(id, "finished, but is permanent".to_owned(), now);
+                }
+                (Restart::Permanent | Restart::Transient, Exit::Failed(reason)) => {
+                    self.fail(id, reason, now);
+                }
+                (Restart::Transient, Exit::Finished) | (Restart::Temporary, _) => self.retire(id),
+            }
+        }
+        self.advance(now);
+    }
+
+    /// Ends the child and forgets it; `None` if there is no such child.
+    pub(crate) fn handle_remove(&mut self, key: &str, now: Instant) -> Option<ChildId> {
+        let id = self.id(key)?;
+        let child = self.child_mut(id)?;
+        child.removing = true;
+        if child.phase.is_alive() {
+            if child.begin_stop(now) {
+                self.actions.push_back(Action::Stop(id));
+            }
+        } else {
+            self.remove(id);
+        }
+        self.advance(now);
+        Some(id)
+    }
+
+    /// Gives the child its restarts back, and starts it if it is down; `None` if there is no
+    /// such child.
+    pub(crate) fn handle_revive(&mut self, key: &str, now: Instant) -> Option<ChildId> {
+        let id = self.id(key)?;
+        let child = self.child_mut(id)?;
+        child.window.clear();
+        if matches!(child.phase, Phase::Exhausted | Phase::Down) {
+            child.phase = Phase::Pending;
+        }
+        self.group.clear();
+        self.advance(now);
+        Some(id)
+    }
+
+    /// Stops all children in reverse order, then closes.
+    pub(crate) fn handle_shutdown(&mut self, now: Instant) {
+        if matches!(self.closing, Closing::No) {
+            self.close(None);
+        }
+        self.advance(now);
+    }
+
+    /// A time that [`Core::poll_timeout`] named has come.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for child in &mut self.children {
+            if let Phase::Stopping { kill_at } = &mut child.phase
+                && kill_at.is_some_and(|at| at <= now)
+            {
+                *kill_at = None;
+                self.actions.push_back(Action::Kill(child.id));
+            }
+        }
+        self.advance(now);
+    }
+
+    /// The next thing to do.
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to call [`Core::handle_timeout`].
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let own = self.children.iter().filter_map(|child| match child.phase {
+            Phase::Stopping { kill_at } => kill_at,
+            Phase::Backoff { until } => Some(until),
+            Phase::Pending | Phase::Starting | Phase::Running | Phase::Down | Phase::Exhausted => {
+                None
+            }
+        });
+        // A round that still waits for children to end goes on when the last one has.
+        let round = self
+            .round
+            .filter(|r| !self.any_alive(r.lowest))
+            .map(|r| r.until);
+        own.chain(round).min()
+    }
+
+    pub(crate) fn child(&self, id: ChildId) -> Option<&Child> {
+        self.children.iter().find(|child| child.id == id)
+    }
+
+    pub(crate) fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    pub(crate) fn children(&self) -> &[Child] {
+        &self.children
+    }
+
+    /// Whether the child waits for the restart of a group.
+    pub(crate) fn awaits_round(&self, id: ChildId) -> bool {
+        self.round.is_some_and(|round| id >= round.lowest)
+    }
+
+    fn id(&self, key: &str) -> Option<ChildId> {
+        self.children
+            .iter()
+            .find(|child| child.plan.key == key)
+            .map(|child| child.id)
+    }
+
+    fn child_mut(&mut self, id: ChildId) -> Option<&mut Child> {
+        self.children.iter_mut().find(|child| child.id == id)
+    }
+
+    fn any_alive(&self, lowest: ChildId) -> bool {
+        self.children
+            .iter()
+            .any(|child| child.id >= lowest && child.phase.is_alive())
+    }
+
+    /// Restarts the failed child, or the group it belongs to, or gives up.
+    fn fail(&mut self, id: ChildId, reason: String, now: Instant) {
+        let rules = self.rules;
+        let Some(child) = self.children.iter_mut().find(|child| child.id == id) else {
+            return;
+        };
+        child.last_failure = Some(reason.clone());
+        let own = child.window.admit(rules.intensity, now);
+        let nth = match rules.strategy {
+            Strategy::OneForOne => own,
+            Strategy::RestForOne | Strategy::OneForAll => self.group.admit(rules.intensity, now),
+        };
+        let Some(nth) = nth else {
+            child.phase = Phase::Exhausted;
+            child.settled = true;
+            if child.plan.notify {
+                self.actions.push_back(Action::Exhausted(id));
+            } else {
+                let reason = format!("{} used up its restarts: {reason}", child.plan.key);
+                self.close(Some(reason));
+            }
+            return;
+        };
+        let until = now + rules.backoff.delay(nth);
+        let lowest = match rules.strategy {
+            Strategy::OneForOne => {
+                child.phase = Phase::Backoff { until };
+                return;
+            }
+            Strategy::RestForOne => id,
+            Strategy::OneForAll => ChildId(0),
+        };
+        child.phase = Phase::Pending;
+        let round = self.round.get_or_insert(Round { lowest, until });
+        round.lowest = round.lowest.min(lowest);
+        round.until = round.until.max(until);
+    }
+
+    /// Leaves a child down that is not to be restarted; a dynamic one is forgotten.
+    fn retire(&mut self, id: ChildId) {
+        let Some(child) = self.child_mut(id) else {
+            return;
+        };
+        if child.plan.dynamic {
+            self.remove(id);
+        } else {
+            child.phase = Phase::Down;
+            child.settled = true;
+        }
+    }
+
+    fn remove(&mut self, id: ChildId) {
+        self.children.retain(|child| child.id != id);
+        self.actions.push_back(Action::Removed(id));
+    }
+
+    fn close(&mut self, reason: Option<String>) {
+        self.closing = Closing::Begun(reason);
+        self.round = None;
+        for child in &mut self.children {
+            if matches!(child.phase, Phase::Pending | Phase::Backoff { .. }) {
+                child.phase = Phase::Down;
+            }
+        }
+    }
+
+    /// Asks for every step that has become possible.
+    fn advance(&mut self, now: Instant) {
+        if let Closing::Begun(reason) = &mut self.closing {
+            let reason = reason.take();
+            if self.any_alive(ChildId(0)) {
+                self.closing = Closing::Begun(reason);
+                self.stop_last(ChildId(0), now);
+            } else {
+                self.closing = Closing::Done;
+                self.actions.push_back(Action::Close(reason));
+            }
+            return;
+        }
+        if !self.started || matches!(self.closing, Closing::Done) {
+            return;
+        }
+        self.advance_round(now);
+        self.start_due(now);
+        if !self.settled
+            && self
+                .children
+                .iter()
+                .all(|child| child.plan.dynamic || child.settled)
+        {
+            self.settled = true;
+            self.actions.push_back(Action::Settled);
+        }
+    }
+
+    fn advance_round(&mut self, now: Instant) {
+        let Some(round) = self.round else { return };
+        if self.any_alive(round.lowest) {
+            self.stop_last(round.lowest, now);
+        } else if round.until <= now {
+            self.round = None;
+            for child in self
+                .children
+                .iter_mut()
+                .filter(|child| child.id >= round.lowest)
+            {
+                if child.phase != Phase::Exhausted {
+                    child.phase = Phase::Pending;
+                    child.settled = false;
+                }
+            }
+        }
+    }
+
+    /// Stops the last of the children from `lowest` on. Children without an order among each
+    /// other all stop at once, before the others.
+    fn stop_last(&mut self, lowest: ChildId, now: Instant) {
+        let Self {
+            children, actions, ..
+        } = self;
+        let mut alive = children
+            .iter_mut()
+            .filter(|child| child.id >= lowest && child.phase.is_alive())
+            .rev();
+        let mut unordered = false;
+        for child in alive.by_ref() {
+            if child.ordered {
+                if !unordered && child.begin_stop(now) {
+                    actions.push_back(Action::Stop(child.id));
+                }
+                return;
+            }
+            unordered = true;
+            if child.begin_stop(now) {
+                actions.push_back(Action::Stop(child.id));
+            }
+        }
+    }
+
+    fn start_due(&mut self, now: Instant) {
+        let lowest = self.round.map(|round| round.lowest);
+        let mut settled = true;
+        for child in &mut self.children {
+            let due = match child.phase {
+                Phase::Pending => {
+                    (settled || !child.ordered) && lowest.is_none_or(|lowest| child.id < lowest)
+                }
+                Phase::Backoff { until } => until <= now,
+                Phase::Starting
+                | Phase::Running
+                | Phase::Stopping { .. }
+                | Phase::Down
+                | Phase::Exhausted => false,
+            };
+            if due {
+                child.phase = Phase::Starting;
+                self.actions.push_back(Action::Start(child.id));
+            }
+            settled &= !child.ordered || child.settled;
+        }
+    }
+}

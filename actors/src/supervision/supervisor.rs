@@ -1,0 +1,469 @@
+//! Supervisors: the ractor actor that carries out what the core decides.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+};
+
+use futures::future::BoxFuture;
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use tokio::{task::AbortHandle, time::Instant};
+
+use super::{
+    core::{Action, ChildId, Core, Exit, Phase, Refusal, Rules},
+    gate::{Gate, Pass},
+    handle::Reply,
+    report::{ActorState, ChildReport, Control, Entry, lock},
+    spec::{self, Birth, Born, ChildSpec, OnExhausted, SupervisorSpec},
+    worker::{FINISHED, Failure},
+};
+
+mod handle;
+
+pub(crate) use handle::Birthplace;
+use handle::Place;
+pub use handle::{ChildError, StartChildError, SupervisorHandle};
+
+/// The kind supervisors are described with.
+pub(crate) const KIND: &str = "Supervisor";
+
+struct Template {
+    rules: Rules,
+    children: Vec<Arc<ChildSpec>>,
+    place: Arc<Place>,
+}
+
+pub(crate) struct Nursery(Arc<Template>);
+
+impl Nursery {
+    pub(crate) fn new(spec: SupervisorSpec) -> Self {
+        let SupervisorSpec {
+            rules,
+            children,
+            place,
+        } = spec;
+        let children = children.into_iter().map(Arc::new).collect();
+        Self(Arc::new(Template {
+            rules,
+            children,
+            place: place.0,
+        }))
+    }
+}
+
+impl spec::Nursery for Nursery {
+    fn spawn(&self, birth: Birth) -> BoxFuture<'static, Result<Born, SpawnErr>> {
+        let template = Arc::clone(&self.0);
+        let supervisor = birth.supervisor.clone();
+        Box::pin(async move {
+            let cradle = (template, birth);
+            let (actor, _) = Actor::spawn_linked(None, Supervisor, cradle, supervisor).await?;
+            Ok(Born {
+                actor: actor.get_cell(),
+                control: Arc::new(Controls(actor)),
+            })
+        })
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.0.place.gate
+    }
+}
+
+struct Controls(ActorRef<Msg>);
+
+impl Control for Controls {
+    fn stop(&self) {
+        // One that has ended is stopped already.
+        let _ = self.0.send_message(Msg::Shutdown);
+    }
+
+    fn kill(&self) {
+        self.0.kill();
+    }
+
+    fn panic(&self) -> bool {
+        self.0.send_message(Msg::Panic).is_ok()
+    }
+
+    fn mailbox_depth(&self) -> usize {
+        0
+    }
+}
+
+pub(crate) enum Msg {
+    ChildUp(ActorId),
+    /// The last remains of an instance are gone.
+    ChildGone(ChildId, Exit),
+    Timer,
+    StartChild(Box<ChildSpec>, Reply<Result<(), StartChildError>>),
+    StopChild(String, Reply<Result<(), ChildError>>),
+    Revive(String, Reply<Result<(), ChildError>>),
+    Shutdown,
+    Panic,
+}
+
+/// The ractor actor.
+struct Supervisor;
+
+enum Stage {
+    Unborn(Option<(Arc<Template>, Birth)>),
+    Up(Box<State>),
+}
+
+struct Child {
+    spec: Arc<ChildSpec>,
+    entry: Arc<Entry>,
+    control: Option<Arc<dyn Control>>,
+    /// Answered when the child is forgotten.
+    farewells: Vec<Reply<Result<(), ChildError>>>,
+}
+
+struct State {
+    core: Core,
+    children: BTreeMap<ChildId, Child>,
+    instances: HashMap<ActorId, ChildId>,
+    timer: Option<AbortOnDrop>,
+    birth: Birth,
+    published: Published,
+    pass: Arc<Pass>,
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The address of an instance, valid until dropped.
+struct Published(Arc<Place>);
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.0.actor.send_replace(None);
+        self.0.settled.send_replace(false);
+    }
+}
+
+impl Actor for Supervisor {
+    type Msg = Msg;
+    type State = Stage;
+    type Arguments = (Arc<Template>, Birth);
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<Msg>,
+        cradle: Self::Arguments,
+    ) -> Result<Stage, ActorProcessingErr> {
+        Ok(Stage::Unborn(Some(cradle)))
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<Msg>,
+        stage: &mut Stage,
+    ) -> Result<(), ActorProcessingErr> {
+        let Stage::Unborn(cradle) = stage else {
+            return Ok(());
+        };
+        let Some((template, birth)) = cradle.take() else {
+            return Ok(());
+        };
+        let mut state = State::new(&template, birth, &myself).await?;
+        state.core.handle_start(now());
+        state.settle(&myself).await?;
+        *stage = Stage::Up(Box::new(state));
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        msg: Msg,
+        stage: &mut Stage,
+    ) -> Result<(), ActorProcessingErr> {
+        let Stage::Up(state) = stage else {
+            return Ok(());
+        };
+        match msg {
+            Msg::ChildUp(actor) => {
+                if let Some(id) = state.instances.get(&actor) {
+                    state.core.handle_started(*id, now());
+                }
+            }
+            Msg::ChildGone(id, exit) => state.core.handle_ended(id, exit, now()),
+            Msg::Timer => state.core.handle_timeout(now()),
+            Msg::StartChild(spec, reply) => {
+                let (key, plan) = (spec.key.clone(), spec.plan(true));
+                let added = match state.core.handle_add(plan, now()) {
+                    Ok(id) => {
+                        state.insert(id, Arc::new(*spec));
+                        Ok(())
+                    }
+                    Err(Refusal::Taken) => Err(StartChildError::AlreadyExists(key)),
+                    Err(Refusal::Closing) => Err(StartChildError::Unavailable),
+                };
+                reply.send(added);
+            }
+            Msg::StopChild(key, reply) => match state.core.handle_remove(&key, now()) {
+                Some(id) => {
+                    if let Some(child) = state.children.get_mut(&id) {
+                        child.farewells.push(reply);
+                    }
+                }
+                None => reply.send(Err(ChildError::Unknown(key))),
+            },
+            Msg::Revive(key, reply) => {
+                let revived = state.core.handle_revive(&key, now());
+                reply.send(revived.map(|_| ()).ok_or(ChildError::Unknown(key)));
+            }
+            Msg::Shutdown => state.core.handle_shutdown(now()),
+            Msg::Panic => panic!("injected fault"),
+        }
+        state.settle(&myself).await
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Msg>,
+        event: SupervisionEvent,
+        stage: &mut Stage,
+    ) -> Result<(), ActorProcessingErr> {
+        let Stage::Up(state) = stage else {
+            return Ok(());
+        };
+        let Some((actor, exit)) = exit_of(event) else {
+            return Ok(());
+        };
+        let Some(id) = state.instances.remove(&actor.get_id()) else {
+            return Ok(());
+        };
+        state.bury(id, exit, &myself);
+        state.settle(&myself).await
+    }
+}
+
+impl State {
+    async fn new(
+        template: &Template,
+        birth: Birth,
+        myself: &ActorRef<Msg>,
+    ) -> Result<Self, ActorProcessingErr> {
+        let place = &template.place;
+        let entered = place.gate.enter(birth.parent.clone()).await;
+        let pass = entered.map_err(Failure::into_inner)?;
+        *lock(&place.entry) = Some(Arc::clone(&birth.entry));
+        let published = Published(Arc::clone(place));
+        place.actor.send_replace(Some(myself.clone()));
+        let mut state = Self {
+            core: Core::new(template.rules),
+            children: BTreeMap::new(),
+            instances: HashMap::new(),
+            timer: None,
+            birth,
+            published,
+            pass,
+        };
+        for spec in &template.children {
+            let Ok(id) = state.core.handle_add(spec.plan(false), now()) else {
+                return Err(format!("two children are called {}", spec.key).into());
+            };
+            state.insert(id, Arc::clone(spec));
+        }
+        Ok(state)
+    }
+
+    fn insert(&mut self, id: ChildId, spec: Arc<ChildSpec>) {
+        let path = format!("{}/{}", self.birth.path, spec.key);
+        let entry = Entry::new(path.into(), spec.kind);
+        self.children.insert(
+            id,
+            Child {
+                spec,
+                entry,
+                control: None,
+                farewells: Vec::new(),
+            },
+        );
+    }
+
+    /// Does what the core asks for, then shows where everyone is and arms the one timer.
+    async fn settle(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Start(id) => self.start(id, myself).await,
+                Action::Stop(id) => self.control(id, |control| control.stop()),
+                Action::Kill(id) => self.control(id, |control| control.kill()),
+                Action::Exhausted(id) => self.report_exhausted(id),
+                Action::Removed(id) => {
+                    if let Some(child) = self.children.remove(&id) {
+                        for reply in child.farewells {
+                            reply.send(Ok(()));
+                        }
+                    }
+                }
+                Action::Settled => {
+                    self.published.0.settled.send_replace(true);
+                    (self.birth.report_up)(myself.get_id());
+                }
+                Action::Close(None) => myself.stop(Some(FINISHED.to_owned())),
+                Action::Close(Some(reason)) => {
+                    self.show();
+                    return Err(reason.into());
+                }
+            }
+        }
+        self.show();
+        self.arm(myself);
+        Ok(())
+    }
+
+    async fn start(&mut self, id: ChildId, myself: &ActorRef<Msg>) {
+        let Some(child) = self.children.get_mut(&id) else {
+            return;
+        };
+        let up = myself.clone();
+        let birth = Birth {
+            path: Arc::clone(&child.entry.path),
+            entry: Arc::clone(&child.entry),
+            supervisor: myself.get_cell(),
+            handle: SupervisorHandle(Arc::clone(&self.published.0)),
+            parent: Some(Arc::clone(&self.pass)),
+            report_up: Box::new(move |actor| {
+                // A supervisor that has ended does not care.
+                let _ = up.send_message(Msg::ChildUp(actor));
+            }),
+        };
+        match child.spec.nursery.spawn(birth).await {
+            Ok(Born { actor, control }) => {
+                self.instances.insert(actor.get_id(), id);
+                child.control = Some(control);
+            }
+            Err(error) => {
+                let exit = Exit::Failed(error.to_string());
+                let _ = myself.send_message(Msg::ChildGone(id, exit));
+            }
+        }
+    }
+
+    /// Takes note of an end once nothing of the instance is left.
+    fn bury(&mut self, id: ChildId, exit: Exit, myself: &ActorRef<Msg>) {
+        let Some(child) = self.children.get_mut(&id) else {
+            return;
+        };
+        child.control = None;
+        child.entry.clear_below();
+        let gate = child.spec.nursery.gate().clone();
+        if gate.is_empty() {
+            self.core.handle_ended(id, exit, now());
+            return;
+        }
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            gate.emptied().await;
+            // A supervisor that has ended does not care.
+            let _ = myself.send_message(Msg::ChildGone(id, exit));
+        });
+    }
+
+    fn control(&self, id: ChildId, order: impl FnOnce(&dyn Control)) {
+        if let Some(control) = self
+            .children
+            .get(&id)
+            .and_then(|child| child.control.as_ref())
+        {
+            order(&**control);
+        }
+    }
+
+    fn report_exhausted(&self, id: ChildId) {
+        let (Some(child), Some(view)) = (self.children.get(&id), self.core.child(id)) else {
+            return;
+        };
+        let OnExhausted::Notify(callback) = &child.spec.on_exhausted else {
+            return;
+        };
+        let report = ChildReport {
+            key: child.spec.key.clone(),
+            path: child.entry.path.to_string(),
+            kind: child.spec.kind,
+            last_failure: view.last_failure.clone().unwrap_or_default(),
+        };
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| callback(&report)));
+        if outcome.is_err() {
+            tracing::error!(path = %child.entry.path, "exhaustion callback panicked");
+        }
+    }
+
+    /// Brings the entries up to date.
+    fn show(&self) {
+        let intensity = self.core.rules().intensity;
+        for view in self.core.children() {
+            let Some(child) = self.children.get(&view.id) else {
+                continue;
+            };
+            let mut status = child.entry.status();
+            status.state = match view.phase {
+                // It has ended, but something of it is still there.
+                Phase::Starting | Phase::Running if child.control.is_none() => ActorState::Stopped,
+                Phase::Pending if self.core.awaits_round(view.id) => ActorState::Backoff,
+                Phase::Pending | Phase::Starting => ActorState::Starting,
+                Phase::Running => ActorState::Running,
+                Phase::Backoff { .. } => ActorState::Backoff,
+                Phase::Stopping { .. } | Phase::Down => ActorState::Stopped,
+                Phase::Exhausted => ActorState::Exhausted,
+            };
+            status.window.clone_from(&view.window);
+            status.intensity = intensity;
+            status.up_since = view.up_since;
+            status.last_failure.clone_from(&view.last_failure);
+            status.control.clone_from(&child.control);
+        }
+        let entries = self.children.values().map(|child| Arc::clone(&child.entry));
+        self.birth.entry.set_children(entries.collect());
+    }
+
+    fn arm(&mut self, myself: &ActorRef<Msg>) {
+        let Some(at) = self.core.poll_timeout() else {
+            self.timer = None;
+            return;
+        };
+        let myself = myself.clone();
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep_until(Instant::from_std(at)).await;
+            // A supervisor that has ended has no timers.
+            let _ = myself.send_message(Msg::Timer);
+        });
+        self.timer = Some(AbortOnDrop(timer.abort_handle()));
+    }
+}
+
+/// How an instance ended, if the event says that one did. What was left of its state is
+/// dropped here, before it is replaced.
+pub(crate) fn exit_of(event: SupervisionEvent) -> Option<(ActorCell, Exit)> {
+    match event {
+        SupervisionEvent::ActorFailed(actor, error) => {
+            Some((actor, Exit::Failed(error.to_string())))
+        }
+        SupervisionEvent::ActorTerminated(actor, state, reason) => {
+            let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(state)));
+            let exit = match reason.as_deref() {
+                _ if dropped.is_err() => Exit::Failed("panicked while dropped".to_owned()),
+                // ractor's words for a kill, and for a task that the runtime cancelled.
+                Some(reason @ ("killed" | "actor_task_cancelled")) => {
+                    Exit::Failed(reason.to_owned())
+                }
+                Some(_) | None => Exit::Finished,
+            };
+            Some((actor, exit))
+        }
+        SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => None,
+    }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}

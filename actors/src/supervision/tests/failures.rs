@@ -1,0 +1,339 @@
+//! What happens when an actor fails.
+
+use super::*;
+
+/// The ways an instance ends by itself or by force.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    Error,
+    Panic,
+    TaskPanic,
+    Kill,
+    InjectedPanic,
+    Finish,
+}
+
+const BLOWS: [Blow; 6] = [
+    Blow::Error,
+    Blow::Panic,
+    Blow::TaskPanic,
+    Blow::Kill,
+    Blow::InjectedPanic,
+    Blow::Finish,
+];
+
+impl Blow {
+    fn strike(self, tree: &Tree, handle: &Handle<Msg>, path: &str) {
+        match self {
+            Self::Error => handle.cast(Msg::Fail).unwrap(),
+            Self::Panic => handle.cast(Msg::Panic).unwrap(),
+            Self::TaskPanic => handle.cast(Msg::PanicInTask).unwrap(),
+            Self::Kill => tree.kill(path, KillMode::Kill).unwrap(),
+            Self::InjectedPanic => tree.kill(path, KillMode::Panic).unwrap(),
+            Self::Finish => handle.cast(Msg::Finish).unwrap(),
+        }
+    }
+
+    fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Error => Some("boom"),
+            Self::Panic => Some("panicked: kaboom"),
+            Self::TaskPanic => Some("panicked: in a task"),
+            Self::Kill => Some("killed"),
+            Self::InjectedPanic => Some("panicked: injected fault"),
+            Self::Finish => None,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_kind_of_end_is_answered_by_strategy_and_restart_type() {
+    for strategy in [
+        Strategy::OneForOne,
+        Strategy::RestForOne,
+        Strategy::OneForAll,
+    ] {
+        for restart in [Restart::Permanent, Restart::Transient, Restart::Temporary] {
+            for blow in BLOWS {
+                check_end(strategy, restart, blow).await;
+            }
+        }
+    }
+}
+
+async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
+    let case = format!("{strategy:?} {restart:?} {blow:?}");
+    let mut lab = Lab::new();
+    let (a, _) = lab.probe("a");
+    let (b, handle) = lab.probe("b");
+    let (c, _) = lab.probe("c");
+    let spec = SupervisorSpec::new(strategy)
+        .child(a)
+        .child(b.restart(restart))
+        .child(c);
+    let tree = start(spec).await;
+    lab.heard().await;
+
+    blow.strike(&tree, &handle, "node/b");
+    lab.hears_exactly(&["b gone"]).await;
+    advance(Duration::from_secs(5)).await;
+    let heard = lab.heard().await;
+
+    let restarts = match restart {
+        Restart::Permanent => true,
+        Restart::Transient => blow.reason().is_some(),
+        Restart::Temporary => false,
+    };
+    let expected: &[&str] = match strategy {
+        _ if !restarts => &[],
+        Strategy::OneForOne => &["b starting", "b up"],
+        Strategy::RestForOne => &[
+            "c stopping",
+            "c gone",
+            "b starting",
+            "b up",
+            "c starting",
+            "c up",
+        ],
+        Strategy::OneForAll => &[
+            "c stopping",
+            "c gone",
+            "a stopping",
+            "a gone",
+            "a starting",
+            "a up",
+            "b starting",
+            "b up",
+            "c starting",
+            "c up",
+        ],
+    };
+    assert_eq!(heard, expected, "{case}");
+    assert_eq!(handle.is_running(), restarts, "{case}");
+    let b = info(&tree, "node/b");
+    let expected = if restarts {
+        ActorState::Running
+    } else {
+        ActorState::Stopped
+    };
+    assert_eq!(b.state, expected, "{case}");
+    assert_eq!(b.restarts_in_window, usize::from(restarts), "{case}");
+    let reason = match blow.reason() {
+        None if restarts => Some("finished, but is permanent"),
+        reason => reason,
+    };
+    assert_eq!(b.last_failure.as_deref(), reason, "{case}");
+    for sibling in ["node/a", "node/c"] {
+        assert_eq!(state(&tree, sibling), ActorState::Running, "{case}");
+    }
+    tree.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_failures_are_restarted_and_the_fourth_ends_the_tree() {
+    let mut lab = Lab::new();
+    let (a, handle) = lab.probe("a");
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
+    for restarts in 1..=3 {
+        handle.cast(Msg::Fail).unwrap();
+        lab.hears("a gone").await;
+        lab.hears("a up").await;
+        handle.running().await;
+        assert_eq!(info(&tree, "node/a").restarts_in_window, restarts);
+    }
+    handle.cast(Msg::Fail).unwrap();
+    let reason = "a used up its restarts: boom".to_owned();
+    assert_eq!(
+        timeout(PATIENCE, tree.join()).await.unwrap(),
+        Err(GaveUp { reason })
+    );
+    assert_eq!(state(&tree, "node"), ActorState::Stopped);
+    assert_eq!(state(&tree, "node/a"), ActorState::Exhausted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_older_than_the_window_are_forgotten() {
+    let mut lab = Lab::new();
+    let (a, handle) = lab.probe("a");
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
+    for _ in 0..12 {
+        handle.running().await;
+        handle.cast(Msg::Fail).unwrap();
+        lab.hears("a gone").await;
+        lab.hears("a up").await;
+        advance(Duration::from_secs(25)).await;
+    }
+    advance(Duration::from_secs(60)).await;
+    assert_eq!(info(&tree, "node/a").restarts_in_window, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sibling_does_not_pay_for_the_failures_of_another() {
+    let mut lab = Lab::new();
+    let ((a, bad), (b, good)) = (lab.probe("a"), lab.probe("b"));
+    let (reports, mut reported) = mpsc::unbounded_channel();
+    let a = a.on_exhausted(OnExhausted::notify(move |report| {
+        let _ = reports.send(report.clone());
+    }));
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a).child(b)).await;
+    for _ in 0..4 {
+        bad.running().await;
+        bad.cast(Msg::Panic).unwrap();
+        lab.hears("a gone").await;
+    }
+    let report = timeout(PATIENCE, reported.recv()).await.unwrap().unwrap();
+    assert_eq!((report.key.as_str(), report.kind), ("a", "Probe"));
+    assert_eq!(
+        (report.path.as_str(), &*report.last_failure),
+        ("node/a", "panicked: kaboom")
+    );
+    rest().await;
+    assert_eq!(state(&tree, "node/a"), ActorState::Exhausted);
+    assert_eq!(bad.cast(Msg::Fail), Err(Unavailable));
+
+    for _ in 0..3 {
+        good.running().await;
+        good.cast(Msg::Fail).unwrap();
+        lab.hears("b gone").await;
+    }
+    good.running().await;
+
+    tree.root().revive_child("a").await.unwrap();
+    bad.running().await;
+    let a = info(&tree, "node/a");
+    assert_eq!((a.state, a.restarts_in_window), (ActorState::Running, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panicking_callback_harms_nobody() {
+    let mut lab = Lab::new();
+    let ((a, bad), (b, good)) = (lab.probe("a"), lab.probe("b"));
+    let a = a.on_exhausted(OnExhausted::notify(|_| panic!("in a callback")));
+    let spec = SupervisorSpec::new(Strategy::OneForOne).intensity(0, PATIENCE);
+    let tree = start(spec.child(a).child(b)).await;
+    bad.cast(Msg::Fail).unwrap();
+    lab.hears("a gone").await;
+    rest().await;
+    assert_eq!(state(&tree, "node/a"), ActorState::Exhausted);
+    assert!(good.is_running());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_start_counts_like_any_failure() {
+    let mut lab = Lab::new();
+    let args = lab.args("a");
+    args.bad_starts.store(2, Ordering::SeqCst);
+    let (a, handle) = ChildSpec::worker::<Probe>("a", args);
+    let began = Instant::now();
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
+    assert!(handle.is_running());
+    assert_eq!(began.elapsed().as_millis(), 60, "10 ms, then 50 ms");
+    let a = info(&tree, "node/a");
+    assert_eq!(
+        (a.restarts_in_window, a.last_failure.as_deref()),
+        (2, Some("a bad start"))
+    );
+    lab.hears_exactly(&["a starting", "a starting", "a starting", "a up"])
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subtree_that_gives_up_is_restarted_whole_by_its_parent() {
+    let mut lab = Lab::new();
+    let ((a, _), (b, handle)) = (lab.probe("a"), lab.probe("b"));
+    let inner = SupervisorSpec::new(Strategy::OneForOne)
+        .intensity(0, PATIENCE)
+        .child(a)
+        .child(b);
+    let (inner, _) = ChildSpec::supervisor("inner", inner);
+    let (outside, _) = lab.probe("outside");
+    let spec = SupervisorSpec::new(Strategy::OneForOne)
+        .child(inner)
+        .child(outside);
+    let tree = start(spec).await;
+    lab.heard().await;
+
+    handle.cast(Msg::Fail).unwrap();
+    lab.hears_exactly(&["b gone", "a stopping", "a gone"]).await;
+    lab.hears_exactly(&["a starting", "a up", "b starting", "b up"])
+        .await;
+    rest().await;
+    let inner = info(&tree, "node/inner");
+    assert_eq!(
+        (inner.state, inner.restarts_in_window),
+        (ActorState::Running, 1)
+    );
+    let reason = "b used up its restarts: boom";
+    assert_eq!(inner.last_failure.as_deref(), Some(reason));
+    assert_eq!(info(&tree, "node/inner/b").restarts_in_window, 0);
+    assert_eq!(state(&tree, "node/outside"), ActorState::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_is_killed_or_panics_comes_back_with_its_subtree() {
+    for mode in [KillMode::Kill, KillMode::Panic] {
+        let mut lab = Lab::new();
+        let ((a, first), (b, second)) = (lab.probe("a"), lab.probe("b"));
+        let inner = SupervisorSpec::new(Strategy::OneForOne).child(a).child(b);
+        let (inner, supervisor) = ChildSpec::supervisor("inner", inner);
+        let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(inner)).await;
+        supervisor
+            .start_child(lab.probe("dynamic").0)
+            .await
+            .unwrap();
+        lab.hears("dynamic up").await;
+
+        tree.kill("node/inner", mode).unwrap();
+        let mut gone = [(); 3].map(|()| String::new());
+        for event in &mut gone {
+            *event = timeout(PATIENCE, lab.events.recv()).await.unwrap().unwrap();
+        }
+        gone.sort();
+        assert_eq!(gone, ["a gone", "b gone", "dynamic gone"]);
+        lab.hears_exactly(&["a starting", "a up", "b starting", "b up"])
+            .await;
+        first.running().await;
+        second.running().await;
+        supervisor.running().await;
+        let paths: Vec<_> = tree.describe().into_iter().map(|info| info.path).collect();
+        assert_eq!(
+            paths,
+            ["node", "node/inner", "node/inner/a", "node/inner/b"]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_root_that_is_killed_ends_the_tree() {
+    let mut lab = Lab::new();
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0)).await;
+    tree.kill("node", KillMode::Kill).unwrap();
+    let reason = "killed".to_owned();
+    assert_eq!(
+        timeout(PATIENCE, tree.join()).await.unwrap(),
+        Err(GaveUp { reason })
+    );
+    assert_eq!(state(&tree, "node/a"), ActorState::Stopped);
+    let ended = KillError::NotRunning("node/a".to_owned());
+    assert_eq!(tree.kill("node/a", KillMode::Kill), Err(ended));
+    lab.hears("a gone").await;
+    assert_eq!(
+        tree.root().stop_child("a").await,
+        Err(ChildError::Unavailable)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_actors_that_run_can_be_killed() {
+    let lab = Lab::new();
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0)).await;
+    for path in ["node/b", "nod", "node/a/b", ""] {
+        let unknown = KillError::Unknown(path.to_owned());
+        assert_eq!(tree.kill(path, KillMode::Kill), Err(unknown));
+    }
+    tree.stop().await;
+    for mode in [KillMode::Kill, KillMode::Panic] {
+        let ended = KillError::NotRunning("node".to_owned());
+        assert_eq!(tree.kill("node", mode), Err(ended));
+    }
+}

@@ -1,0 +1,294 @@
+//! Handles, tasks, starts and stops.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_survives_a_restart_and_is_unavailable_during_it() {
+    let mut lab = Lab::new();
+    let (a, handle) = lab.probe("a");
+    assert_eq!(
+        handle.cast(Msg::Fail),
+        Err(Unavailable),
+        "before the first start"
+    );
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
+    let second = Duration::from_secs(1);
+    assert_eq!(
+        handle.call(second, |reply| Msg::Echo("hi", reply)).await,
+        Ok("hi")
+    );
+
+    handle.cast(Msg::Fail).unwrap();
+    lab.hears("a gone").await;
+    rest().await;
+    assert_eq!(state(&tree, "node/a"), ActorState::Backoff);
+    assert!(!handle.is_running());
+    let answer = handle.call(second, |reply| Msg::Echo("hi", reply)).await;
+    assert_eq!(answer, Err(CallError::Unavailable));
+
+    handle.running().await;
+    assert_eq!(
+        handle.call(second, |reply| Msg::Echo("again", reply)).await,
+        Ok("again")
+    );
+    tree.stop().await;
+    assert_eq!(handle.cast(Msg::Fail), Err(Unavailable), "after the end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_says_why_it_brought_nothing() {
+    let lab = Lab::new();
+    let (a, handle) = lab.probe("a");
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
+    let second = Duration::from_secs(1);
+    assert_eq!(
+        handle.call(second, Msg::Ignore).await,
+        Err(CallError::NoReply)
+    );
+
+    handle.cast(Msg::Block).unwrap();
+    let began = Instant::now();
+    let answer = handle.call(second, |reply| Msg::Echo("hi", reply)).await;
+    assert_eq!(answer, Err(CallError::Timeout));
+    assert_eq!(began.elapsed(), second);
+
+    let call = handle.call(PATIENCE, |reply| Msg::Echo("hi", reply));
+    let (answer, _) = tokio::join!(call, async {
+        rest().await;
+        tree.kill("node/a", KillMode::Kill)
+    });
+    assert_eq!(
+        answer,
+        Err(CallError::NoReply),
+        "it ended with the request in its mailbox"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_left_does_no_harm() {
+    let lab = Lab::new();
+    let (a, handle) = lab.probe("a");
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
+    let (reply, answer) = Reply::channel();
+    drop(answer);
+    assert!(reply.is_abandoned());
+    handle.cast(Msg::Echo("hi", reply)).unwrap();
+    rest().await;
+    let a = info(&tree, "node/a");
+    assert_eq!((a.state, a.restarts_in_window), (ActorState::Running, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_takes_the_place_of_a_worker() {
+    let (handle, mut inbox) = Handle::probe();
+    handle.cast(7).unwrap();
+    assert_eq!(inbox.recv().await, Some(7));
+    drop(inbox);
+    assert_eq!(handle.cast(8), Err(Unavailable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_end_with_their_instance_whatever_ends_it() {
+    for end in ["error", "panic", "kill", "finish", "stop"] {
+        let mut lab = Lab::new();
+        let (a, handle) = lab.probe("a");
+        let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
+        handle
+            .cast(Msg::Later(Duration::from_secs(1), "early"))
+            .unwrap();
+        lab.hears("a early").await;
+
+        handle
+            .cast(Msg::Later(Duration::from_secs(30), "late"))
+            .unwrap();
+        rest().await;
+        match end {
+            "error" => handle.cast(Msg::Fail).unwrap(),
+            "panic" => handle.cast(Msg::Panic).unwrap(),
+            "kill" => tree.kill("node/a", KillMode::Kill).unwrap(),
+            "finish" => handle.cast(Msg::Finish).unwrap(),
+            _ => tree.root().stop_child("a").await.unwrap(),
+        }
+        lab.hears("a gone").await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!lab.heard().await.contains(&"a late".to_owned()), "{end}");
+        tree.stop().await;
+    }
+}
+
+/// A worker with a task that takes as long to go as the test wants.
+struct Owner;
+
+impl Worker for Owner {
+    type Msg = ();
+    type Args = Stuck;
+    const KIND: &'static str = "Owner";
+
+    async fn start(ctx: &Context<Self>, stuck: Stuck) -> Result<Self, Failure> {
+        let held = stuck.take()?;
+        ctx.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        Ok(Self)
+    }
+
+    async fn handle(&mut self, _ctx: &Context<Self>, (): ()) -> Result<(), Failure> {
+        Err("boom".into())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_instance_starts_only_when_the_tasks_of_the_last_are_gone() {
+    for victim in ["node/inner/owner", "node/inner"] {
+        let (release, released) = std::sync::mpsc::channel();
+        let stuck = Stuck {
+            held: Arc::default(),
+            release: Arc::new(Mutex::new(released)),
+        };
+        let (owner, handle) = ChildSpec::worker::<Owner>("owner", stuck.clone());
+        let backoff = Backoff {
+            first: Duration::ZERO,
+            ..Backoff::default()
+        };
+        let spec = || SupervisorSpec::new(Strategy::OneForOne).backoff(backoff);
+        let (inner, _) = ChildSpec::supervisor("inner", spec().child(owner));
+        let tree = start(spec().child(inner)).await;
+
+        tree.kill(victim, KillMode::Kill).unwrap();
+        until(|| state(&tree, victim) == ActorState::Stopped).await;
+        until(|| !handle.is_running()).await;
+        assert_eq!(stuck.held.load(Ordering::SeqCst), 1);
+        assert_eq!(info(&tree, victim).restarts_in_window, 0);
+
+        release.send(()).unwrap();
+        until(|| info(&tree, victim).restarts_in_window == 1).await;
+        timeout(PATIENCE, handle.running()).await.unwrap();
+        assert_eq!(stuck.held.load(Ordering::SeqCst), 1);
+
+        drop(release);
+        tree.stop().await;
+        assert_eq!(
+            stuck.held.load(Ordering::SeqCst),
+            0,
+            "a stop waits for them too"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_starts_in_order_and_stops_in_reverse() {
+    let mut lab = Lab::new();
+    let slow = Args {
+        start: Duration::from_secs(3),
+        ..lab.args("a")
+    };
+    let (a, _) = ChildSpec::worker::<Probe>("a", slow);
+    let inner = SupervisorSpec::new(Strategy::OneForOne)
+        .child(a)
+        .child(lab.probe("b").0);
+    let (inner, supervisor) = ChildSpec::supervisor("inner", inner);
+    let spec = SupervisorSpec::new(Strategy::RestForOne)
+        .child(inner)
+        .child(lab.probe("c").0);
+    let tree = Tree::start("node", spec).await.unwrap();
+    lab.hears("a starting").await;
+    rest().await;
+    for path in [
+        "node",
+        "node/inner",
+        "node/inner/a",
+        "node/inner/b",
+        "node/c",
+    ] {
+        assert_eq!(state(&tree, path), ActorState::Starting, "{path}");
+    }
+    lab.hears_exactly(&["a up", "b starting", "b up", "c starting", "c up"])
+        .await;
+    supervisor.running().await;
+    tree.root().running().await;
+
+    tree.stop().await;
+    let stops = [
+        "c stopping",
+        "c gone",
+        "b stopping",
+        "b gone",
+        "a stopping",
+        "a gone",
+    ];
+    lab.hears_exactly(&stops).await;
+    assert_eq!(tree.join().await, Ok(()));
+    assert_eq!(state(&tree, "node"), ActorState::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_takes_too_long_becomes_a_kill() {
+    let mut lab = Lab::new();
+    let slow = Args {
+        stop: Duration::from_secs(60),
+        ..lab.args("a")
+    };
+    let (a, _) = ChildSpec::worker::<Probe>("a", slow);
+    let (b, busy) = lab.probe("b");
+    let a = a.stop_timeout(Duration::from_secs(2));
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a).child(b)).await;
+    busy.cast(Msg::Block).unwrap();
+    let began = Instant::now();
+    tree.stop().await;
+    assert_eq!(
+        began.elapsed().as_secs(),
+        7,
+        "5 s for the busy one, 2 s for the slow one"
+    );
+    lab.hears("b gone").await;
+    lab.hears_exactly(&["a stopping", "a gone"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_can_be_stopped_at_any_point_of_its_life() {
+    let mut lab = Lab::new();
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne)).await;
+    let root = tree.root();
+
+    // In the middle of its start, which would take for ever.
+    let slow = Args {
+        start: PATIENCE * 10,
+        ..lab.args("a")
+    };
+    root.start_child(ChildSpec::worker::<Probe>("a", slow).0)
+        .await
+        .unwrap();
+    lab.hears("a starting").await;
+    let began = Instant::now();
+    root.stop_child("a").await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO);
+
+    // Running.
+    root.start_child(lab.probe("a").0).await.unwrap();
+    lab.hears("a up").await;
+    root.stop_child("a").await.unwrap();
+    lab.hears_exactly(&["a stopping", "a gone"]).await;
+
+    // Waiting for its restart.
+    let (a, handle) = lab.probe("a");
+    root.start_child(a).await.unwrap();
+    handle.running().await;
+    handle.cast(Msg::Fail).unwrap();
+    lab.hears("a gone").await;
+    rest().await;
+    assert_eq!(state(&tree, "node/a"), ActorState::Backoff);
+    root.stop_child("a").await.unwrap();
+
+    assert_eq!(
+        root.stop_child("a").await,
+        Err(ChildError::Unknown("a".to_owned()))
+    );
+    assert_eq!(tree.describe().len(), 1);
+    tokio::time::sleep(PATIENCE).await;
+    assert_eq!(
+        lab.heard().await,
+        <[&str; 0]>::default(),
+        "nothing came back"
+    );
+}

@@ -1,0 +1,207 @@
+//! A whole tree, from outside.
+
+use std::{fmt, sync::Arc};
+
+use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    core::Exit,
+    report::{ActorInfo, ActorState, Control, Entry},
+    spec::{Birth, Nursery as _, SupervisorSpec},
+    supervisor::{self, SupervisorHandle, exit_of},
+};
+
+/// How an actor is made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillMode {
+    /// Ends it at its next await point, and everything below it.
+    Kill,
+    /// Has it panic when it comes to the end of its mailbox.
+    Panic,
+}
+
+/// Why an actor was not made to fail.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KillError {
+    /// No actor has the path.
+    #[error("there is no actor {0}")]
+    Unknown(String),
+    /// The actor has no running instance.
+    #[error("{0} is not running")]
+    NotRunning(String),
+}
+
+/// A tree was not started.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to start the root supervisor")]
+pub struct StartTreeError(#[source] SpawnErr);
+
+/// The root gave up: nothing of the tree is running any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the tree gave up: {reason}")]
+pub struct GaveUp {
+    /// Why the root supervisor failed.
+    pub reason: String,
+}
+
+/// A running tree; clones are the same tree, and dropping them leaves it running.
+#[derive(Clone)]
+pub struct Tree {
+    handle: SupervisorHandle,
+    entry: Arc<Entry>,
+    control: Arc<dyn Control>,
+    outcome: watch::Receiver<Option<Result<(), GaveUp>>>,
+}
+
+impl fmt::Debug for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tree")
+            .field("root", &self.entry.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tree {
+    /// Starts a tree whose root has the path `root_key`; returns before its children are up.
+    ///
+    /// # Errors
+    /// When the runtime is shutting down. Children that fail to start are restarted, and
+    /// show in [`Tree::join`] if they keep failing.
+    pub async fn start(
+        root_key: impl Into<String>,
+        spec: SupervisorSpec,
+    ) -> Result<Self, StartTreeError> {
+        let handle = spec.handle();
+        let entry = Entry::new(root_key.into().into(), supervisor::KIND);
+        let (outcome, ended) = watch::channel(None);
+        let keeper = Keeper {
+            entry: Arc::clone(&entry),
+            outcome,
+        };
+        let (keeper, _) = Actor::spawn(None, keeper, ())
+            .await
+            .map_err(StartTreeError)?;
+        let root = Arc::clone(&entry);
+        let birth = Birth {
+            path: Arc::clone(&entry.path),
+            entry: Arc::clone(&entry),
+            supervisor: keeper.get_cell(),
+            handle: handle.clone(),
+            parent: None,
+            report_up: Box::new(move |_| {
+                let mut status = root.status();
+                status.state = ActorState::Running;
+                status.up_since = Some(Instant::now().into_std());
+            }),
+        };
+        let born = supervisor::Nursery::new(spec)
+            .spawn(birth)
+            .await
+            .map_err(StartTreeError)?;
+        entry.status().control = Some(Arc::clone(&born.control));
+        Ok(Self {
+            handle,
+            entry,
+            control: born.control,
+            outcome: ended,
+        })
+    }
+
+    /// The handle of the root supervisor.
+    #[must_use]
+    pub fn root(&self) -> SupervisorHandle {
+        self.handle.clone()
+    }
+
+    /// All actors of the tree, parents first, siblings in start order.
+    #[must_use]
+    pub fn describe(&self) -> Vec<ActorInfo> {
+        self.entry.describe()
+    }
+
+    /// Makes the actor at `path` fail, to show or test what its supervisor does about it.
+    ///
+    /// # Errors
+    /// [`KillError`] when there is nothing to fail at that path.
+    pub fn kill(&self, path: &str, mode: KillMode) -> Result<(), KillError> {
+        let entry = self
+            .entry
+            .find(path)
+            .ok_or_else(|| KillError::Unknown(path.to_owned()))?;
+        let control = entry.status().control.clone();
+        let control = control.ok_or_else(|| KillError::NotRunning(path.to_owned()))?;
+        match mode {
+            KillMode::Kill => control.kill(),
+            KillMode::Panic if !control.panic() => {
+                return Err(KillError::NotRunning(path.to_owned()));
+            }
+            KillMode::Panic => {}
+        }
+        Ok(())
+    }
+
+    /// Stops all actors in reverse start order, and waits for it.
+    pub async fn stop(&self) {
+        self.control.stop();
+        // How it ended is for those who join.
+        let _ = self.join().await;
+    }
+
+    /// Waits until the tree has ended.
+    ///
+    /// # Errors
+    /// [`GaveUp`] unless it ended by [`Tree::stop`].
+    pub async fn join(&self) -> Result<(), GaveUp> {
+        let mut outcome = self.outcome.clone();
+        match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().unwrap_or(Ok(())),
+            Err(_) => Err(GaveUp {
+                reason: "the runtime shut down".to_owned(),
+            }),
+        }
+    }
+}
+
+/// The ractor actor that the root supervisor answers to.
+struct Keeper {
+    entry: Arc<Entry>,
+    outcome: watch::Sender<Option<Result<(), GaveUp>>>,
+}
+
+impl Actor for Keeper {
+    type Msg = ();
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, _myself: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<()>,
+        event: SupervisionEvent,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        let Some((_, exit)) = exit_of(event) else {
+            return Ok(());
+        };
+        let mut status = self.entry.status();
+        status.state = ActorState::Stopped;
+        status.up_since = None;
+        status.control = None;
+        let outcome = match exit {
+            Exit::Finished => Ok(()),
+            Exit::Failed(reason) => {
+                status.last_failure = Some(reason.clone());
+                Err(GaveUp { reason })
+            }
+        };
+        drop(status);
+        self.entry.clear_below();
+        self.outcome.send_replace(Some(outcome));
+        myself.stop(None);
+        Ok(())
+    }
+}

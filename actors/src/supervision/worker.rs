@@ -1,0 +1,377 @@
+//! Workers: what they are, and the ractor actor each one runs in.
+
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use futures::{FutureExt, future::BoxFuture};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
+use tokio::sync::watch;
+
+use super::{
+    context::Context,
+    gate::Gate,
+    handle::{Handle, Route, Unavailable},
+    report::Control,
+    spec::{self, Birth, Born},
+};
+
+/// The reason of an end that the actor chose itself.
+pub(crate) const FINISHED: &str = "finished";
+
+/// An actor with one mailbox, which owns one thing.
+///
+/// The value is the state of a single instance. It is dropped when the instance ends for
+/// whatever reason, and a restart makes a new one with [`Worker::start`].
+pub trait Worker: Sized + Send + 'static {
+    /// What it is told; requests carry a [`super::Reply`].
+    type Msg: Send + 'static;
+    /// Everything a start needs, and a restart again.
+    type Args: Clone + Send + Sync + 'static;
+    /// What kind of actor it is, such as `ReplicaActor`.
+    const KIND: &'static str;
+
+    /// Looks at the world and comes up. Its messages wait until then, and its handle is
+    /// unavailable.
+    ///
+    /// # Errors
+    /// An error or a panic counts as a failure of the instance, as in [`Worker::handle`].
+    fn start(
+        ctx: &Context<Self>,
+        args: Self::Args,
+    ) -> impl Future<Output = Result<Self, Failure>> + Send;
+
+    /// Handles one message. A kill drops the future at its next await point.
+    ///
+    /// # Errors
+    /// An error or a panic ends the instance: only for a state no longer to be trusted. What
+    /// the caller did wrong goes into the reply.
+    fn handle(
+        &mut self,
+        ctx: &Context<Self>,
+        msg: Self::Msg,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Cleans up when the supervisor stops it in good order; messages still in the mailbox
+    /// are dropped. Not called after a failure, a kill or [`Context::finish`], so it must
+    /// never be the only cleanup.
+    fn stop(&mut self, _ctx: &Context<Self>) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+}
+
+/// Why an instance can no longer be trusted.
+///
+/// Made from any error and any string, so that `?` works in a worker.
+pub struct Failure(Box<dyn std::error::Error + Send + Sync>);
+
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
+    fn from(reason: E) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl Failure {
+    pub(crate) fn into_inner(self) -> Box<dyn std::error::Error + Send + Sync> {
+        // The chain of causes is flattened here: a supervisor keeps failures as text.
+        self.to_string().into()
+    }
+
+    pub(crate) fn panic(payload: &(dyn std::any::Any + Send)) -> Self {
+        let what = payload
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| payload.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
+        Self(format!("panicked: {what}").into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Failure({self})")
+    }
+}
+
+/// Runs `future`, with a panic as its failure.
+pub(crate) async fn guarded<T>(
+    future: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let outcome = AssertUnwindSafe(future).catch_unwind().await;
+    outcome.unwrap_or_else(|payload| Err(Failure::panic(&*payload)))
+}
+
+/// What arrives in a worker's mailbox.
+pub(crate) enum Envelope<M> {
+    Msg(M),
+    /// A task of the instance failed, and the instance with it.
+    Crash(Failure),
+    /// Fault injection.
+    Panic,
+}
+
+/// The mailbox of one instance.
+pub(crate) struct Mailbox<M> {
+    actor: ActorRef<Envelope<M>>,
+    depth: Arc<AtomicUsize>,
+}
+
+impl<M> Clone for Mailbox<M> {
+    fn clone(&self) -> Self {
+        Self {
+            actor: self.actor.clone(),
+            depth: Arc::clone(&self.depth),
+        }
+    }
+}
+
+impl<M: Send + 'static> Mailbox<M> {
+    pub(crate) fn put(&self, envelope: Envelope<M>) -> Result<(), Unavailable> {
+        self.depth.fetch_add(1, Ordering::Relaxed);
+        self.actor.send_message(envelope).map_err(|_| {
+            self.depth.fetch_sub(1, Ordering::Relaxed);
+            Unavailable
+        })
+    }
+
+    pub(crate) fn close(&self, reason: &str) {
+        self.actor.stop(Some(reason.to_owned()));
+    }
+}
+
+/// What all instances of one child share.
+pub(crate) struct Place<M> {
+    gate: Gate,
+    route: watch::Sender<Option<Route<M>>>,
+}
+
+pub(crate) struct Nursery<W: Worker> {
+    place: Arc<Place<W::Msg>>,
+    args: W::Args,
+}
+
+impl<W: Worker> Nursery<W> {
+    pub(crate) fn new(args: W::Args) -> Self {
+        let place = Place {
+            gate: Gate::new(),
+            route: watch::Sender::new(None),
+        };
+        Self {
+            place: Arc::new(place),
+            args,
+        }
+    }
+
+    pub(crate) fn handle(&self) -> Handle<W::Msg> {
+        Handle::new(self.place.route.subscribe())
+    }
+}
+
+impl<W: Worker> spec::Nursery for Nursery<W> {
+    fn spawn(&self, birth: Birth) -> BoxFuture<'static, Result<Born, SpawnErr>> {
+        let (depth, up) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let supervisor = birth.supervisor.clone();
+        let cradle = Cradle::<W> {
+            birth,
+            place: Arc::clone(&self.place),
+            args: self.args.clone(),
+            depth: Arc::clone(&depth),
+            up: Arc::clone(&up),
+        };
+        Box::pin(async move {
+            let shell = Shell::<W>(PhantomData);
+            let (actor, _) = Actor::spawn_linked(None, shell, cradle, supervisor).await?;
+            let mailbox = Mailbox {
+                actor: actor.clone(),
+                depth,
+            };
+            Ok(Born {
+                actor: actor.get_cell(),
+                control: Arc::new(Controls { mailbox, up }),
+            })
+        })
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.place.gate
+    }
+}
+
+struct Controls<M> {
+    mailbox: Mailbox<M>,
+    up: Arc<AtomicBool>,
+}
+
+impl<M: Send + 'static> Control for Controls<M> {
+    fn stop(&self) {
+        if self.up.load(Ordering::Acquire) {
+            self.mailbox.close("stopped");
+        } else {
+            // It has nothing to clean up yet, and its start may take long.
+            self.kill();
+        }
+    }
+
+    fn kill(&self) {
+        self.mailbox.actor.kill();
+    }
+
+    fn panic(&self) -> bool {
+        self.mailbox.put(Envelope::Panic).is_ok()
+    }
+
+    fn mailbox_depth(&self) -> usize {
+        self.mailbox.depth.load(Ordering::Relaxed)
+    }
+}
+
+/// The ractor actor around a worker.
+struct Shell<W>(PhantomData<fn() -> W>);
+
+/// What a shell is spawned with.
+struct Cradle<W: Worker> {
+    birth: Birth,
+    place: Arc<Place<W::Msg>>,
+    args: W::Args,
+    depth: Arc<AtomicUsize>,
+    up: Arc<AtomicBool>,
+}
+
+/// A shell's state: the worker comes out of the cradle in `post_start`, which unlike
+/// `pre_start` runs when the actor can already be killed and is already supervised.
+enum Stage<W: Worker> {
+    Unborn(Option<Cradle<W>>),
+    Up(Body<W>),
+}
+
+/// Fields drop in this order: the worker, its route, its tasks, and with them its pass.
+struct Body<W: Worker> {
+    worker: W,
+    _published: Published<W::Msg>,
+    ctx: Context<W>,
+    depth: Arc<AtomicUsize>,
+}
+
+/// The route to an instance, open until dropped.
+struct Published<M>(Arc<Place<M>>);
+
+impl<M> Drop for Published<M> {
+    fn drop(&mut self) {
+        self.0.route.send_replace(None);
+    }
+}
+
+impl<W: Worker> Actor for Shell<W> {
+    type Msg = Envelope<W::Msg>;
+    type State = Stage<W>;
+    type Arguments = Cradle<W>;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        cradle: Cradle<W>,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        Ok(Stage::Unborn(Some(cradle)))
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        stage: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        if let Stage::Unborn(cradle) = stage
+            && let Some(cradle) = cradle.take()
+        {
+            *stage = Stage::Up(cradle.raise(myself).await.map_err(Failure::into_inner)?);
+        }
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        envelope: Self::Msg,
+        stage: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        let Stage::Up(body) = stage else {
+            return Ok(());
+        };
+        body.depth.fetch_sub(1, Ordering::Relaxed);
+        let Body { worker, ctx, .. } = body;
+        let outcome = match envelope {
+            Envelope::Msg(msg) => guarded(worker.handle(ctx, msg)).await,
+            Envelope::Crash(failure) => Err(failure),
+            Envelope::Panic => guarded(async { panic!("injected fault") }).await,
+        };
+        outcome.map_err(Failure::into_inner)
+    }
+
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        stage: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        let Stage::Up(Body { worker, ctx, .. }) = stage else {
+            return Ok(());
+        };
+        if ctx.is_finished() {
+            return Ok(());
+        }
+        let stop = async {
+            worker.stop(ctx).await;
+            Ok(())
+        };
+        guarded(stop).await.map_err(Failure::into_inner)
+    }
+}
+
+impl<W: Worker> Cradle<W> {
+    async fn raise(self, actor: ActorRef<Envelope<W::Msg>>) -> Result<Body<W>, Failure> {
+        let Self {
+            birth,
+            place,
+            args,
+            depth,
+            up,
+        } = self;
+        let pass = place.gate.enter(birth.parent).await?;
+        let id = actor.get_id();
+        let mailbox = Mailbox {
+            actor,
+            depth: Arc::clone(&depth),
+        };
+        let handle = Handle::new(place.route.subscribe());
+        let ctx = Context::new(birth.path, handle, mailbox.clone(), birth.handle, pass);
+        let worker = guarded(W::start(&ctx, args)).await?;
+        let route: Route<W::Msg> = Arc::new(move |msg| mailbox.put(Envelope::Msg(msg)));
+        let published = Published(Arc::clone(&place));
+        place.route.send_replace(Some(route));
+        up.store(true, Ordering::Release);
+        (birth.report_up)(id);
+        Ok(Body {
+            worker,
+            _published: published,
+            ctx,
+            depth,
+        })
+    }
+}

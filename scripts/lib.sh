@@ -1,0 +1,18 @@
+# Shared by the other scripts: where things are cached, how they say what they do.
+# Nothing is ever written into the checkout.
+
+JACO_CACHE_DIR="${JACO_CACHE_DIR:-$HOME/.cache/jaco}"
+export JACO_CACHE_DIR
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$JACO_CACHE_DIR/target}"
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# RocksDB is compiled once per machine and linked from here by every profile and checkout.
+rocksdb_version() {
+  awk '/^name = "librocksdb-sys"$/ { getline; gsub(/[^0-9A-Za-z.+-]|version/, ""); print; exit }' "$ROOT/Cargo.lock"
+}
+ROCKSDB_LIB_DIR="${ROCKSDB_LIB_DIR:-$JACO_CACHE_DIR/rocksdb-$(rocksdb_version)}"
+export ROCKSDB_LIB_DIR
+export ROCKSDB_STATIC=1
