@@ -25,9 +25,9 @@ pub mod storage;
 pub mod testing;
 pub mod watch;
 
+pub use crate::core::{RaftStatus, Role};
 pub use actor::{Limits, NoTransport, RaftArgs, RaftHandle, ReadError, SpawnError, Transport};
 pub use command::{batch, command, command_name};
-pub use crate::core::{RaftStatus, Role};
 pub use event::{Change, Delta, EntityType, Event};
 pub use propose::{Committed, Propose, ProposeError};
 pub use state::State;
