@@ -2,6 +2,7 @@
 
 pub mod clock;
 mod commit;
+pub mod ingress;
 pub mod network;
 pub mod runtime;
 pub mod scheduler;
