@@ -2,6 +2,8 @@
 
 pub mod clock;
 mod commit;
+pub mod ingress;
 pub mod network;
+pub mod runtime;
 pub mod scheduler;
 pub mod supervision;

@@ -1,1 +1,9 @@
-//! Network mechanisms of JACO.
+//! Network mechanisms of JACO, ignorant of actors and of the replicated state.
+//!
+//! - [`pki`]: keys, certificates, fingerprints and their files.
+//! - [`proxy`]: the HTTP data plane of the ingress.
+//! - [`tls`]: server and client configurations; there is no unverified mode.
+
+pub mod pki;
+pub mod proxy;
+pub mod tls;

@@ -1,0 +1,220 @@
+//! Keeps the proxy's table and listener as the state wants them.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use jaco_net::proxy::{Proxy, ProxyServer, Settings};
+use jaco_raftnode::{Propose, State};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    debounce::Debounce,
+    table::{Facts, route_table, same_input},
+};
+use crate::supervision::{Context, Failure, Reply, TaskHandle, Worker};
+
+/// Quiet time before a change is acted on.
+const QUIET: Duration = Duration::from_millis(200);
+/// Longest time a change can be put off.
+const LIMIT: Duration = Duration::from_secs(1);
+/// Time between attempts to bind.
+const BIND_RETRY: Duration = Duration::from_secs(30);
+/// Time for running requests when the node stops; shorter than a worker has to stop.
+const DRAIN: Duration = Duration::from_secs(4);
+
+/// What every start of a [`ProxyActor`] needs; clones share the data plane.
+#[derive(Clone)]
+pub struct ProxyArgs {
+    state: Arc<dyn Propose>,
+    facts: Facts,
+    http_port: u16,
+    proxy: Proxy,
+    /// Whether there ever was a route: listeners stay for the life of the node.
+    opened: Arc<AtomicBool>,
+}
+
+impl ProxyArgs {
+    /// A data plane for one node that listens on `http_port` of all addresses; port 0 lets the
+    /// system choose.
+    #[must_use]
+    pub fn new(state: Arc<dyn Propose>, facts: Facts, http_port: u16, settings: Settings) -> Self {
+        let (proxy, opened) = (Proxy::new(settings), Arc::new(AtomicBool::new(false)));
+        Self {
+            state,
+            facts,
+            http_port,
+            proxy,
+            opened,
+        }
+    }
+}
+
+impl fmt::Debug for ProxyArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyArgs")
+            .field("facts", &self.facts)
+            .field("http_port", &self.http_port)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a [`ProxyActor`] is told.
+#[derive(Debug)]
+pub enum Msg {
+    /// The state moved on; `false` if it never will again.
+    Changed(bool),
+    /// A change may be worth acting on.
+    Due,
+    /// It is time to bind again.
+    Bind,
+    /// The listener ended.
+    Closed,
+    /// Where does it listen?
+    Listening(Reply<Option<SocketAddr>>),
+}
+
+/// Owns the route table and the plain HTTP listener of one node.
+///
+/// The data plane lives in its arguments: when the actor dies its listener closes, while
+/// requests that are running go on, and the next instance binds again.
+pub struct ProxyActor {
+    args: ProxyArgs,
+    states: watch::Receiver<Arc<State>>,
+    /// The newest state looked at.
+    seen: Arc<State>,
+    debounce: Debounce,
+    timer: Option<TaskHandle>,
+    listening: Option<SocketAddr>,
+    /// Whether the last attempt to bind failed and another one is due.
+    retrying: bool,
+}
+
+impl Worker for ProxyActor {
+    type Msg = Msg;
+    type Args = ProxyArgs;
+    const KIND: &'static str = "ProxyActor";
+
+    async fn start(ctx: &Context<Self>, args: ProxyArgs) -> Result<Self, Failure> {
+        let mut states = args.state.subscribe();
+        let seen = states.borrow_and_update().clone();
+        let mut actor = Self {
+            args,
+            states,
+            seen,
+            debounce: Debounce::new(QUIET, LIMIT),
+            timer: None,
+            listening: None,
+            retrying: false,
+        };
+        actor.publish();
+        actor.open(ctx);
+        actor.follow(ctx);
+        Ok(actor)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        match msg {
+            Msg::Changed(false) => return Err("the state is gone".into()),
+            Msg::Changed(true) => {
+                let newest = self.states.borrow_and_update().clone();
+                let before = std::mem::replace(&mut self.seen, newest);
+                if !same_input(&before, &self.seen) {
+                    self.debounce.handle_change(Instant::now());
+                    self.arm(ctx);
+                }
+                self.follow(ctx);
+            }
+            Msg::Due => {
+                if self.debounce.handle_timeout(Instant::now()) {
+                    self.publish();
+                    self.open(ctx);
+                }
+                self.arm(ctx);
+            }
+            Msg::Bind => {
+                self.retrying = false;
+                self.open(ctx);
+            }
+            Msg::Closed => {
+                self.listening = None;
+                self.open(ctx);
+            }
+            Msg::Listening(reply) => reply.send(self.listening),
+        }
+        Ok(())
+    }
+
+    async fn stop(&mut self, _ctx: &Context<Self>) {
+        self.args.proxy.drain(DRAIN).await;
+    }
+}
+
+impl ProxyActor {
+    /// Asks for one message when the state moves on.
+    fn follow(&self, ctx: &Context<Self>) {
+        let mut states = self.states.clone();
+        ctx.spawn(async move { Msg::Changed(states.changed().await.is_ok()) });
+    }
+
+    /// Sets the timer to when the debounced changes are due.
+    fn arm(&mut self, ctx: &Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
+        if let Some(due) = self.debounce.poll_timeout() {
+            let delay = due.saturating_duration_since(Instant::now());
+            self.timer = Some(ctx.send_after(delay, Msg::Due));
+        }
+    }
+
+    /// Hands the proxy the table of the current state.
+    fn publish(&self) {
+        let table = route_table(&self.seen, &self.args.facts);
+        if !table.is_empty() {
+            self.args.opened.store(true, Ordering::Relaxed);
+        }
+        if self.args.proxy.swap(table) {
+            tracing::debug!(index = self.seen.applied_index, "route table swapped");
+        }
+    }
+
+    /// Listens, once there was a route.
+    fn open(&mut self, ctx: &Context<Self>) {
+        let wanted = self.args.opened.load(Ordering::Relaxed);
+        if !wanted || self.listening.is_some() || self.retrying {
+            return;
+        }
+        let port = self.args.http_port;
+        match self.bind() {
+            Ok((server, addr)) => {
+                tracing::info!(%addr, "ingress listens");
+                self.listening = Some(addr);
+                ctx.spawn(async move {
+                    server.serve().await;
+                    Msg::Closed
+                });
+            }
+            Err(why) => {
+                tracing::error!(port, %why, "failed to bind the ingress port");
+                self.retrying = true;
+                ctx.send_after(BIND_RETRY, Msg::Bind);
+            }
+        }
+    }
+
+    fn bind(&self) -> io::Result<(ProxyServer, SocketAddr)> {
+        let server = ProxyServer::bind_all(self.args.http_port, &self.args.proxy)?;
+        let addr = server.local_addr()?;
+        Ok((server, addr))
+    }
+}
+
+#[cfg(test)]
+mod tests;

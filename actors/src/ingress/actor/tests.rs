@@ -1,0 +1,260 @@
+//! The actor in a tree of its own, over a state that tests change.
+
+use std::{io::ErrorKind, net::Ipv6Addr};
+
+use jaco_proto::v1;
+use jaco_raftnode::propose::{ProposeError, ProposeFuture};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    time::sleep,
+};
+
+use super::{
+    super::table::tests::{add_replica, state_with_route},
+    *,
+};
+use crate::supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
+
+/// A replicated state without raft.
+struct Fake(watch::Sender<Arc<State>>);
+
+impl Fake {
+    fn new(state: State) -> Arc<Self> {
+        Arc::new(Self(watch::Sender::new(Arc::new(state))))
+    }
+
+    fn set(&self, state: &State) {
+        self.0.send_replace(Arc::new(state.clone()));
+    }
+}
+
+impl Propose for Fake {
+    fn propose(&self, _command: v1::Command) -> ProposeFuture {
+        Box::pin(async { Err(ProposeError::Unavailable) })
+    }
+
+    fn state(&self) -> Arc<State> {
+        self.0.borrow().clone()
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
+        self.0.subscribe()
+    }
+}
+
+struct World {
+    proxy: Proxy,
+    handle: Handle<Msg>,
+    tree: Tree,
+}
+
+const PATH: &str = "node/proxy";
+
+async fn start(state: Arc<Fake>, http_port: u16) -> World {
+    let facts = Facts {
+        hostname: "here".to_owned(),
+        https: false,
+    };
+    let args = ProxyArgs::new(state, facts, http_port, Settings::default());
+    let proxy = args.proxy.clone();
+    let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
+    let tree = Tree::start(
+        "node",
+        SupervisorSpec::new(Strategy::OneForOne).child(child),
+    );
+    let tree = tree.await.unwrap();
+    handle.running().await;
+    World {
+        proxy,
+        handle,
+        tree,
+    }
+}
+
+impl World {
+    async fn listening(&self) -> Option<SocketAddr> {
+        self.handle
+            .call(Duration::from_secs(1), Msg::Listening)
+            .await
+            .unwrap()
+    }
+
+    async fn restarted(&self, mode: KillMode) {
+        self.tree.kill(PATH, mode).unwrap();
+        while self.handle.is_running() {
+            tokio::task::yield_now().await;
+        }
+        self.handle.running().await;
+    }
+
+    /// Ids of the replicas that serve.
+    fn served(&self) -> Vec<String> {
+        self.proxy
+            .table()
+            .upstreams()
+            .map(|upstream| upstream.replica.to_string())
+            .collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_changes_becomes_one_table_when_it_is_over() {
+    let mut state = state_with_route();
+    let fake = Fake::new(state.clone());
+    let world = start(fake.clone(), 0).await;
+    for n in 0..3 {
+        add_replica(&mut state, &format!("web-{n}"), "here", "10.1.0.2");
+        fake.set(&state);
+        sleep(QUIET - Duration::from_millis(1)).await;
+        assert_eq!(world.served(), [""; 0]);
+    }
+    sleep(Duration::from_millis(2)).await;
+    assert_eq!(world.served(), ["web-0", "web-1", "web-2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_without_a_pause_are_seen_within_a_second() {
+    let mut state = state_with_route();
+    let fake = Fake::new(state.clone());
+    let world = start(fake.clone(), 0).await;
+    for n in 0..10 {
+        assert_eq!(world.served(), [""; 0]);
+        add_replica(&mut state, &format!("web-{n}"), "here", "10.1.0.2");
+        fake.set(&state);
+        sleep(LIMIT / 10).await;
+    }
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(world.served().len(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_elsewhere_do_not_put_a_table_off() {
+    let mut state = state_with_route();
+    let fake = Fake::new(state.clone());
+    let world = start(fake.clone(), 0).await;
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    for n in 0..4 {
+        state.applied_index = n;
+        fake.set(&state);
+        sleep(QUIET / 4).await;
+    }
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(world.served(), ["web-0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_port_opens_with_the_first_route_and_stays_open() {
+    let fake = Fake::new(State::default());
+    let world = start(fake.clone(), 0).await;
+    assert_eq!(world.listening().await, None);
+
+    fake.set(&state_with_route());
+    sleep(QUIET * 2).await;
+    let opened = world.listening().await;
+    assert!(opened.is_some());
+
+    fake.set(&State::default());
+    sleep(QUIET * 2).await;
+    assert!(world.proxy.table().is_empty());
+    assert_eq!(world.listening().await, opened);
+
+    world.restarted(KillMode::Kill).await;
+    assert!(world.listening().await.is_some(), "also after a restart");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_in_use_is_tried_again() {
+    let holder = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await.unwrap();
+    let port = holder.local_addr().unwrap().port();
+    let world = start(Fake::new(state_with_route()), port).await;
+    assert_eq!(world.listening().await, None);
+    drop(holder);
+    sleep(BIND_RETRY - Duration::from_millis(1)).await;
+    assert_eq!(world.listening().await, None);
+    sleep(Duration::from_millis(2)).await;
+    assert_eq!(world.listening().await.unwrap().port(), port);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_closes_the_port() {
+    let world = start(Fake::new(state_with_route()), 0).await;
+    let port = world.listening().await.unwrap().port();
+    world.tree.stop().await;
+    let refused = TcpStream::connect(("127.0.0.1", port)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
+
+async fn ask(port: u16) -> TcpStream {
+    let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n";
+    client.write_all(request).await.unwrap();
+    client
+}
+
+async fn answer(mut client: TcpStream) -> String {
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_request_that_runs_survives_the_actor_that_accepted_it() {
+    let replica = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "127.0.0.1");
+    let key = ("a.example".to_owned(), String::new());
+    let mut route = (**state.routes.get(&key).unwrap()).clone();
+    route.port = replica.local_addr().unwrap().port().into();
+    state.routes.insert(key, Arc::new(route));
+    let world = start(Fake::new(state), 0).await;
+
+    for mode in [KillMode::Kill, KillMode::Panic] {
+        let client = ask(world.listening().await.unwrap().port()).await;
+        let (mut asked, _) = replica.accept().await.unwrap();
+        world.restarted(mode).await;
+        let next = ask(world.listening().await.unwrap().port()).await;
+        let (mut asked_next, _) = replica.accept().await.unwrap();
+        for stream in [&mut asked, &mut asked_next] {
+            stream.read_u8().await.unwrap();
+            stream
+                .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+                .await
+                .unwrap();
+        }
+        drop((asked, asked_next));
+        assert_eq!(answer(client).await, "204");
+        assert_eq!(answer(next).await, "204");
+    }
+    world.tree.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_lets_a_running_request_finish() {
+    let replica = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "127.0.0.1");
+    let key = ("a.example".to_owned(), String::new());
+    let mut route = (**state.routes.get(&key).unwrap()).clone();
+    route.port = replica.local_addr().unwrap().port().into();
+    state.routes.insert(key, Arc::new(route));
+    let world = start(Fake::new(state), 0).await;
+    let port = world.listening().await.unwrap().port();
+    let client = ask(port).await;
+    let (mut asked, _) = replica.accept().await.unwrap();
+
+    let (stopped, stop) = oneshot::channel();
+    let tree = world.tree.clone();
+    tokio::spawn(async move {
+        tree.stop().await;
+        stopped.send(()).unwrap();
+    });
+    while TcpStream::connect(("127.0.0.1", port)).await.is_ok() {}
+    asked
+        .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(answer(client).await, "204");
+    stop.await.unwrap();
+}

@@ -1,0 +1,82 @@
+//! When a burst of changes is worth acting on.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Waits for quiet, but not for ever.
+#[derive(Debug)]
+pub(super) struct Debounce {
+    quiet: Duration,
+    limit: Duration,
+    /// First and last change that were not acted on yet.
+    waiting: Option<(Instant, Instant)>,
+}
+
+impl Debounce {
+    /// Acts `quiet` after the last change of a burst, at most `limit` after its first.
+    pub(super) fn new(quiet: Duration, limit: Duration) -> Self {
+        Self {
+            quiet,
+            limit,
+            waiting: None,
+        }
+    }
+
+    /// Something changed.
+    pub(super) fn handle_change(&mut self, now: Instant) {
+        let first = self.waiting.map_or(now, |(first, _)| first);
+        self.waiting = Some((first, now));
+    }
+
+    /// When to act; `None` if nothing changed.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.waiting
+            .map(|(first, last)| (first + self.limit).min(last + self.quiet))
+    }
+
+    /// Whether to act now; if so, the changes up to now are done with.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> bool {
+        let due = self.poll_timeout().is_some_and(|due| due <= now);
+        if due {
+            self.waiting = None;
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn acts_once_when_a_burst_is_over() {
+        let start = Instant::now();
+        let mut debounce = Debounce::new(ms(200), ms(1000));
+        assert!(!debounce.handle_timeout(start));
+        debounce.handle_change(start);
+        debounce.handle_change(start + ms(150));
+        assert!(!debounce.handle_timeout(start + ms(349)));
+        assert!(debounce.handle_timeout(start + ms(350)));
+        assert!(!debounce.handle_timeout(start + ms(900)));
+        assert_eq!(debounce.poll_timeout(), None);
+    }
+
+    #[test]
+    fn changes_without_a_pause_cannot_starve_it() {
+        let start = Instant::now();
+        let mut debounce = Debounce::new(ms(200), ms(1000));
+        let mut acted = Vec::new();
+        for at in (0..3000).step_by(100) {
+            debounce.handle_change(start + ms(at));
+            if debounce.handle_timeout(start + ms(at)) {
+                acted.push(at);
+            }
+        }
+        assert_eq!(acted, [1000, 2100]);
+    }
+}

@@ -1,0 +1,235 @@
+//! Eligibility, condition by condition.
+
+use std::sync::Arc;
+
+use prost_types::Timestamp;
+
+use super::*;
+
+/// A state with the route `a.example` to service `web` of deployment `shop`.
+pub(crate) fn state_with_route() -> State {
+    let mut state = State::default();
+    let service = v1::ServiceSpec {
+        name: "web".to_owned(),
+        networks: vec!["front".to_owned(), "default".to_owned()],
+        ..Default::default()
+    };
+    let deployment = v1::Deployment {
+        name: "shop".to_owned(),
+        services: vec![service],
+        ..Default::default()
+    };
+    state
+        .deployments
+        .insert("shop".to_owned(), Arc::new(deployment));
+    let route = v1::Route {
+        domain: "a.example".to_owned(),
+        deployment: "shop".to_owned(),
+        service: "web".to_owned(),
+        port: 8080,
+        ..Default::default()
+    };
+    state
+        .routes
+        .insert(("a.example".to_owned(), String::new()), Arc::new(route));
+    state
+}
+
+/// Adds a replica of `web` that runs on `host` at `ip` of network `front`.
+pub(crate) fn add_replica(state: &mut State, id: &str, host: &str, ip: &str) {
+    let desired = v1::ReplicaDesired {
+        id: id.to_owned(),
+        deployment: "shop".to_owned(),
+        service: "web".to_owned(),
+        host: host.to_owned(),
+        ..Default::default()
+    };
+    state
+        .replicas_desired
+        .insert(id.to_owned(), Arc::new(desired));
+    let observed = v1::ReplicaObserved {
+        id: id.to_owned(),
+        state: v1::ReplicaState::Running.into(),
+        host: host.to_owned(),
+        details: [("ip.jaco_shop_front".to_owned(), ip.to_owned())].into(),
+        ..Default::default()
+    };
+    state
+        .replicas_observed
+        .insert(id.to_owned(), Arc::new(observed));
+}
+
+fn facts() -> Facts {
+    Facts {
+        hostname: "here".to_owned(),
+        https: false,
+    }
+}
+
+fn served(state: &State) -> Vec<Upstream> {
+    route_table(state, &facts()).routes("a.example")[0]
+        .upstreams()
+        .to_vec()
+}
+
+/// What serves when the one replica `web-0` is observed as `change` makes it.
+fn served_if(change: impl FnOnce(&mut v1::ReplicaObserved)) -> Vec<Upstream> {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    let mut observed = (**state.replicas_observed.get("web-0").unwrap()).clone();
+    change(&mut observed);
+    state
+        .replicas_observed
+        .insert("web-0".to_owned(), Arc::new(observed));
+    served(&state)
+}
+
+#[test]
+fn running_replicas_serve_at_the_port_of_the_route() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    add_replica(&mut state, "web-1", "here", "fd00::2");
+    let addrs: Vec<_> = served(&state).iter().map(|u| u.addr.to_string()).collect();
+    assert_eq!(addrs, ["10.1.0.2:8080", "[fd00::2]:8080"]);
+}
+
+#[test]
+fn only_running_is_running() {
+    for number in 0..=7 {
+        let state = v1::ReplicaState::try_from(number).unwrap();
+        let serves = !served_if(|observed| observed.set_state(state)).is_empty();
+        assert_eq!(serves, state == v1::ReplicaState::Running, "{state:?}");
+    }
+}
+
+#[test]
+fn a_replica_that_is_not_wanted_or_not_seen_does_not_serve() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    let mut unseen = state.clone();
+    unseen.replicas_observed.remove("web-0");
+    assert_eq!(served(&unseen), []);
+    state.replicas_desired.remove("web-0");
+    assert_eq!(served(&state), []);
+}
+
+#[test]
+fn replicas_of_other_services_do_not_serve() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    let mut desired = (**state.replicas_desired.get("web-0").unwrap()).clone();
+    desired.service = "db".to_owned();
+    state
+        .replicas_desired
+        .insert("web-0".to_owned(), Arc::new(desired));
+    assert_eq!(served(&state), []);
+}
+
+#[test]
+fn the_address_is_that_of_the_first_network_that_has_one() {
+    let on = |details: &[(&str, &str)]| {
+        let details: BTreeMap<_, _> = details
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        served_if(move |observed| observed.details = details)
+            .first()
+            .map(|upstream| upstream.addr.ip().to_string())
+    };
+    let (front, default) = ("ip.jaco_shop_front", "ip.jaco_shop__default");
+    assert_eq!(
+        on(&[(default, "10.2.0.2"), (front, "10.1.0.2")]).unwrap(),
+        "10.1.0.2"
+    );
+    assert_eq!(on(&[(default, "10.2.0.2")]).unwrap(), "10.2.0.2");
+    assert_eq!(
+        on(&[(default, "10.2.0.2"), (front, "")]).unwrap(),
+        "10.2.0.2"
+    );
+    assert_eq!(
+        on(&[("ip.jaco_shop_back", "10.3.0.2")]),
+        None,
+        "not a network of the service"
+    );
+    assert_eq!(on(&[]), None);
+}
+
+#[test]
+fn a_service_without_networks_is_on_the_default_one() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    let mut deployment = (**state.deployments.get("shop").unwrap()).clone();
+    deployment.services[0].networks.clear();
+    state
+        .deployments
+        .insert("shop".to_owned(), Arc::new(deployment));
+    assert_eq!(served(&state), []);
+    let mut observed = (**state.replicas_observed.get("web-0").unwrap()).clone();
+    observed
+        .details
+        .insert("ip.jaco_shop__default".to_owned(), "10.2.0.2".to_owned());
+    state
+        .replicas_observed
+        .insert("web-0".to_owned(), Arc::new(observed));
+    assert_eq!(served(&state)[0].addr.to_string(), "10.2.0.2:8080");
+}
+
+#[test]
+fn what_this_node_sees_is_fresh_and_what_others_report_ages() {
+    assert_eq!(served_if(|_| {})[0].fresh_until, None);
+    assert_eq!(
+        served_if(|observed| observed.host = "there".to_owned()),
+        [],
+        "no sign of health"
+    );
+    let reported = served_if(|observed| {
+        observed.host = "there".to_owned();
+        observed.last_health_at = Some(Timestamp {
+            seconds: 100,
+            nanos: 5,
+        });
+    });
+    assert_eq!(
+        reported[0].fresh_until,
+        Some(UNIX_EPOCH + Duration::new(110, 5))
+    );
+}
+
+#[test]
+fn a_port_that_cannot_be_is_never_dialled() {
+    for port in [0, -1, 65_536] {
+        let mut state = state_with_route();
+        add_replica(&mut state, "web-0", "here", "10.1.0.2");
+        let key = ("a.example".to_owned(), String::new());
+        let mut route = (**state.routes.get(&key).unwrap()).clone();
+        route.port = port;
+        state.routes.insert(key, Arc::new(route));
+        assert_eq!(served(&state), [], "{port}");
+    }
+}
+
+#[test]
+fn redirects_need_both_a_route_that_wants_them_and_https() {
+    use jaco_net::proxy::Match;
+    for (tls_auto, https) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut state = state_with_route();
+        let key = ("a.example".to_owned(), String::new());
+        let mut route = (**state.routes.get(&key).unwrap()).clone();
+        route.tls_auto = tls_auto;
+        state.routes.insert(key, Arc::new(route));
+        let table = route_table(&state, &Facts { https, ..facts() });
+        let redirects = matches!(table.lookup("a.example", "/"), Some(Match::Redirect));
+        assert_eq!(redirects, tls_auto && https);
+    }
+}
+
+#[test]
+fn changes_elsewhere_in_the_state_are_not_input() {
+    let state = state_with_route();
+    let mut other = state.clone();
+    other.applied_index += 1;
+    other.tokens.insert("ann".to_owned(), Arc::default());
+    assert!(same_input(&state, &other));
+    add_replica(&mut other, "web-0", "here", "10.1.0.2");
+    assert!(!same_input(&state, &other));
+}

@@ -1,0 +1,76 @@
+//! Keys and certificates of a cluster.
+//!
+//! One Ed25519 authority signs one certificate per node; before a node belongs to a cluster it
+//! serves a self-signed bootstrap certificate that a client pins by fingerprint.
+//!
+//! - [`authority`]: [`ClusterCa`], which signs node certificates.
+//! - [`node`]: [`NodeKey`], [`NodeCert`] and certificate signing requests.
+//! - [`bootstrap`]: the certificate of the setup phase.
+//! - [`fingerprint`]: [`Fingerprint`], SHA-256 over the DER of a certificate.
+//! - [`secret`]: [`SecretBytes`] and [`SecretString`], redacted and zeroed.
+//! - [`files`]: crash-safe files with exact permissions.
+
+pub mod authority;
+pub mod bootstrap;
+mod error;
+pub mod files;
+pub mod fingerprint;
+mod name;
+pub mod node;
+pub mod secret;
+
+pub use authority::ClusterCa;
+pub use bootstrap::BootstrapCert;
+pub use error::Error;
+pub use fingerprint::Fingerprint;
+pub use name::check_hostname;
+pub use node::{NodeCert, NodeKey};
+pub use secret::{SecretBytes, SecretString};
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{CertificateParams, SerialNumber};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+
+/// Lifetime of the authority and of every node certificate: ten years.
+pub const LIFETIME: Duration = Duration::from_secs(3652 * 24 * 3600);
+
+/// How far into the past validity reaches, so that a clock slightly behind still accepts it.
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
+
+/// Parses every certificate of a PEM text, in order; at least one.
+///
+/// # Errors
+/// [`Error::Pem`] if the text holds no certificate or a damaged one.
+pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let all: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|_| Error::Pem("certificate"))?;
+    if all.is_empty() {
+        return Err(Error::Pem("certificate"));
+    }
+    Ok(all)
+}
+
+/// Parameters every certificate of ours starts from: validity and a random serial.
+fn params(now: SystemTime, lifetime: Duration) -> Result<CertificateParams, Error> {
+    let mut params = CertificateParams::default();
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + now.saturating_sub(CLOCK_SLACK);
+    params.not_after = epoch + now + lifetime;
+    params.serial_number = Some(serial()?);
+    Ok(params)
+}
+
+/// A random positive serial of 16 bytes.
+fn serial() -> Result<SerialNumber, Error> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|_| Error::Random)?;
+    // DER integers are signed; a first byte of 0x40..0x7f keeps it positive and full length.
+    bytes[0] = (bytes[0] & 0x7f) | 0x40;
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+#[cfg(test)]
+mod tests;

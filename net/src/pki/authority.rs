@@ -1,0 +1,219 @@
+//! The certificate authority of a cluster.
+
+use std::{net::IpAddr, time::SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519,
+    PublicKeyData, SanType,
+};
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject};
+
+use super::{
+    Error, Fingerprint, LIFETIME, NodeCert, NodeKey, SecretString, check_hostname, params,
+};
+
+/// The common name of every cluster authority.
+pub const COMMON_NAME: &str = "JACO Cluster CA";
+
+/// The authority of one cluster: its certificate and its key.
+pub struct ClusterCa {
+    cert_pem: String,
+    key_pem: SecretString,
+    fingerprint: Fingerprint,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl ClusterCa {
+    /// Makes a new authority, valid from a minute before `now` for ten years.
+    ///
+    /// # Errors
+    /// [`Error::Random`] or [`Error::Crypto`] when the machine cannot make keys.
+    pub fn generate(now: SystemTime) -> Result<Self, Error> {
+        let key =
+            KeyPair::generate_for(&PKCS_ED25519).map_err(Error::crypto("generate the CA key"))?;
+        let mut params = params(now, LIFETIME)?;
+        params.distinguished_name = common_name(COMMON_NAME);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
+        let cert = params
+            .self_signed(&key)
+            .map_err(Error::crypto("sign the CA certificate"))?;
+        Self::from_pem(&cert.pem(), &SecretString::new(key.serialize_pem()))
+    }
+
+    /// Restores an authority from the PEM texts of its certificate and PKCS#8 key.
+    ///
+    /// # Errors
+    /// [`Error::Pem`] if either does not parse; [`Error::Mismatch`] if the key is not the
+    /// certificate's.
+    pub fn from_pem(cert_pem: &str, key_pem: &SecretString) -> Result<Self, Error> {
+        let key = KeyPair::from_pem(key_pem.expose()).map_err(|_| Error::Pem("CA key"))?;
+        let der = CertificateDer::from_pem_slice(cert_pem.as_bytes())
+            .map_err(|_| Error::Pem("CA certificate"))?;
+        if public_key(&der)? != key.der_bytes() {
+            return Err(Error::Mismatch("the CA key belongs to another certificate"));
+        }
+        let fingerprint = Fingerprint::of(&der);
+        let issuer =
+            Issuer::from_ca_cert_der(&der, key).map_err(|_| Error::Pem("CA certificate"))?;
+        Ok(Self {
+            cert_pem: cert_pem.to_owned(),
+            key_pem: key_pem.clone(),
+            fingerprint,
+            issuer,
+        })
+    }
+
+    /// The certificate as PEM.
+    #[must_use]
+    pub fn cert_pem(&self) -> &str {
+        &self.cert_pem
+    }
+
+    /// The PKCS#8 key as PEM.
+    #[must_use]
+    pub fn key_pem(&self) -> &SecretString {
+        &self.key_pem
+    }
+
+    /// SHA-256 of the certificate; the last field of every join token.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Issues the certificate of the node that founds the cluster, for a key it already has.
+    ///
+    /// # Errors
+    /// [`Error::Hostname`] if the name cannot be a node's.
+    pub fn issue(
+        &self,
+        key: &NodeKey,
+        hostname: &str,
+        ips: &[IpAddr],
+        now: SystemTime,
+    ) -> Result<NodeCert, Error> {
+        check_hostname(hostname)?;
+        self.sign(key.pair(), hostname, ips, now)
+    }
+
+    /// Signs a PEM signing request, taking nothing from it but its public key and addresses.
+    ///
+    /// The request may name `hostname` and nobody else: its common name and its one DNS name
+    /// must be exactly that, and its addresses must be ones a peer can dial.
+    ///
+    /// # Errors
+    /// [`Error::Pem`] if it does not parse, [`Error::Request`] if its signature is wrong or it
+    /// asks for more than its sender may have.
+    pub fn sign_request(
+        &self,
+        csr_pem: &str,
+        hostname: &str,
+        now: SystemTime,
+    ) -> Result<NodeCert, Error> {
+        check_hostname(hostname)?;
+        let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())
+            .map_err(|_| Error::Pem("signing request"))?;
+        let request = CertificateSigningRequestParams::from_der(&der)
+            .map_err(|why| Error::Request(why.to_string()))?;
+        let ips = check_request(&request.params, hostname)?;
+        self.sign(&request.public_key, hostname, &ips, now)
+    }
+
+    fn sign(
+        &self,
+        key: &impl PublicKeyData,
+        hostname: &str,
+        ips: &[IpAddr],
+        now: SystemTime,
+    ) -> Result<NodeCert, Error> {
+        let mut params = params(now, LIFETIME)?;
+        name_node(&mut params, hostname, ips)?;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyEncipherment,
+        ];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let cert = params
+            .signed_by(key, &self.issuer)
+            .map_err(Error::crypto("sign the node certificate"))?;
+        NodeCert::from_pem(&cert.pem())
+    }
+}
+
+/// The subject with only a common name.
+pub(super) fn common_name(name: &str) -> DistinguishedName {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, name);
+    subject
+}
+
+/// Sets subject and alternative names of a node.
+pub(super) fn name_node(
+    params: &mut CertificateParams,
+    hostname: &str,
+    ips: &[IpAddr],
+) -> Result<(), Error> {
+    let dns = hostname
+        .to_owned()
+        .try_into()
+        .map_err(Error::crypto("encode the hostname"))?;
+    params.distinguished_name = common_name(hostname);
+    params.subject_alt_names = vec![SanType::DnsName(dns)];
+    params
+        .subject_alt_names
+        .extend(ips.iter().copied().map(SanType::IpAddress));
+    Ok(())
+}
+
+/// The public key bytes inside a DER certificate.
+pub(super) fn public_key(der: &[u8]) -> Result<Vec<u8>, Error> {
+    let (_, cert) =
+        x509_parser::parse_x509_certificate(der).map_err(|_| Error::Pem("certificate"))?;
+    Ok(cert.public_key().subject_public_key.data.to_vec())
+}
+
+/// The addresses a request asks for, provided it names nobody but `hostname`.
+fn check_request(params: &CertificateParams, hostname: &str) -> Result<Vec<IpAddr>, Error> {
+    let refuse = |why: String| Err(Error::Request(why));
+    if params.distinguished_name != common_name(hostname) {
+        return refuse(format!("subject is not exactly CN={hostname}"));
+    }
+    if matches!(params.is_ca, IsCa::Ca(_)) {
+        return refuse("a node certificate cannot be an authority".to_owned());
+    }
+    let mut named = false;
+    let mut ips = Vec::new();
+    for name in &params.subject_alt_names {
+        match name {
+            SanType::DnsName(dns) if dns.as_str() == hostname => named = true,
+            SanType::IpAddress(ip) if dialable(*ip) => ips.push(*ip),
+            SanType::IpAddress(ip) => return refuse(format!("address {ip} cannot be dialled")),
+            other => return refuse(format!("names {other:?}")),
+        }
+    }
+    if named {
+        Ok(ips)
+    } else {
+        refuse(format!("no DNS name {hostname}"))
+    }
+}
+
+/// Whether another machine could reach this one by `ip`.
+fn dialable(ip: IpAddr) -> bool {
+    let local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(local || ip.is_loopback() || ip.is_unspecified() || ip.is_multicast())
+}

@@ -1,0 +1,215 @@
+//! Files that are either wholly there or not at all.
+//!
+//! A directory is prepared beside its place and renamed into it; a single file is written
+//! beside its place and renamed over it. Everything is synced before the rename and the parent
+//! after it, so a crash leaves the old content or the new, never half.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use super::{ClusterCa, Error, NodeCert, NodeKey, SecretString, check_hostname};
+
+/// Mode of files that hold secrets.
+pub const SECRET: u32 = 0o600;
+/// Mode of files anyone may read.
+pub const PUBLIC: u32 = 0o644;
+/// Mode of directories that hold only secrets.
+pub const SECRET_DIR: u32 = 0o700;
+/// Mode of directories with something in them that anyone may read.
+pub const PUBLIC_DIR: u32 = 0o755;
+
+/// A directory under construction; dropped without [`Staging::commit`], it is removed.
+#[derive(Debug)]
+pub struct Staging {
+    path: PathBuf,
+    target: PathBuf,
+    committed: bool,
+}
+
+impl Staging {
+    /// Starts a directory that will become `target`, in place of any leftover of a crash.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the parent is not writable.
+    pub fn begin(target: &Path, mode: u32) -> Result<Self, Error> {
+        let path = beside(target);
+        match fs::remove_dir_all(&path) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::file("clear", &path)(why));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        fs::DirBuilder::new()
+            .mode(SECRET_DIR)
+            .create(&path)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+            .map_err(Error::file("create", &path))?;
+        Ok(Self {
+            path,
+            target: target.to_owned(),
+            committed: false,
+        })
+    }
+
+    /// Where the directory is being built.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes and syncs one file.
+    ///
+    /// # Errors
+    /// [`Error::File`] if it exists already or cannot be written.
+    pub fn file(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
+        let path = self.path.join(name);
+        write_new(&path, content, mode).map_err(Error::file("write", &path))
+    }
+
+    /// Moves the directory into its place, durably.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the place is taken by a directory that is not empty; nothing changes
+    /// then.
+    pub fn commit(mut self) -> Result<(), Error> {
+        sync_dir(&self.path).map_err(Error::file("sync", &self.path))?;
+        fs::rename(&self.path, &self.target).map_err(Error::file("replace", &self.target))?;
+        self.committed = true;
+        sync_parent(&self.target).map_err(Error::file("sync", &self.target))
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if !self.committed {
+            let _ = fs::remove_dir_all(&self.path); // a leftover is cleared by the next begin
+        }
+    }
+}
+
+/// Replaces one file by new content, durably; readers see the old or the new.
+///
+/// # Errors
+/// [`Error::File`] if the directory is not writable; the old file stays then.
+pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
+    let temporary = beside(path);
+    let write = || {
+        match fs::remove_file(&temporary) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+            Ok(()) | Err(_) => {}
+        }
+        write_new(&temporary, content, mode)?;
+        fs::rename(&temporary, path)?;
+        sync_parent(path)
+    };
+    write().map_err(Error::file("write", path))
+}
+
+/// Everything a member needs to prove who it is.
+#[derive(Debug)]
+pub struct NodeFiles {
+    /// The name the files carry.
+    pub hostname: String,
+    /// Its key.
+    pub key: NodeKey,
+    /// Its certificate.
+    pub cert: NodeCert,
+    /// The certificate of the cluster authority, PEM.
+    pub ca_pem: String,
+}
+
+impl NodeFiles {
+    /// Makes key and certificate of the node that founds a cluster.
+    ///
+    /// # Errors
+    /// [`Error::Hostname`] if the name cannot be a node's.
+    pub fn found(
+        ca: &ClusterCa,
+        hostname: &str,
+        ips: &[std::net::IpAddr],
+        now: std::time::SystemTime,
+    ) -> Result<Self, Error> {
+        let key = NodeKey::generate()?;
+        let cert = ca.issue(&key, hostname, ips, now)?;
+        Ok(Self {
+            hostname: hostname.to_owned(),
+            key,
+            cert,
+            ca_pem: ca.cert_pem().to_owned(),
+        })
+    }
+
+    /// Writes `<hostname>.key`, `<hostname>.crt` and `ca.crt` into a directory under
+    /// construction; the certificates are public, the key is not.
+    ///
+    /// # Errors
+    /// [`Error::Hostname`] or [`Error::File`].
+    pub fn stage(&self, staging: &Staging) -> Result<(), Error> {
+        let name = &self.hostname;
+        check_hostname(name)?;
+        staging.file(
+            &format!("{name}.key"),
+            self.key.pem().expose().as_bytes(),
+            SECRET,
+        )?;
+        staging.file(&format!("{name}.crt"), self.cert.pem().as_bytes(), PUBLIC)?;
+        staging.file("ca.crt", self.ca_pem.as_bytes(), PUBLIC)
+    }
+
+    /// Reads the files of `hostname` from `dir`, and checks that key and certificate match.
+    ///
+    /// # Errors
+    /// [`Error::File`] if one is missing, [`Error::Pem`] or [`Error::Mismatch`] if one is wrong.
+    pub fn load(dir: &Path, hostname: &str) -> Result<Self, Error> {
+        check_hostname(hostname)?;
+        let read = |name: String| {
+            let path = dir.join(name);
+            fs::read_to_string(&path).map_err(Error::file("read", &path))
+        };
+        let key = NodeKey::from_pem(SecretString::new(read(format!("{hostname}.key"))?))?;
+        let cert = NodeCert::from_pem(&read(format!("{hostname}.crt"))?)?;
+        cert.check_key(&key)?;
+        let ca_pem = read("ca.crt".to_owned())?;
+        Ok(Self {
+            hostname: hostname.to_owned(),
+            key,
+            cert,
+            ca_pem,
+        })
+    }
+}
+
+/// The hidden name beside `target` that its next content is built under.
+fn beside(target: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(target.file_name().unwrap_or_default());
+    name.push(".new");
+    target.with_file_name(name)
+}
+
+fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(SECRET)
+        .open(path)?;
+    // Explicit, because the mode of creation is subject to the umask.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
+        Some(_) | None => sync_dir(Path::new(".")),
+    }
+}

@@ -1,0 +1,50 @@
+//! Names a node may carry.
+
+use super::Error;
+
+/// Accepts a sequence of DNS labels of at most 253 characters, the only names a certificate
+/// and a file name are made from.
+///
+/// # Errors
+/// [`Error::Hostname`] for anything else, path separators and wildcards included.
+pub fn check_hostname(name: &str) -> Result<(), Error> {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if name.len() <= 253 && name.split('.').all(label) {
+        Ok(())
+    } else {
+        Err(Error::Hostname(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_dns_labels_name_a_node() {
+        let long = "a".repeat(64);
+        let table = [
+            ("node-1", true),
+            ("a.b.example", true),
+            ("N1", true),
+            ("", false),
+            ("a..b", false),
+            ("-a", false),
+            ("a-", false),
+            ("../etc", false),
+            ("*.example", false),
+            ("a_b", false),
+            (long.as_str(), false),
+        ];
+        for (name, ok) in table {
+            assert_eq!(check_hostname(name).is_ok(), ok, "{name}");
+        }
+    }
+}

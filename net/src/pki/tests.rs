@@ -1,0 +1,268 @@
+//! What the authority signs and what it refuses, and how files reach the disk.
+
+use std::{
+    fs,
+    net::IpAddr,
+    os::unix::fs::PermissionsExt,
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, PKCS_ED25519, SanType};
+use x509_parser::prelude::*;
+
+use super::{
+    authority::{common_name, name_node},
+    files::{self, NodeFiles, Staging},
+    *,
+};
+
+const NAME: &str = "node-1";
+
+fn lan() -> IpAddr {
+    "10.0.0.7".parse().unwrap()
+}
+
+fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+#[test]
+fn authority_is_what_the_contract_says() {
+    let ca = ClusterCa::generate(at(1_700_000_000)).unwrap();
+    let der = certificates(ca.cert_pem()).unwrap().remove(0);
+    let (_, cert) = parse_x509_certificate(&der).unwrap();
+    assert_eq!(cert.subject().to_string(), "CN=JACO Cluster CA");
+    assert_eq!(cert.raw_serial().len(), 16);
+    assert_eq!(cert.validity().not_before.timestamp(), 1_700_000_000 - 60);
+    let years = (cert.validity().not_after.timestamp() - 1_700_000_000) / (365 * 24 * 3600);
+    assert_eq!(years, 10);
+    assert!(cert.is_ca());
+    assert!(cert.key_usage().unwrap().unwrap().value.key_cert_sign());
+    assert_eq!(
+        cert.public_key().algorithm.algorithm.to_string(),
+        "1.3.101.112"
+    );
+    cert.verify_signature(None).unwrap();
+}
+
+#[test]
+fn node_certificate_names_only_its_node_and_cannot_sign() {
+    let ca = ClusterCa::generate(SystemTime::now()).unwrap();
+    let files = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
+    let (_, cert) = parse_x509_certificate(files.cert.der()).unwrap();
+    assert_eq!(cert.subject().to_string(), "CN=node-1");
+    assert!(!cert.is_ca());
+    let usage = cert.key_usage().unwrap().unwrap().value;
+    assert!(usage.digital_signature() && usage.key_encipherment() && !usage.key_cert_sign());
+    let extended = cert.extended_key_usage().unwrap().unwrap().value;
+    assert!(extended.server_auth && extended.client_auth && !extended.any);
+    let names = &cert
+        .subject_alternative_name()
+        .unwrap()
+        .unwrap()
+        .value
+        .general_names;
+    assert_eq!(
+        *names,
+        [
+            GeneralName::DNSName(NAME),
+            GeneralName::IPAddress(&[10, 0, 0, 7])
+        ]
+    );
+}
+
+#[test]
+fn a_restored_authority_signs_the_same_cluster() {
+    let first = ClusterCa::generate(SystemTime::now()).unwrap();
+    let again = ClusterCa::from_pem(first.cert_pem(), first.key_pem()).unwrap();
+    assert_eq!(first.fingerprint(), again.fingerprint());
+
+    let key = NodeKey::generate().unwrap();
+    let csr = key.request(NAME, &[lan()]).unwrap();
+    let cert = again.sign_request(&csr, NAME, SystemTime::now()).unwrap();
+    cert.check_key(&key).unwrap();
+    assert!(cert.check_key(&NodeKey::generate().unwrap()).is_err());
+
+    let ca_der = certificates(first.cert_pem()).unwrap().remove(0);
+    let (_, ca_cert) = parse_x509_certificate(&ca_der).unwrap();
+    let (_, leaf) = parse_x509_certificate(cert.der()).unwrap();
+    leaf.verify_signature(Some(ca_cert.public_key())).unwrap();
+    assert_eq!(leaf.issuer(), ca_cert.subject());
+}
+
+#[test]
+fn authority_with_a_foreign_key_is_refused() {
+    let [a, b] = [0, 1].map(|_| ClusterCa::generate(SystemTime::now()).unwrap());
+    let mixed = ClusterCa::from_pem(a.cert_pem(), b.key_pem());
+    assert!(matches!(mixed, Err(Error::Mismatch(_))));
+}
+
+/// A request made by a joiner that asks for what `change` makes of an honest one.
+fn request(change: impl FnOnce(&mut CertificateParams)) -> String {
+    let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let mut params = CertificateParams::default();
+    name_node(&mut params, NAME, &[lan()]).unwrap();
+    change(&mut params);
+    params.serialize_request(&key).unwrap().pem().unwrap()
+}
+
+fn dns(name: &str) -> SanType {
+    SanType::DnsName(name.try_into().unwrap())
+}
+
+#[test]
+fn a_request_may_name_only_its_sender() {
+    let ca = ClusterCa::generate(SystemTime::now()).unwrap();
+    let sign = |csr: &str| ca.sign_request(csr, NAME, SystemTime::now());
+    assert!(sign(&request(|_| {})).is_ok());
+    assert!(
+        sign(&request(|p| drop(p.subject_alt_names.pop()))).is_ok(),
+        "addresses are optional"
+    );
+
+    let refused: [(&str, String); 9] = [
+        (
+            "another subject",
+            request(|p| p.distinguished_name = common_name("node-2")),
+        ),
+        (
+            "another DNS name",
+            request(|p| p.subject_alt_names = vec![dns("node-2")]),
+        ),
+        (
+            "an additional DNS name",
+            request(|p| p.subject_alt_names.push(dns("node-2"))),
+        ),
+        (
+            "a wildcard",
+            request(|p| p.subject_alt_names.push(dns("*"))),
+        ),
+        (
+            "no DNS name",
+            request(|p| drop(p.subject_alt_names.remove(0))),
+        ),
+        (
+            "a mail address",
+            request(|p| {
+                p.subject_alt_names
+                    .push(SanType::Rfc822Name("a@b".try_into().unwrap()));
+            }),
+        ),
+        (
+            "loopback",
+            request(|p| {
+                p.subject_alt_names
+                    .push(SanType::IpAddress([127, 0, 0, 1].into()))
+            }),
+        ),
+        (
+            "an authority",
+            request(|p| p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
+        ),
+        ("no PEM", "hello".to_owned()),
+    ];
+    for (what, csr) in refused {
+        assert!(sign(&csr).is_err(), "{what}");
+    }
+}
+
+#[test]
+fn a_request_whose_signature_does_not_match_is_refused() {
+    let ca = ClusterCa::generate(SystemTime::now()).unwrap();
+    let pem = request(|_| {});
+    // Flip one bit of the signature, which ends the DER.
+    let body: String = pem
+        .lines()
+        .filter(|line| !line.starts_with("---"))
+        .collect();
+    let cut = body.trim_end_matches('=').len() - 4;
+    let other = if body.as_bytes()[cut] == b'A' {
+        "B"
+    } else {
+        "A"
+    };
+    let damaged = format!("{}{}{}", &body[..cut], other, &body[cut + 1..]);
+    let pem = format!(
+        "-----BEGIN CERTIFICATE REQUEST-----\n{damaged}\n-----END CERTIFICATE REQUEST-----\n"
+    );
+    assert!(matches!(
+        ca.sign_request(&pem, NAME, SystemTime::now()),
+        Err(Error::Request(_))
+    ));
+}
+
+fn mode(path: &std::path::Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn node_files_appear_at_once_with_their_modes_and_load_again() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("node");
+    let ca = ClusterCa::generate(SystemTime::now()).unwrap();
+    let made = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
+
+    let staging = Staging::begin(&target, files::PUBLIC_DIR).unwrap();
+    made.stage(&staging).unwrap();
+    assert!(!target.exists());
+    staging.commit().unwrap();
+
+    assert_eq!(mode(&target), 0o755);
+    assert_eq!(mode(&target.join("node-1.key")), 0o600);
+    assert_eq!(mode(&target.join("ca.crt")), 0o644);
+    let loaded = NodeFiles::load(&target, NAME).unwrap();
+    assert_eq!(loaded.cert, made.cert);
+    assert_eq!(loaded.ca_pem, ca.cert_pem());
+    assert!(matches!(
+        NodeFiles::load(&target, "../x"),
+        Err(Error::Hostname(_))
+    ));
+}
+
+#[test]
+fn staging_that_is_not_committed_leaves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("node");
+    let staging = Staging::begin(&target, files::SECRET_DIR).unwrap();
+    assert_eq!(mode(staging.path()), 0o700);
+    staging.file("secret", b"x", files::SECRET).unwrap();
+    drop(staging);
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn leftovers_of_a_crash_do_not_reach_the_next_directory() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("node");
+    let crashed = Staging::begin(&target, files::SECRET_DIR).unwrap();
+    crashed.file("old", b"x", files::SECRET).unwrap();
+    std::mem::forget(crashed);
+    Staging::begin(&target, files::SECRET_DIR)
+        .unwrap()
+        .commit()
+        .unwrap();
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
+}
+
+#[test]
+fn a_filled_directory_is_never_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("node");
+    let first = Staging::begin(&target, files::SECRET_DIR).unwrap();
+    first.file("key", b"first", files::SECRET).unwrap();
+    first.commit().unwrap();
+    let second = Staging::begin(&target, files::SECRET_DIR).unwrap();
+    assert!(second.commit().is_err());
+    assert_eq!(fs::read(target.join("key")).unwrap(), b"first");
+}
+
+#[test]
+fn a_file_is_replaced_whole_and_gets_its_mode() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("setup-token");
+    files::write_atomic(&path, b"a longer first content", files::PUBLIC).unwrap();
+    files::write_atomic(&path, b"second", files::SECRET).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"second");
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+}

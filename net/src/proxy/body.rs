@@ -1,0 +1,200 @@
+//! Bodies on their way through: nothing is buffered.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::Instant;
+
+use super::{Shared, clock::Serving, pool::Sender, upstream::Upstream};
+
+/// How far the body of a request has come.
+#[derive(Debug)]
+pub(super) struct Progress {
+    sent: AtomicBool,
+    last: Mutex<Instant>,
+}
+
+impl Progress {
+    /// A body of which nothing was sent yet.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            sent: AtomicBool::new(false),
+            last: Mutex::new(Instant::now()),
+        })
+    }
+
+    /// When the client last sent a part of the body.
+    pub(super) fn last(&self) -> Instant {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A part was sent.
+    pub(super) fn advance(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// The body a replica receives.
+#[derive(Debug)]
+pub(super) struct RequestBody(Option<(Incoming, Arc<Progress>)>);
+
+impl RequestBody {
+    /// Passes `incoming` on.
+    pub(super) fn new(incoming: Incoming) -> Self {
+        if incoming.is_end_stream() {
+            return Self::empty();
+        }
+        Self(Some((incoming, Progress::new())))
+    }
+
+    /// No body.
+    pub(super) fn empty() -> Self {
+        Self(None)
+    }
+
+    /// How far it has come; `None` if there is no body.
+    pub(super) fn progress(&self) -> Option<Arc<Progress>> {
+        self.0.as_ref().map(|(_, progress)| progress.clone())
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some((incoming, progress)) = &mut self.0 else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
+        progress.advance();
+        if frame.is_none() || incoming.is_end_stream() {
+            progress.sent.store(true, Ordering::Release);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|(incoming, _)| incoming.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0
+            .as_ref()
+            .map_or(SizeHint::with_exact(0), |(incoming, _)| {
+                incoming.size_hint()
+            })
+    }
+}
+
+/// The connection a response arrives on, to be used again once the response is complete.
+pub(super) struct Origin {
+    pub(super) shared: Arc<Shared>,
+    pub(super) upstream: Upstream,
+    pub(super) sender: Sender,
+    /// The body of the request, which may still be on its way.
+    pub(super) progress: Option<Arc<Progress>>,
+}
+
+impl Origin {
+    fn complete(self) {
+        let sent = self
+            .progress
+            .is_none_or(|progress| progress.sent.load(Ordering::Acquire));
+        if sent {
+            self.shared.pool.put(self.upstream.addr, self.sender);
+        }
+    }
+}
+
+/// The body a client receives; the client counts as served while it lives.
+pub(super) struct ResponseBody {
+    incoming: Option<Incoming>,
+    origin: Option<Origin>,
+    _serving: Option<Serving>,
+}
+
+impl ResponseBody {
+    /// Passes a replica's body on, and its connection back when the body has ended.
+    pub(super) fn new(incoming: Incoming, origin: Origin, serving: Serving) -> Self {
+        let mut body = Self {
+            incoming: Some(incoming),
+            origin: Some(origin),
+            _serving: Some(serving),
+        };
+        body.check_in();
+        body
+    }
+
+    /// No body.
+    pub(super) fn empty(serving: Serving) -> Self {
+        Self {
+            incoming: None,
+            origin: None,
+            _serving: Some(serving),
+        }
+    }
+
+    fn check_in(&mut self) {
+        if self.incoming.as_ref().is_none_or(Body::is_end_stream)
+            && let Some(origin) = self.origin.take()
+        {
+            origin.complete();
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(incoming) = &mut self.incoming else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(incoming).poll_frame(cx));
+        match &frame {
+            None => {
+                self.incoming = None;
+                self.check_in();
+            }
+            Some(Ok(_)) => self.check_in(),
+            Some(Err(why)) => {
+                if let Some(origin) = self.origin.take() {
+                    tracing::debug!(replica = %origin.upstream.replica, %why, "response broke off");
+                    origin
+                        .shared
+                        .health
+                        .mark_down(&origin.upstream, Instant::now());
+                }
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming
+            .as_ref()
+            .map_or(SizeHint::with_exact(0), Body::size_hint)
+    }
+}

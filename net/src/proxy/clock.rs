@@ -1,0 +1,176 @@
+//! When a client connection has waited long enough.
+//!
+//! hyper's own header timeout also runs between requests, so it cannot tell a client that
+//! rests from one that sends its request byte by byte. Here the first byte after a rest starts
+//! the clock of the request head, and the request's arrival stops it.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::Instant,
+};
+
+/// What a client connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// Nothing, since then.
+    Resting(Instant),
+    /// Sending the head of a request, since then.
+    Asking(Instant),
+    /// Waiting for its answer.
+    Served,
+}
+
+/// Watches one client connection.
+#[derive(Debug)]
+pub(super) struct Clock {
+    doing: Mutex<Doing>,
+    head: Duration,
+    idle: Duration,
+}
+
+impl Clock {
+    /// A connection that was just accepted: its first request is due.
+    pub(super) fn new(head: Duration, idle: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            doing: Mutex::new(Doing::Asking(Instant::now())),
+            head,
+            idle,
+        })
+    }
+
+    /// When the client will have waited too long; `None` while it is being served.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match *self.doing() {
+            Doing::Resting(since) => Some(since + self.idle),
+            Doing::Asking(since) => Some(since + self.head),
+            Doing::Served => None,
+        }
+    }
+
+    /// A request has arrived; the client is served until the guard is dropped.
+    pub(super) fn serve(self: &Arc<Self>) -> Serving {
+        *self.doing() = Doing::Served;
+        Serving(self.clone())
+    }
+
+    fn doing(&self) -> MutexGuard<'_, Doing> {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heard(&self) {
+        let mut doing = self.doing();
+        if matches!(*doing, Doing::Resting(_)) {
+            *doing = Doing::Asking(Instant::now());
+        }
+    }
+}
+
+/// Held while a request of the connection is being answered.
+#[derive(Debug)]
+pub(super) struct Serving(Arc<Clock>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        *self.0.doing() = Doing::Resting(Instant::now());
+    }
+}
+
+/// A client's stream that tells its clock when bytes arrive.
+#[derive(Debug)]
+pub(super) struct Clocked {
+    pub(super) stream: TcpStream,
+    pub(super) clock: Arc<Clock>,
+}
+
+impl AsyncRead for Clocked {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.clock.heard();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Clocked {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: Duration = Duration::from_secs(30);
+    const IDLE: Duration = Duration::from_secs(300);
+
+    #[tokio::test(start_paused = true)]
+    async fn head_and_rest_have_their_own_limits() {
+        let start = Instant::now();
+        let clock = Clock::new(HEAD, IDLE);
+        assert_eq!(
+            clock.deadline(),
+            Some(start + HEAD),
+            "the first request is due"
+        );
+
+        let serving = clock.serve();
+        clock.heard(); // its body
+        assert_eq!(clock.deadline(), None, "no limit while it is served");
+
+        tokio::time::advance(Duration::from_secs(1000)).await;
+        drop(serving);
+        let rest = Instant::now();
+        assert_eq!(clock.deadline(), Some(rest + IDLE));
+
+        tokio::time::advance(Duration::from_secs(100)).await;
+        clock.heard();
+        let asked = Instant::now();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        clock.heard();
+        assert_eq!(
+            clock.deadline(),
+            Some(asked + HEAD),
+            "more bytes buy no time"
+        );
+    }
+}

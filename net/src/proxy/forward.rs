@@ -1,0 +1,338 @@
+//! The life of one request.
+
+mod answer;
+mod head;
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use http::{Method, Request, Response, StatusCode, request, uri::PathAndQuery};
+use hyper::{body::Incoming, upgrade::OnUpgrade};
+use tokio::time::{Instant, timeout_at};
+
+use self::head::Head;
+use super::{
+    Match, RouteTable, Shared,
+    body::{Origin, Progress, RequestBody, ResponseBody},
+    clock::Serving,
+    headers,
+    pool::Sender,
+    relay::relay,
+    server::Connection,
+    upstream::Upstream,
+};
+
+/// Replicas tried before a request is given up.
+const MAX_ATTEMPTS: usize = 3;
+
+/// Answers one request of a client connection.
+pub(super) async fn handle(
+    connection: Arc<Connection>,
+    serving: Serving,
+    mut request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Infallible> {
+    // The table is held to the end: a swap does not touch requests that are running.
+    let table = connection.shared.table.load_full();
+    let head = match Head::read(&request) {
+        Ok(head) => head,
+        Err(status) => return Ok(answer::empty(status, serving)),
+    };
+    let (at, path) = match route(&table, &head, request.uri().path()) {
+        Ok(found) => found,
+        Err(Refusal::Unknown) => return Ok(answer::empty(StatusCode::NOT_FOUND, serving)),
+        Err(Refusal::Insecure) => {
+            return Ok(answer::redirect(&head.host, request.uri(), serving));
+        }
+    };
+    let upgrade = headers::upgrade(request.headers())
+        .map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
+    let (parts, body) = request.into_parts();
+    let (upgrade_to, switch) = upgrade.unzip();
+    let body = RequestBody::new(body);
+    let outgoing = match head.outgoing(parts, path, upgrade_to, &connection.peer) {
+        Ok(parts) => Request::from_parts(parts, body),
+        Err(status) => return Ok(answer::empty(status, serving)),
+    };
+    let deal = Deal {
+        shared: &connection.shared,
+        upstreams: at,
+    };
+    Ok(match deal.run(outgoing).await {
+        Ok((response, origin)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            switched(&connection, response, origin, switch, serving)
+        }
+        Ok((response, origin)) => answer::relayed(response, origin, serving),
+        Err(failure) => answer::empty(failure.status(), serving),
+    })
+}
+
+enum Refusal {
+    Unknown,
+    Insecure,
+}
+
+/// The replicas for a request, and the path to ask them for.
+fn route<'t>(
+    table: &'t RouteTable,
+    head: &Head,
+    path: &str,
+) -> Result<(&'t [Upstream], Option<String>), Refusal> {
+    match table.lookup(&head.host, path) {
+        None => Err(Refusal::Unknown),
+        Some(Match::Redirect) => Err(Refusal::Insecure),
+        Some(Match::Forward(route)) => Ok((route.upstreams(), route.stripped(path))),
+    }
+}
+
+/// Joins client and replica after the replica agreed to switch protocols.
+fn switched(
+    connection: &Connection,
+    mut response: Response<Incoming>,
+    origin: Origin,
+    client: Option<OnUpgrade>,
+    serving: Serving,
+) -> Response<ResponseBody> {
+    let protocol = headers::upgrade(response.headers());
+    let (Some(client), Some(protocol)) = (client, protocol) else {
+        // Nobody asked it to switch.
+        tracing::debug!(replica = %origin.upstream.replica, "unexpected switch of protocols");
+        return answer::empty(StatusCode::BAD_GATEWAY, serving);
+    };
+    let replica = hyper::upgrade::on(&mut response);
+    tokio::spawn(relay(client, replica, connection.phase.clone()));
+    let mut answer = answer::switched(response, serving);
+    headers::set_upgrade(answer.headers_mut(), protocol);
+    answer
+}
+
+/// Why no replica answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// None may be asked.
+    NoUpstream,
+    /// Those that were asked could not be reached or broke off.
+    Unreachable,
+    /// The one that was asked stayed silent.
+    Silent,
+    /// The client broke off its own request.
+    Client,
+}
+
+impl Failure {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::NoUpstream => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unreachable => StatusCode::BAD_GATEWAY,
+            Self::Silent => StatusCode::GATEWAY_TIMEOUT,
+            Self::Client => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// How one attempt ended without a response.
+enum Missed {
+    /// Nothing was sent: the request is whole.
+    Unsent(Request<RequestBody>),
+    /// The replica may have seen the request, but asking again does no harm.
+    Repeatable(Request<RequestBody>),
+    /// No further attempt makes sense.
+    Final(Failure),
+}
+
+/// A request looking for a replica.
+struct Deal<'a> {
+    shared: &'a Arc<Shared>,
+    upstreams: &'a [Upstream],
+}
+
+impl Deal<'_> {
+    /// Tries replicas until one answers.
+    async fn run(
+        &self,
+        mut request: Request<RequestBody>,
+    ) -> Result<(Response<Incoming>, Origin), Failure> {
+        let shared = self.shared;
+        let mut tried = Vec::new();
+        while tried.len() < MAX_ATTEMPTS {
+            let now = Instant::now();
+            let wall = shared.settings.wall_clock;
+            let picked = shared
+                .health
+                .pick(self.upstreams, &tried, now, wall, &shared.dice);
+            let Some(at) = picked else { break };
+            tried.push(at);
+            match self.attempt(&self.upstreams[at], request).await {
+                Ok(answered) => return Ok(answered),
+                Err(Missed::Unsent(again) | Missed::Repeatable(again)) => request = again,
+                Err(Missed::Final(failure)) => return Err(failure),
+            }
+        }
+        Err(if tried.is_empty() {
+            Failure::NoUpstream
+        } else {
+            Failure::Unreachable
+        })
+    }
+
+    /// Asks one replica, over an idle connection if there is one.
+    async fn attempt(
+        &self,
+        upstream: &Upstream,
+        mut request: Request<RequestBody>,
+    ) -> Result<(Response<Incoming>, Origin), Missed> {
+        let pool = &self.shared.pool;
+        if let Some(sender) = pool.take(upstream.addr).await {
+            match self.send(upstream, sender, request).await {
+                Err(Missed::Unsent(again) | Missed::Repeatable(again)) => {
+                    // A replica may close an idle connection at any time; that says nothing
+                    // about its health. The others are as old, so a new one decides.
+                    pool.forget(upstream.addr);
+                    request = again;
+                }
+                ended @ (Ok(_) | Err(Missed::Final(_))) => return ended,
+            }
+        }
+        let sender = match pool.connect(upstream.addr).await {
+            Ok(sender) => sender,
+            Err(why) => {
+                tracing::debug!(replica = %upstream.replica, addr = %upstream.addr, %why, "failed to connect");
+                self.mark_down(upstream);
+                return Err(Missed::Unsent(request));
+            }
+        };
+        let sent = self.send(upstream, sender, request).await;
+        match &sent {
+            Ok(_) | Err(Missed::Final(Failure::Silent | Failure::Client | Failure::NoUpstream)) => {
+            }
+            Err(Missed::Unsent(_) | Missed::Repeatable(_))
+            | Err(Missed::Final(Failure::Unreachable)) => self.mark_down(upstream),
+        }
+        sent
+    }
+
+    /// Sends the request over one connection and waits for the head of the response.
+    async fn send(
+        &self,
+        upstream: &Upstream,
+        mut sender: Sender,
+        request: Request<RequestBody>,
+    ) -> Result<(Response<Incoming>, Origin), Missed> {
+        let progress = request.body().progress();
+        let spare = spare(&request);
+        let answered = sender.try_send_request(request);
+        let limit = self.shared.settings.response_timeout;
+        let mut failed = match within(limit, progress.as_deref(), answered).await {
+            Ok(Ok(response)) => {
+                let (shared, upstream) = (self.shared.clone(), upstream.clone());
+                return Ok((
+                    response,
+                    Origin {
+                        shared,
+                        upstream,
+                        sender,
+                        progress,
+                    },
+                ));
+            }
+            Ok(Err(failed)) => failed,
+            Err(Silent) => return Err(Missed::Final(Failure::Silent)),
+        };
+        if let Some(whole) = failed.take_message() {
+            return Err(Missed::Unsent(whole));
+        }
+        let why = failed.into_error();
+        tracing::debug!(replica = %upstream.replica, %why, "upstream broke off");
+        Err(match spare {
+            // The stream the body came from failed, which is the client's.
+            _ if why.is_user() => Missed::Final(Failure::Client),
+            Some(spare) => Missed::Repeatable(spare),
+            None => Missed::Final(Failure::Unreachable),
+        })
+    }
+
+    fn mark_down(&self, upstream: &Upstream) {
+        self.shared.pool.forget(upstream.addr);
+        self.shared.health.mark_down(upstream, Instant::now());
+    }
+}
+
+/// A copy of a request that may be sent twice: one without a body and without effects.
+fn spare(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    let safe = matches!(*request.method(), Method::GET | Method::HEAD);
+    if !safe || request.body().progress().is_some() {
+        return None;
+    }
+    let mut copy = Request::new(RequestBody::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
+/// The replica did not answer in time.
+struct Silent;
+
+/// Waits for `answer` until nothing has happened for `limit`; a body that is still being sent
+/// counts as something happening.
+async fn within<T>(
+    limit: Duration,
+    progress: Option<&Progress>,
+    answer: impl Future<Output = T>,
+) -> Result<T, Silent> {
+    tokio::pin!(answer);
+    let mut since = Instant::now();
+    loop {
+        if let Ok(answer) = timeout_at(since + limit, &mut answer).await {
+            return Ok(answer);
+        }
+        match progress.map(Progress::last) {
+            Some(last) if last > since => since = last,
+            Some(_) | None => return Err(Silent),
+        }
+    }
+}
+
+/// Replaces the path of a request target, keeping its query.
+fn with_path(parts: &request::Parts, path: &str) -> Option<PathAndQuery> {
+    match parts.uri.query() {
+        Some(query) => format!("{path}?{query}").try_into().ok(),
+        None => path.try_into().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(300);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_is_silent_after_exactly_its_limit() {
+        let start = Instant::now();
+        assert!(within(LIMIT, None, pending::<()>()).await.is_err());
+        assert_eq!(start.elapsed(), LIMIT);
+        let just = sleep(LIMIT - Duration::from_millis(1));
+        assert!(within(LIMIT, None, just).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_moves_has_no_limit_and_one_that_stops_has() {
+        let start = Instant::now();
+        let progress = Progress::new();
+        let upload = async {
+            for _ in 0..10 {
+                advance(LIMIT - Duration::from_secs(1)).await;
+                progress.advance();
+            }
+            pending::<()>().await;
+        };
+        assert!(within(LIMIT, Some(&progress), upload).await.is_err());
+        assert_eq!(
+            start.elapsed(),
+            (LIMIT - Duration::from_secs(1)) * 10 + LIMIT
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! Responses: ours, and those that are passed on.
+
+use http::{
+    HeaderValue, Response, StatusCode, Uri, Version,
+    header::{LOCATION, SERVER},
+    response::Parts,
+};
+use hyper::body::Incoming;
+
+use super::super::{
+    body::{Origin, ResponseBody},
+    clock::Serving,
+    headers,
+};
+
+/// A response of our own without a body.
+pub(super) fn empty(status: StatusCode, serving: Serving) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::empty(serving));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(SERVER, HeaderValue::from_static("jaco"));
+    response
+}
+
+/// Sends the client to the same path over HTTPS, with the same method.
+pub(super) fn redirect(host: &str, target: &Uri, serving: Serving) -> Response<ResponseBody> {
+    let path = target.path_and_query().map_or("/", |path| path.as_str());
+    match HeaderValue::try_from(format!("https://{host}{path}")) {
+        Ok(location) => {
+            let mut response = empty(StatusCode::PERMANENT_REDIRECT, serving);
+            response.headers_mut().insert(LOCATION, location);
+            response
+        }
+        Err(_) => empty(StatusCode::BAD_REQUEST, serving),
+    }
+}
+
+/// A replica's response on its way to the client.
+pub(super) fn relayed(
+    response: Response<Incoming>,
+    origin: Origin,
+    serving: Serving,
+) -> Response<ResponseBody> {
+    let (parts, body) = response.into_parts();
+    Response::from_parts(outgoing(parts), ResponseBody::new(body, origin, serving))
+}
+
+/// A replica's agreement to switch protocols; its connection is not one for requests any more.
+pub(super) fn switched(response: Response<Incoming>, serving: Serving) -> Response<ResponseBody> {
+    let (parts, _) = response.into_parts();
+    Response::from_parts(outgoing(parts), ResponseBody::empty(serving))
+}
+
+fn outgoing(mut parts: Parts) -> Parts {
+    headers::remove_hop_by_hop(&mut parts.headers);
+    // The version of our side, not of the replica's.
+    parts.version = Version::HTTP_11;
+    parts.extensions.clear();
+    parts
+}

@@ -1,0 +1,181 @@
+//! Header fields on their way through.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{
+        CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+        TRANSFER_ENCODING, UPGRADE,
+    },
+};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Removes what concerns only one connection (RFC 9110, section 7.6.1).
+///
+/// `Trailer` stays: bodies keep their trailers. A length beside a transfer coding goes, because
+/// the coding overrides it and the next hop must not see both.
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|name| name.trim().parse().ok())
+            // Naming these would change where the message goes or where it ends.
+            .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    if headers.remove(TRANSFER_ENCODING).is_some() {
+        headers.remove(CONTENT_LENGTH);
+    }
+    for name in [
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        TE,
+        UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// Whether the client can take trailers, the one `TE` member a proxy passes on.
+pub(super) fn accepts_trailers(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(TE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|member| member.trim().eq_ignore_ascii_case("trailers"))
+}
+
+/// The protocol a message asks to switch to, if it does.
+///
+/// A switch to cleartext HTTP/2 is taken as no wish at all, which RFC 9110, section 7.8 allows:
+/// the requests that follow would reach the replica without being routed.
+pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|name| name.trim().eq_ignore_ascii_case("upgrade"));
+    let protocol = headers.get(UPGRADE).filter(|_| asked)?;
+    let http2 = |name: &str| name.trim().eq_ignore_ascii_case("h2c");
+    let routed = protocol
+        .to_str()
+        .is_ok_and(|names| !names.split(',').any(http2));
+    routed.then(|| protocol.clone())
+}
+
+/// Puts the wish to switch protocols back on a message.
+pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocol);
+}
+
+/// Asks the replica for trailers.
+pub(super) fn set_accepts_trailers(headers: &mut HeaderMap) {
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    headers.append(CONNECTION, HeaderValue::from_static("te"));
+}
+
+/// Says who asked, how and for what; replaces whatever the client claimed.
+pub(super) fn set_forwarded(
+    headers: &mut HeaderMap,
+    peer: &HeaderValue,
+    proto: &'static str,
+    host: Option<HeaderValue>,
+) {
+    headers.insert(FORWARDED_FOR, peer.clone());
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(proto));
+    match host {
+        Some(host) => drop(headers.insert(FORWARDED_HOST, host)),
+        None => drop(headers.remove(FORWARDED_HOST)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        lines
+            .iter()
+            .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap()))
+            .collect()
+    }
+
+    fn left(lines: &[(&str, &str)]) -> Vec<String> {
+        let mut map = headers(lines);
+        remove_hop_by_hop(&mut map);
+        let mut names: Vec<_> = map.keys().map(ToString::to_string).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn fields_of_one_connection_stay_there() {
+        let given = [
+            ("connection", "close, X-Private"),
+            ("connection", "x-other"),
+            ("x-private", "1"),
+            ("x-other", "1"),
+            ("keep-alive", "5"),
+            ("te", "trailers"),
+            ("upgrade", "websocket"),
+            ("proxy-authorization", "secret"),
+            ("trailer", "x-sum"),
+            ("accept", "*/*"),
+        ];
+        assert_eq!(left(&given), ["accept", "trailer"]);
+    }
+
+    #[test]
+    fn a_connection_field_cannot_remove_the_host_or_the_length() {
+        let given = [
+            ("connection", "host, content-length"),
+            ("host", "a"),
+            ("content-length", "1"),
+        ];
+        assert_eq!(left(&given), ["content-length", "host"]);
+    }
+
+    #[test]
+    fn a_length_beside_a_coding_is_dropped() {
+        assert_eq!(
+            left(&[("transfer-encoding", "chunked"), ("content-length", "3")]),
+            [""; 0]
+        );
+        assert_eq!(left(&[("content-length", "3")]), ["content-length"]);
+    }
+
+    #[test]
+    fn an_upgrade_must_be_named_by_the_connection() {
+        let asks = |lines: &[(&str, &str)]| upgrade(&headers(lines)).is_some();
+        assert!(asks(&[
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "websocket")
+        ]));
+        assert!(!asks(&[
+            ("connection", "keep-alive"),
+            ("upgrade", "websocket")
+        ]));
+        assert!(!asks(&[("connection", "upgrade")]));
+        assert!(!asks(&[("connection", "upgrade"), ("upgrade", "H2C")]));
+        assert!(!asks(&[
+            ("connection", "upgrade"),
+            ("upgrade", "websocket, h2c")
+        ]));
+    }
+}

@@ -1,0 +1,90 @@
+//! Bytes between a client and a replica after they switched protocols.
+
+use std::time::Duration;
+
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split},
+    sync::watch,
+    time::timeout,
+};
+
+use super::Phase;
+
+/// How long the other side may still finish what it was sending after one side closed.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Waits for both ends to switch, then relays until either closes or the proxy does.
+pub(super) async fn relay(
+    client: OnUpgrade,
+    replica: OnUpgrade,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let run = async {
+        match tokio::try_join!(client, replica) {
+            Ok((client, replica)) => {
+                exchange(TokioIo::new(client), TokioIo::new(replica)).await;
+            }
+            Err(why) => tracing::debug!(%why, "upgrade failed"),
+        }
+    };
+    tokio::select! {
+        () = run => {}
+        // An error means that the proxy is gone without having been drained.
+        _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
+    }
+}
+
+async fn exchange(client: impl AsyncRead + AsyncWrite, replica: impl AsyncRead + AsyncWrite) {
+    let (mut from_client, mut to_client) = split(client);
+    let (mut from_replica, mut to_replica) = split(replica);
+    let up = async {
+        let copied = copy(&mut from_client, &mut to_replica).await;
+        let _ = to_replica.shutdown().await; // it may be closed already
+        copied
+    };
+    let down = async {
+        let copied = copy(&mut from_replica, &mut to_client).await;
+        let _ = to_client.shutdown().await; // it may be closed already
+        copied
+    };
+    tokio::pin!(up, down);
+    // A side that closed in order gets the rest of the other side; one that broke gets nothing.
+    tokio::select! {
+        copied = &mut up => if copied.is_ok() { let _ = timeout(LINGER, down).await; },
+        copied = &mut down => if copied.is_ok() { let _ = timeout(LINGER, up).await; },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, duplex};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rest_of_the_other_side_still_arrives_after_a_close() {
+        let ((mut client, near), (far, mut replica)) = (duplex(64), duplex(64));
+        let relayed = tokio::spawn(exchange(near, far));
+        client.write_all(b"ping").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut heard = String::new();
+        replica.read_to_string(&mut heard).await.unwrap();
+        replica.write_all(b"pong").await.unwrap();
+        drop(replica);
+        let mut answered = String::new();
+        client.read_to_string(&mut answered).await.unwrap();
+        relayed.await.unwrap();
+        assert_eq!((heard.as_str(), answered.as_str()), ("ping", "pong"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_side_that_never_closes_does_not_hold_the_relay() {
+        let ((client, near), (far, _replica)) = (duplex(64), duplex(64));
+        let start = tokio::time::Instant::now();
+        drop(client);
+        exchange(near, far).await;
+        assert_eq!(start.elapsed(), LINGER);
+    }
+}

@@ -1,0 +1,223 @@
+//! One listener of the proxy.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use http::HeaderValue;
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::watch,
+    time::{Instant, Sleep, sleep, sleep_until},
+};
+
+use super::{
+    Phase, Proxy, Shared,
+    clock::{Clock, Clocked},
+    forward,
+};
+
+/// Connections the kernel may hold until they are accepted.
+const BACKLOG: u32 = 1024;
+
+/// How long accepting pauses when the machine is out of descriptors or memory.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// A plain HTTP listener that is bound and ready to serve.
+#[derive(Debug)]
+pub struct ProxyServer {
+    listener: TcpListener,
+    proxy: Proxy,
+    phase: watch::Receiver<Phase>,
+}
+
+impl ProxyServer {
+    /// Binds `addr`, also while connections of an earlier listener are still open there.
+    ///
+    /// # Errors
+    /// Whatever the system answers; an address in use above all.
+    pub fn bind(addr: SocketAddr, proxy: &Proxy) -> io::Result<Self> {
+        let socket = if addr.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            let socket = TcpSocket::new_v6()?;
+            // The default is the machine's choice; ours is that `::` means everything.
+            rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+            socket
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+        let listener = socket.listen(BACKLOG)?;
+        Ok(Self {
+            listener,
+            phase: proxy.phase(),
+            proxy: proxy.clone(),
+        })
+    }
+
+    /// Binds `port` on all addresses of the machine, of both families where it has both.
+    ///
+    /// # Errors
+    /// Whatever the system answers; an address in use above all.
+    pub fn bind_all(port: u16, proxy: &Proxy) -> io::Result<Self> {
+        let without_v6 = |why: &io::Error| {
+            matches!(
+                why.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable
+            ) || why.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+        };
+        match Self::bind((Ipv6Addr::UNSPECIFIED, port).into(), proxy) {
+            Err(why) if without_v6(&why) => Self::bind((Ipv4Addr::UNSPECIFIED, port).into(), proxy),
+            bound => bound,
+        }
+    }
+
+    /// The address it is bound to.
+    ///
+    /// # Errors
+    /// Whatever the system answers.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Accepts until the proxy is drained.
+    ///
+    /// # Cancel safety
+    /// Cancelled, it closes the listener; connections that are open go on until the proxy is
+    /// drained.
+    pub async fn serve(mut self) {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = self.phase.wait_for(|phase| *phase != Phase::Serving) => return,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let connection = Connection {
+                        shared: self.proxy.0.clone(),
+                        peer: peer_header(peer),
+                        phase: self.phase.clone(),
+                    };
+                    tokio::spawn(connection.serve(stream));
+                }
+                Err(why) if of_the_client(&why) => {}
+                Err(why) => {
+                    tracing::warn!(%why, "failed to accept a connection");
+                    sleep(EXHAUSTED_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Whether accepting failed because of the client that was to be accepted.
+fn of_the_client(why: &io::Error) -> bool {
+    matches!(
+        why.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    )
+}
+
+fn peer_header(peer: SocketAddr) -> HeaderValue {
+    let ip = peer.ip().to_canonical().to_string();
+    // An address is always a valid field value.
+    HeaderValue::try_from(ip).unwrap_or(HeaderValue::from_static("unknown"))
+}
+
+/// What the requests of one client connection share.
+pub(super) struct Connection {
+    pub(super) shared: Arc<Shared>,
+    /// Address of the client as a field value.
+    pub(super) peer: HeaderValue,
+    pub(super) phase: watch::Receiver<Phase>,
+}
+
+impl Connection {
+    async fn serve(self, stream: TcpStream) {
+        if let Err(why) = stream.set_nodelay(true) {
+            tracing::debug!(%why, "failed to set up a client connection");
+            return;
+        }
+        let settings = &self.shared.settings;
+        let clock = Clock::new(settings.request_head_timeout, settings.idle_timeout);
+        let mut builder = http1::Builder::new();
+        builder
+            .header_read_timeout(None)
+            .max_header_size(settings.max_head_bytes)
+            // Room beyond the head, or a long head that is complete would already be too long.
+            .max_buf_size(settings.max_head_bytes + 16 * 1024);
+        let mut phase = self.phase.clone();
+        let io = TokioIo::new(Clocked {
+            stream,
+            clock: clock.clone(),
+        });
+        let this = Arc::new(self);
+        let service = {
+            let clock = clock.clone();
+            service_fn(move |request| forward::handle(this.clone(), clock.serve(), request))
+        };
+        let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
+        let mut patience = pin!(sleep_until(Instant::now()));
+        let mut draining = false;
+        loop {
+            let ended = poll_fn(|cx| match connection.as_mut().poll(cx) {
+                Poll::Ready(ended) => Poll::Ready(Some(ended)),
+                Poll::Pending => expired(&clock, patience.as_mut(), cx).map(|()| None),
+            });
+            tokio::select! {
+                ended = ended => {
+                    if let Some(Err(why)) = ended {
+                        tracing::debug!(%why, "client connection ended");
+                    }
+                    return;
+                }
+                changed = phase.wait_for(|phase| {
+                    *phase == Phase::Closed || (*phase == Phase::Draining && !draining)
+                }) => match changed.map(|phase| *phase) {
+                    Ok(Phase::Draining) => {
+                        draining = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    // An error means that the proxy is gone without having been drained.
+                    Ok(Phase::Serving | Phase::Closed) | Err(_) => return,
+                },
+            }
+        }
+    }
+}
+
+/// Ready when the client has waited too long.
+///
+/// The timer is set anew only when it would ring too late; when it rings too early it is set to
+/// the time that counts by then.
+fn expired(
+    clock: &Clock,
+    mut patience: Pin<&mut Sleep>,
+    cx: &mut std::task::Context<'_>,
+) -> Poll<()> {
+    loop {
+        let Some(deadline) = clock.deadline() else {
+            return Poll::Pending;
+        };
+        if patience.is_elapsed() || deadline < patience.deadline() {
+            if deadline <= Instant::now() {
+                return Poll::Ready(());
+            }
+            patience.as_mut().reset(deadline);
+        }
+        if patience.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Which replica of a route may serve a request.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::Instant;
+
+/// One replica of a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Upstream {
+    /// Its id, for health marks and logs.
+    pub replica: Arc<str>,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// When what is known about it becomes too old to trust; `None` if it is observed by this
+    /// node itself.
+    pub fresh_until: Option<SystemTime>,
+}
+
+/// Replicas that failed lately, as seen by this node.
+#[derive(Debug)]
+pub(super) struct Health {
+    down_for: Duration,
+    /// Whether `marks` may hold anything; spares the lock when all is well.
+    any: AtomicBool,
+    marks: Mutex<HashMap<(Arc<str>, SocketAddr), Instant>>,
+}
+
+impl Health {
+    pub(super) fn new(down_for: Duration) -> Self {
+        Self {
+            down_for,
+            any: AtomicBool::new(false),
+            marks: Mutex::default(),
+        }
+    }
+
+    /// Leaves `upstream` alone from `now` on, for a while.
+    pub(super) fn mark_down(&self, upstream: &Upstream, now: Instant) {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        marks.retain(|_, until| *until > now);
+        let key = (upstream.replica.clone(), upstream.addr);
+        if marks.insert(key, now + self.down_for).is_none() {
+            tracing::info!(replica = %upstream.replica, addr = %upstream.addr, "upstream marked down");
+        }
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Picks one of `upstreams` at random: none of `tried`, none marked down, none stale.
+    /// Returns its position.
+    pub(super) fn pick(
+        &self,
+        upstreams: &[Upstream],
+        tried: &[usize],
+        now: Instant,
+        wall: impl Fn() -> SystemTime,
+        dice: &Dice,
+    ) -> Option<usize> {
+        let wall = upstreams.iter().any(|u| u.fresh_until.is_some()).then(wall);
+        let fresh = |upstream: &Upstream| match (upstream.fresh_until, wall) {
+            (Some(until), Some(wall)) => wall < until,
+            (None, _) | (_, None) => true,
+        };
+        let marks = self
+            .any
+            .load(Ordering::Relaxed)
+            .then(|| self.marks.lock().unwrap_or_else(PoisonError::into_inner));
+        let up = |upstream: &Upstream| {
+            marks.as_ref().is_none_or(|marks| {
+                let mark = marks.get(&(upstream.replica.clone(), upstream.addr));
+                mark.is_none_or(|until| *until <= now)
+            })
+        };
+        let eligible =
+            |at: &usize| !tried.contains(at) && fresh(&upstreams[*at]) && up(&upstreams[*at]);
+        let all = || (0..upstreams.len()).filter(eligible);
+        match all().count() {
+            0 => None,
+            1 => all().next(),
+            many => all().nth(dice.below(many)),
+        }
+    }
+}
+
+/// Cheap randomness for spreading load (splitmix64); not for secrets.
+#[derive(Debug)]
+pub(super) struct Dice(AtomicU64);
+
+impl Dice {
+    /// Dice seeded by the machine.
+    pub(super) fn new() -> Self {
+        // A machine without randomness still spreads load, only predictably.
+        Self::seeded(getrandom::u64().unwrap_or_default())
+    }
+
+    pub(super) fn seeded(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+
+    /// A number from 0 up to but not including `bound`, which is not 0.
+    fn below(&self, bound: usize) -> usize {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        // Multiply-shift instead of a remainder: no bias worth mentioning for small bounds.
+        let scaled = (u128::from(z) * bound as u128) >> 64;
+        usize::try_from(scaled).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    const DOWN_FOR: Duration = Duration::from_secs(10);
+
+    fn upstreams(count: u8) -> Vec<Upstream> {
+        (0..count)
+            .map(|n| Upstream {
+                replica: format!("web-{n}").into(),
+                addr: ([10, 0, 0, n], 80).into(),
+                fresh_until: None,
+            })
+            .collect()
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_eligible_replica_gets_its_share() {
+        let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
+        let all = upstreams(3);
+        let mut hits = [0u32; 3];
+        for _ in 0..3000 {
+            let at = health
+                .pick(&all, &[], Instant::now(), || at(0), &dice)
+                .unwrap();
+            hits[at] += 1;
+        }
+        assert!(hits.iter().all(|&n| (850..1150).contains(&n)), "{hits:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_replica_is_left_alone_for_exactly_its_time() {
+        let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
+        let one = upstreams(1);
+        let pick = |now| health.pick(&one, &[], now, || at(0), &dice);
+        let failed = Instant::now();
+        health.mark_down(&one[0], failed);
+        assert_eq!(pick(failed), None);
+        assert_eq!(pick(failed + DOWN_FOR - Duration::from_millis(1)), None);
+        assert_eq!(pick(failed + DOWN_FOR), Some(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_at_the_address_of_a_failed_one_is_not_blamed() {
+        let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
+        let mut next = upstreams(1);
+        health.mark_down(&next[0], Instant::now());
+        next[0].replica = "web-9".into();
+        assert_eq!(
+            health.pick(&next, &[], Instant::now(), || at(0), &dice),
+            Some(0)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stale_and_tried_replicas_are_not_picked() {
+        let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
+        let mut two = upstreams(2);
+        two[0].fresh_until = Some(at(100));
+        let pick = |tried: &[usize], wall| health.pick(&two, tried, Instant::now(), || wall, &dice);
+        assert_eq!(pick(&[1], at(99)), Some(0));
+        assert_eq!(pick(&[1], at(100)), None, "ten seconds is stale");
+        assert_eq!(pick(&[], at(100)), Some(1));
+        assert_eq!(pick(&[0, 1], at(0)), None);
+    }
+}

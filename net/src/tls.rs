@@ -1,0 +1,137 @@
+//! TLS between clients and nodes.
+//!
+//! The server presents whatever certificate its [`CertSlot`] holds, so a node that joins a
+//! cluster swaps its bootstrap certificate without closing its listener. A client always pins
+//! something, [`Trust`]; there is no way to skip verification.
+
+mod trust;
+
+pub use trust::Trust;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::{
+    ClientConfig, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
+
+use crate::pki::{BootstrapCert, SecretString, certificates, files::NodeFiles};
+
+/// Protocol name of the API in the handshake.
+pub const ALPN: &[u8] = b"h2";
+
+/// Why a TLS configuration could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A PEM text did not parse; names what it should have been.
+    #[error("{0} did not parse as PEM")]
+    Pem(&'static str),
+    /// Key and certificate cannot be used, alone or together.
+    #[error("unusable certificate or key")]
+    Unusable(#[source] rustls::Error),
+    /// The pinned authority cannot be used.
+    #[error("unusable trust anchor")]
+    Anchor(#[source] rustls::server::VerifierBuilderError),
+}
+
+/// The one crypto provider of the process.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// A certificate chain and its key, ready to serve.
+#[derive(Clone, Debug)]
+pub struct Identity(Arc<CertifiedKey>);
+
+impl Identity {
+    /// A chain, leaf first, and the PKCS#8 key of the leaf, as PEM.
+    ///
+    /// # Errors
+    /// [`Error::Pem`] if either does not parse, [`Error::Unusable`] if they do not match.
+    pub fn from_pem(chain_pem: &str, key_pem: &SecretString) -> Result<Self, Error> {
+        let chain = certificates(chain_pem).map_err(|_| Error::Pem("certificate"))?;
+        let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
+            .map_err(|_| Error::Pem("private key"))?;
+        CertifiedKey::from_der(chain, key, &ring::default_provider())
+            .map(|key| Self(Arc::new(key)))
+            .map_err(Error::Unusable)
+    }
+
+    /// What a node serves while it belongs to no cluster.
+    ///
+    /// # Errors
+    /// As [`Identity::from_pem`].
+    pub fn bootstrap(cert: &BootstrapCert) -> Result<Self, Error> {
+        Self::from_pem(cert.cert_pem(), cert.key_pem())
+    }
+
+    /// What a member serves: its certificate, then the authority's, which clients that know
+    /// only a fingerprint look for.
+    ///
+    /// # Errors
+    /// As [`Identity::from_pem`].
+    pub fn node(files: &NodeFiles) -> Result<Self, Error> {
+        let chain = format!("{}\n{}", files.cert.pem(), files.ca_pem);
+        Self::from_pem(&chain, files.key.pem())
+    }
+}
+
+/// The certificate a listener presents, replaceable while it listens.
+#[derive(Debug)]
+pub struct CertSlot(ArcSwap<CertifiedKey>);
+
+impl CertSlot {
+    /// A slot that presents `identity`.
+    #[must_use]
+    pub fn new(identity: &Identity) -> Arc<Self> {
+        Arc::new(Self(ArcSwap::new(identity.0.clone())))
+    }
+
+    /// Presents `identity` from the next handshake on; open connections are not touched.
+    pub fn replace(&self, identity: &Identity) {
+        self.0.store(identity.0.clone());
+    }
+}
+
+impl ResolvesServerCert for CertSlot {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+/// Configuration of the API listener: TLS 1.2 or newer, HTTP/2 only.
+///
+/// # Errors
+/// [`Error::Unusable`] if the provider lacks those versions.
+pub fn api_server(slot: Arc<CertSlot>) -> Result<Arc<ServerConfig>, Error> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(Error::Unusable)?
+        .with_no_client_auth()
+        .with_cert_resolver(slot);
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Configuration of a client of the API: TLS 1.3, HTTP/2 only, pinned to `trust`.
+///
+/// # Errors
+/// [`Error::Pem`] or [`Error::Anchor`] if what is pinned cannot be used.
+pub fn api_client(trust: &Trust) -> Result<Arc<ClientConfig>, Error> {
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(Error::Unusable)?
+        .dangerous()
+        .with_custom_certificate_verifier(trust.verifier()?)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests;

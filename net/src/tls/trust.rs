@@ -1,0 +1,149 @@
+//! What a client trusts.
+
+use std::sync::Arc;
+
+use rustls::{
+    CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use super::{Error, provider};
+use crate::pki::{Fingerprint, certificates};
+
+/// What a client pins. In every case the leaf must be valid now, be meant for servers and
+/// match the dialled name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The leaf verifies under one of these PEM certificates.
+    Ca(String),
+    /// The presented chain holds a certificate with this fingerprint that is an authority, or
+    /// is its own, and the leaf verifies under it.
+    Fingerprint(Fingerprint),
+    /// Both of the above.
+    CaAndFingerprint(String, Fingerprint),
+}
+
+impl Trust {
+    pub(super) fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, Error> {
+        let provider = provider();
+        let (ca_pem, fingerprint) = match self {
+            Self::Ca(pem) => (Some(pem), None),
+            Self::Fingerprint(print) => (None, Some(*print)),
+            Self::CaAndFingerprint(pem, print) => (Some(pem), Some(*print)),
+        };
+        let ca = match ca_pem {
+            Some(pem) => {
+                let anchors = certificates(pem).map_err(|_| Error::Pem("CA certificate"))?;
+                Some(anchored(&anchors, provider.clone())?)
+            }
+            None => None,
+        };
+        Ok(Arc::new(Pinned {
+            ca,
+            fingerprint,
+            provider,
+        }))
+    }
+}
+
+/// A verifier that accepts chains under `anchors` only.
+fn anchored(
+    anchors: &[CertificateDer<'_>],
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, Error> {
+    let mut roots = RootCertStore::empty();
+    for anchor in anchors {
+        roots
+            .add(anchor.clone().into_owned())
+            .map_err(Error::Unusable)?;
+    }
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(Error::Anchor)
+}
+
+#[derive(Debug)]
+struct Pinned {
+    ca: Option<Arc<WebPkiServerVerifier>>,
+    fingerprint: Option<Fingerprint>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Pinned {
+    /// The certificate of the chain that carries the pinned fingerprint.
+    ///
+    /// A leaf may only vouch for itself: whether it really signed itself is left to the path
+    /// verification. Further certificates must be authorities, or the holder of any
+    /// certificate with a known fingerprint could sign for other names.
+    fn anchor<'a>(
+        print: Fingerprint,
+        leaf: &'a CertificateDer<'a>,
+        rest: &'a [CertificateDer<'a>],
+    ) -> Result<&'a CertificateDer<'a>, rustls::Error> {
+        if Fingerprint::of(leaf) == print {
+            return Ok(leaf);
+        }
+        rest.iter()
+            .find(|cert| Fingerprint::of(cert) == print)
+            .filter(|cert| is_authority(cert))
+            .ok_or(CertificateError::UnknownIssuer.into())
+    }
+}
+
+fn is_authority(der: &[u8]) -> bool {
+    x509_parser::parse_x509_certificate(der).is_ok_and(|(_, cert)| cert.is_ca())
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let mut verified = None;
+        if let Some(print) = self.fingerprint {
+            let anchor = Self::anchor(print, leaf, rest)?;
+            let verifier = anchored(std::slice::from_ref(anchor), self.provider.clone())
+                .map_err(|_| CertificateError::BadEncoding)?;
+            verified = Some(verifier.verify_server_cert(leaf, rest, name, ocsp, now)?);
+        }
+        if let Some(ca) = &self.ca {
+            verified = Some(ca.verify_server_cert(leaf, rest, name, ocsp, now)?);
+        }
+        verified.ok_or_else(|| CertificateError::UnknownIssuer.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

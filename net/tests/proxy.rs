@@ -1,0 +1,461 @@
+//! The proxy between real clients and real replicas on loopback.
+
+#[path = "proxy/world.rs"]
+mod world;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header::SERVER};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Frame;
+use jaco_net::proxy::{RouteTable, Rule, Settings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use world::*;
+
+const PATIENT: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_replica_sees_the_request_as_it_was_sent_plus_where_it_came_from() {
+    let seen = replica(async |request| {
+        let mut lines = vec![format!("{} {}", request.method(), request.uri())];
+        for (name, value) in request.headers() {
+            lines.push(format!("{name}: {}", value.to_str().unwrap()));
+        }
+        lines.sort();
+        text(lines.join("\n"))
+    })
+    .await;
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([Rule {
+        path: "/api".into(),
+        strip_path: true,
+        ..rule([seen])
+    }]));
+
+    let request = Request::get("/API/a%20b?x=%2F1")
+        .header("host", "A.example:8080")
+        .header("x-forwarded-for", "6.6.6.6")
+        .header("x-forwarded-proto", "https")
+        .header("x-forwarded-host", "evil")
+        .header("connection", "x-private")
+        .header("x-private", "1")
+        .header("x-public", "2")
+        .body(Empty::<Bytes>::new())
+        .unwrap();
+    let response = world.client().await.send(request).await;
+
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(response.headers().get(SERVER).is_none());
+    assert_eq!(
+        body(response).await,
+        "GET /a%20b?x=%2F1\nhost: A.example:8080\nx-forwarded-for: 127.0.0.1\n\
+         x-forwarded-host: A.example:8080\nx-forwarded-proto: http\nx-public: 2"
+    );
+}
+
+#[tokio::test]
+async fn bodies_stream_both_ways_with_their_trailers() {
+    let echo = replica(async |request| {
+        Response::builder()
+            .header("trailer", "x-sum")
+            .body(request.into_body().boxed())
+            .unwrap()
+    })
+    .await;
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([echo])]));
+
+    let (chunks, body) = channel_body();
+    let request = Request::post("/")
+        .header("host", HOST)
+        .header("te", "trailers")
+        .header("trailer", "x-sum")
+        .body(body)
+        .unwrap();
+    chunks.send(Frame::data("first".into())).unwrap();
+    let mut response = world.client().await.send(request).await.into_body();
+    let frame = response.frame().await.unwrap().unwrap();
+    assert_eq!(
+        frame.into_data().unwrap(),
+        "first",
+        "arrives before the request is complete"
+    );
+    chunks.send(Frame::data("second".into())).unwrap();
+    let frame = response.frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "second");
+    let mut trailers = http::HeaderMap::new();
+    trailers.insert("x-sum", "42".parse().unwrap());
+    chunks.send(Frame::trailers(trailers.clone())).unwrap();
+    drop(chunks);
+    let frame = response.frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_trailers().unwrap(), trailers);
+}
+
+#[tokio::test]
+async fn switched_protocols_are_relayed_until_a_side_closes_whatever_the_table_says() {
+    let (echo, mut ended) = switching_replica().await;
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([echo])]));
+    let mut client = world.switched().await;
+    for round in [b"abcd", b"1234"] {
+        assert_echo(&mut client, round).await;
+        world.proxy.swap(RouteTable::default());
+    }
+    drop(client);
+    ended.recv().await.unwrap();
+}
+
+#[tokio::test]
+async fn switched_protocols_go_on_while_draining_and_end_with_the_drain() {
+    let (echo, mut ended) = switching_replica().await;
+    let mut world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([echo])]));
+    let mut client = world.switched().await;
+
+    let proxy = world.proxy.clone();
+    let drained = tokio::spawn(async move { proxy.drain(PATIENT).await });
+    (&mut world.server).await.unwrap();
+    assert_echo(&mut client, b"abcd").await;
+    drained.abort();
+    ended.recv().await.unwrap();
+    assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0);
+}
+
+#[tokio::test]
+async fn requests_without_a_route_are_answered_by_the_proxy() {
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([Rule {
+        path: "/api".into(),
+        ..rule([])
+    }]));
+    let long = "x".repeat(66 * 1024);
+    let table = [
+        (
+            "GET / HTTP/1.1\r\nHost: b.example\r\n\r\n".to_owned(),
+            "404",
+        ),
+        (
+            "GET /other HTTP/1.1\r\nHost: a.example\r\n\r\n".to_owned(),
+            "404",
+        ),
+        (
+            "GET /api HTTP/1.1\r\nHost: a.example\r\n\r\n".to_owned(),
+            "503",
+        ),
+        (
+            "GET http://a.example/api HTTP/1.1\r\nHost: b.example\r\n\r\n".to_owned(),
+            "503",
+        ),
+        ("GET / HTTP/1.0\r\n\r\n".to_owned(), "404"),
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "400"),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(),
+            "400",
+        ),
+        (
+            "CONNECT a.example:80 HTTP/1.1\r\nHost: a.example\r\n\r\n".to_owned(),
+            "400",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nHost: a.example\r\nX: {long}\r\n\r\n"),
+            "431",
+        ),
+        ("nonsense\r\n\r\n".to_owned(), "400"),
+    ];
+    for (request, status) in table {
+        let shown: String = request.chars().take(60).collect();
+        let mut client = world.connect().await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        let head = read_head(&mut client).await;
+        assert_eq!(&head[9..12], status, "{shown:?}");
+        if matches!(status, "404" | "503") {
+            assert!(
+                head.contains("server: jaco") && head.contains("content-length: 0"),
+                "{head}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn secure_domains_redirect_every_method_to_the_same_place() {
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([Rule {
+        redirect_to_https: true,
+        ..rule([])
+    }]));
+    let request = Request::post("/a?b=1")
+        .header("host", "a.example:8080")
+        .body(Full::from("x"));
+    let response = world.client().await.send(request.unwrap()).await;
+    assert_eq!(response.status(), StatusCode::PERMANENT_REDIRECT);
+    assert_eq!(response.headers()["location"], "https://a.example/a?b=1");
+    assert_eq!(response.headers()[SERVER], "jaco");
+}
+
+#[tokio::test]
+async fn an_unreachable_replica_gives_502_and_then_counts_as_down() {
+    let (_held, closed) = closed_port();
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([closed])]));
+    let mut client = world.client().await;
+    let response = client.send(get("/")).await;
+    assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
+    assert_eq!(response.headers()[SERVER], "jaco");
+    assert_eq!(
+        client.send(get("/")).await.status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_was_not_sent_moves_to_another_replica_with_its_body() {
+    let (_held, ports): (Vec<_>, Vec<_>) = [(); 2].map(|()| closed_port()).into_iter().unzip();
+    let live = replica(async |request| text(body_of(request.into_body()).await)).await;
+    for _ in 0..8 {
+        let world = World::start(Settings::default()).await;
+        world
+            .proxy
+            .swap(RouteTable::new([rule([ports[0], live, ports[1]])]));
+        let request = Request::post("/")
+            .header("host", HOST)
+            .body(Full::from("precious"));
+        let response = world.client().await.send(request.unwrap()).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(body(response).await, "precious");
+    }
+}
+
+#[tokio::test]
+async fn only_requests_without_effects_are_repeated_after_they_were_sent() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let breaking = breaking_replica(asked.clone()).await;
+    let healthy = replica(async |_| text("ok")).await;
+    for (method, content) in [
+        (Method::GET, ""),
+        (Method::HEAD, ""),
+        (Method::POST, "x"),
+        (Method::DELETE, ""),
+    ] {
+        // Until the breaking one was asked first.
+        loop {
+            asked.store(0, Ordering::SeqCst);
+            let world = World::start(Settings::default()).await;
+            world
+                .proxy
+                .swap(RouteTable::new([rule([breaking, healthy])]));
+            let request = Request::builder()
+                .method(&method)
+                .uri("/")
+                .header("host", HOST);
+            let request = request.body(Full::from(content)).unwrap();
+            let status = world.client().await.send(request).await.status();
+            if asked.load(Ordering::SeqCst) == 0 {
+                assert_eq!(status, StatusCode::OK);
+                continue;
+            }
+            let repeated = matches!(method, Method::GET | Method::HEAD);
+            let expected = if repeated {
+                StatusCode::OK
+            } else {
+                StatusCode::BAD_GATEWAY
+            };
+            assert_eq!(status, expected, "{method}");
+            assert_eq!(asked.load(Ordering::SeqCst), 1, "{method}");
+            // It counts as down now.
+            assert_eq!(
+                world.client().await.send(get("/")).await.status(),
+                StatusCode::OK
+            );
+            assert_eq!(asked.load(Ordering::SeqCst), 1, "{method}");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_breaks_off_its_response_counts_as_down() {
+    let breaking = raw_replica(async |mut stream| {
+        read_head(&mut stream).await;
+        let half = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf";
+        stream.write_all(half).await.unwrap();
+    })
+    .await;
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([breaking])]));
+    let response = world.client().await.send(get("/")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(
+        response.into_body().collect().await.is_err(),
+        "the client must notice"
+    );
+    let response = world.client().await.send(get("/")).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_silent_replica_gives_504_and_is_not_blamed() {
+    let silent = raw_replica(async |mut stream| {
+        read_head(&mut stream).await;
+        let _ = stream.read_u8().await; // until the proxy gives up
+    })
+    .await;
+    let settings = Settings {
+        response_timeout: Duration::from_millis(50),
+        ..Settings::default()
+    };
+    let world = World::start(settings).await;
+    world.proxy.swap(RouteTable::new([rule([silent])]));
+    for _ in 0..2 {
+        let response = world.client().await.send(get("/")).await;
+        assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
+        assert_eq!(response.headers()[SERVER], "jaco");
+    }
+}
+
+#[tokio::test]
+async fn connections_to_replicas_are_reused_and_replaced_when_they_went_stale() {
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let fickle = {
+        let accepted = accepted.clone();
+        // Answers twice, then closes without a word.
+        raw_replica(move |mut stream| {
+            accepted.fetch_add(1, Ordering::SeqCst);
+            async move {
+                for _ in 0..2 {
+                    read_head(&mut stream).await;
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                    let _ = stream.write_all(answer).await; // the proxy may be gone
+                }
+            }
+        })
+        .await
+    };
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([fickle])]));
+    let mut client = world.client().await;
+    for _ in 0..6 {
+        let response = client.send(get("/")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(body(response).await, "ok");
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn a_running_response_outlives_its_route() {
+    let (chunks, slow) = slow_replica().await;
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([slow])]));
+    let response = world.client().await.send(get("/")).await;
+
+    assert!(world.proxy.swap(RouteTable::default()));
+    assert!(
+        !world.proxy.swap(RouteTable::default()),
+        "an equal table is not swapped"
+    );
+    assert_eq!(
+        world.client().await.send(get("/")).await.status(),
+        StatusCode::NOT_FOUND
+    );
+
+    chunks.send(Frame::data("rest".into())).unwrap();
+    drop(chunks);
+    assert_eq!(body(response).await, "rest");
+}
+
+#[tokio::test]
+async fn draining_finishes_what_runs_and_closes_what_rests() {
+    let (chunks, slow) = slow_replica().await;
+    let mut world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([slow])]));
+    let mut resting = world.connect().await;
+    let response = world.client().await.send(get("/")).await;
+
+    let proxy = world.proxy.clone();
+    let drained = tokio::spawn(async move { proxy.drain(PATIENT).await });
+    assert_eq!(resting.read(&mut [0]).await.unwrap(), 0, "closed at once");
+    (&mut world.server).await.unwrap();
+    assert!(
+        tokio::net::TcpStream::connect(world.addr).await.is_err(),
+        "nothing listens"
+    );
+    assert!(!drained.is_finished());
+    chunks.send(Frame::data("rest".into())).unwrap();
+    drop(chunks);
+    assert_eq!(body(response).await, "rest");
+    drained.await.unwrap();
+
+    let again = World::bind(world.addr, &world.proxy);
+    assert_eq!(
+        again.client().await.send(get("/none")).await.status(),
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn draining_ends_what_does_not_finish_in_time() {
+    let (_chunks, slow) = slow_replica().await;
+    let world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([slow])]));
+    let response = world.client().await.send(get("/")).await;
+    world.proxy.drain(Duration::from_millis(20)).await;
+    assert!(response.into_body().collect().await.is_err());
+}
+
+#[tokio::test]
+async fn a_listener_that_died_is_bound_again_while_its_requests_run() {
+    let (chunks, slow) = slow_replica().await;
+    let mut world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([slow])]));
+    let response = world.client().await.send(get("/")).await;
+
+    world.server.abort();
+    assert!((&mut world.server).await.unwrap_err().is_cancelled());
+    let again = World::bind(world.addr, &world.proxy);
+    assert_eq!(
+        again.client().await.send(get("/")).await.status(),
+        StatusCode::OK
+    );
+
+    chunks.send(Frame::data("rest".into())).unwrap();
+    drop(chunks);
+    assert_eq!(body(response).await, "rest");
+}
+
+#[tokio::test]
+async fn clients_that_do_not_finish_their_request_are_disconnected() {
+    let settings = Settings {
+        request_head_timeout: Duration::from_millis(30),
+        ..Settings::default()
+    };
+    let world = World::start(settings).await;
+    let mut client = world.connect().await;
+    client.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
+    let mut rest = Vec::new();
+    let _ = client.read_to_end(&mut rest).await; // a reset is as good as an end
+    assert_eq!(rest, b"");
+}
+
+#[tokio::test]
+async fn clients_that_rest_too_long_are_disconnected() {
+    let settings = Settings {
+        idle_timeout: Duration::from_millis(30),
+        ..Settings::default()
+    };
+    let world = World::start(settings).await;
+    let mut client = world.connect().await;
+    client
+        .write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
+        .await
+        .unwrap();
+    assert!(read_head(&mut client).await.starts_with("HTTP/1.1 404"));
+    assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+}
