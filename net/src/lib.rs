@@ -4,6 +4,7 @@
 //! - [`proxy`]: the HTTP data plane of the ingress.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
 
+pub mod interfaces;
 pub mod pki;
 pub mod proxy;
 pub mod tls;

@@ -89,10 +89,7 @@ impl Applier {
                     progress.events.extend(applied.events);
                     progress
                         .rows
-                        .extend(applied.mutations.into_iter().map(|m| Row {
-                            key: m.key,
-                            value: m.value,
-                        }));
+                        .extend(applied.mutations.into_iter().map(Row::from));
                     match applied.result {
                         Ok(()) => Answer::Applied(entry.index),
                         Err(error) => Answer::Rejected(error),

@@ -1,0 +1,60 @@
+//! The network interfaces of this machine.
+
+use std::{collections::BTreeMap, io, net::IpAddr};
+
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+
+/// One interface and its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Kernel name such as `eth0`.
+    pub name: String,
+    /// Administratively up.
+    pub up: bool,
+    /// The loopback interface.
+    pub loopback: bool,
+    /// Its addresses, in the kernel's order.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Lists the interfaces of this network namespace, sorted by name.
+///
+/// # Errors
+/// The error of `getifaddrs(3)`.
+pub fn interfaces() -> io::Result<Vec<Interface>> {
+    let mut found = BTreeMap::<String, Interface>::new();
+    for entry in getifaddrs()? {
+        let interface = found
+            .entry(entry.interface_name.clone())
+            .or_insert_with(|| Interface {
+                name: entry.interface_name,
+                up: entry.flags.contains(InterfaceFlags::IFF_UP),
+                loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+                addresses: Vec::new(),
+            });
+        let Some(address) = entry.address else {
+            continue;
+        };
+        if let Some(v4) = address.as_sockaddr_in() {
+            interface.addresses.push(v4.ip().into());
+        } else if let Some(v6) = address.as_sockaddr_in6() {
+            interface.addresses.push(v6.ip().into());
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn loopback_is_listed_as_what_it_is() {
+        let all = interfaces().unwrap();
+        let lo = all.iter().find(|interface| interface.name == "lo").unwrap();
+        assert!(lo.loopback && lo.up);
+        assert!(lo.addresses.contains(&Ipv4Addr::LOCALHOST.into()));
+    }
+}
