@@ -1,7 +1,9 @@
 //! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
 
 pub mod clock;
+mod commit;
 pub mod ingress;
 pub mod network;
+pub mod runtime;
 pub mod scheduler;
 pub mod supervision;

@@ -62,7 +62,9 @@ pub fn supervisor(args: Args) -> (ChildSpec, SupervisorHandle, BridgeDirectory) 
         allocator: ipam::allocator(allocator),
     };
     let (manager, handle) = ChildSpec::worker::<manager::NetworkManager>("bridges", env);
-    let spec = SupervisorSpec::new(Strategy::OneForOne).child(ipam).child(manager);
+    let spec = SupervisorSpec::new(Strategy::OneForOne)
+        .child(ipam)
+        .child(manager);
     let (spec, supervisor) = ChildSpec::supervisor("network", spec);
     (spec, supervisor, BridgeDirectory::new(handle))
 }

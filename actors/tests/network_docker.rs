@@ -1,5 +1,7 @@
 //! Bridges on a real container engine. Needs one at `/var/run/docker.sock`.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
 use std::{
     path::Path,
     process::Command,
@@ -18,25 +20,25 @@ use jaco_actors::network::{
 /// Everything a test makes in the engine, under one name, removed when it ends in any way.
 struct Lab {
     name: String,
+    /// First of the two blocks that belong to this lab.
+    blocks: u32,
     engine: SharedEngine,
 }
 
 impl Lab {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         Self {
-            name: format!("nettest{}x{next}", std::process::id()),
+            name: format!("nettest{process}x{next}"),
+            blocks: process.wrapping_mul(16) + next * 2,
             engine: Arc::new(DockerNetworks::new("/var/run/docker.sock")),
         }
     }
 
-    /// The network `front` of this lab's deployment; `part` picks one of its own blocks.
+    /// The network `front` of this lab's deployment; `part` 0 or 1 picks its block.
     fn wanted(&self, part: u32) -> Wanted {
-        let (lab, _) = self.name.rsplit_once('x').unwrap();
-        let process: u32 = lab.trim_start_matches("nettest").parse().unwrap();
-        let lab: u32 = self.name.rsplit_once('x').unwrap().1.parse().unwrap();
-        let block = process.wrapping_mul(16) + lab * 2 + part;
+        let block = self.blocks + part;
         let cidr = format!("10.{}.{}.0/24", 200 + (block >> 8) % 40, block % 256);
         Wanted {
             id: NetworkId::new(&self.name, "front"),
@@ -55,7 +57,10 @@ impl Lab {
 
     /// A container on the network that waits to be stopped.
     fn container(&self, run: bool) -> String {
-        let import = format!("tar -C / -ch bin/busybox | docker import - {}", self.image());
+        let import = format!(
+            "tar -C / -ch bin/busybox | docker import - {}",
+            self.image()
+        );
         must(Command::new("sh").args(["-c", &import]));
         let name = format!("{}-c", self.name);
         let args = ["--name", &name, "--network", &self.network(), &self.image()];
@@ -104,14 +109,20 @@ async fn network_is_made_once_and_as_the_host_needs_it() {
         lab.inspect("{{range .IPAM.Config}}{{.Subnet}} {{.Gateway}};{{end}}"),
         format!("{} {};", wanted.cidr, wanted.cidr.gateway())
     );
-    assert_eq!(lab.inspect("{{index .Options \"com.docker.network.driver.mtu\"}}"), "1420");
+    assert_eq!(
+        lab.inspect("{{index .Options \"com.docker.network.driver.mtu\"}}"),
+        "1420"
+    );
     for (label, value) in [
         ("jaco.cluster_id", wanted.cluster_id.clone()),
         ("jaco.deployment", lab.name.clone()),
         ("jaco.network", "front".to_owned()),
         ("jaco.subnet", wanted.cidr.to_string()),
     ] {
-        assert_eq!(lab.inspect(&format!("{{{{index .Labels \"{label}\"}}}}")), value);
+        assert_eq!(
+            lab.inspect(&format!("{{{{index .Labels \"{label}\"}}}}")),
+            value
+        );
     }
     let link = Path::new("/sys/class/net").join(wanted.id.bridge_name());
     assert!(link.join("bridge").exists(), "{link:?} is no bridge");
@@ -164,6 +175,11 @@ async fn foreign_network_is_never_touched() {
 #[tokio::test]
 async fn missing_engine_is_unreachable_and_not_a_refusal() {
     let engine: SharedEngine = Arc::new(DockerNetworks::new("/nonexistent/engine.sock"));
-    let error = bridge::ensure(&engine, &Lab::new().wanted(0)).await.unwrap_err();
-    assert!(matches!(error, Error::Engine(EngineError::Unreachable(_))), "{error:?}");
+    let error = bridge::ensure(&engine, &Lab::new().wanted(0))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Engine(EngineError::Unreachable(_))),
+        "{error:?}"
+    );
 }

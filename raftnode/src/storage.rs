@@ -137,6 +137,12 @@ impl Storage {
         self.failure.get().map(String::as_str)
     }
 
+    /// From now on every write fails as if the disk were full.
+    #[cfg(test)]
+    pub(crate) fn fail_writes(&self) {
+        self.fault.store(true, Ordering::Relaxed);
+    }
+
     /// Passes `result` on and remembers a failure: nothing is written after it.
     fn guard<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &result {

@@ -1,7 +1,7 @@
 //! The bridge of one (deployment, network) on this host.
 //!
-//! [`plan`] compares the engine's networks with the one that is wanted; [`core`] decides when
-//! to ensure and when to remove it; [`actor`] is the shell around both.
+//! [`plan`] compares the engine's networks with the one that is wanted; `core` decides when
+//! to ensure and when to remove it; `actor` is the shell around both.
 
 mod actor;
 mod core;
@@ -115,7 +115,11 @@ pub fn plan(wanted: &Wanted, networks: &[EngineNetwork]) -> Result<Plan, Error> 
     {
         return Ok(Plan::Reuse);
     }
-    let taken = |bridge: &String| others.iter().any(|other| other.bridge.as_ref() == Some(bridge));
+    let taken = |bridge: &String| {
+        others
+            .iter()
+            .any(|other| other.bridge.as_ref() == Some(bridge))
+    };
     let (short, fallback) = (wanted.id.bridge_name(), wanted.id.fallback_bridge_name());
     let bridge = match (taken(&short), taken(&fallback)) {
         (false, _) => short,
@@ -142,12 +146,18 @@ pub(super) fn owner(network: &EngineNetwork) -> Option<NetworkId> {
 
 /// Whether a network is of this cluster.
 pub(super) fn is_of_cluster(network: &EngineNetwork, cluster_id: &str) -> bool {
-    network.labels.get(LABEL_CLUSTER).is_some_and(|id| id == cluster_id)
+    network
+        .labels
+        .get(LABEL_CLUSTER)
+        .is_some_and(|id| id == cluster_id)
 }
 
 /// Compares the live block, since the label only says what once was asked for.
 fn is_as_wanted(found: &EngineNetwork, wanted: &Wanted) -> bool {
-    let live = found.subnets.first().and_then(|subnet| subnet.parse::<Cidr>().ok());
+    let live = found
+        .subnets
+        .first()
+        .and_then(|subnet| subnet.parse::<Cidr>().ok());
     live == Some(wanted.cidr) && is_of_cluster(found, &wanted.cluster_id)
 }
 

@@ -118,17 +118,37 @@ mod tests {
             assert_eq!(cidr(text).to_string(), text);
         }
         for text in [
-            "", "10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "10.0.0.1/24", "10.0.0.0/024",
-            "10.0.0.0/+8", "10.0.0.0/8/8", "a/8", "fd00::/8", "10.0.0.0/-1", "10.0.0/24",
+            "",
+            "10.0.0.0",
+            "10.0.0.0/",
+            "10.0.0.0/33",
+            "10.0.0.1/24",
+            "10.0.0.0/024",
+            "10.0.0.0/+8",
+            "10.0.0.0/8/8",
+            "a/8",
+            "fd00::/8",
+            "10.0.0.0/-1",
+            "10.0.0/24",
         ] {
-            assert_eq!(text.parse::<Cidr>(), Err(InvalidCidr(text.into())), "{text}");
+            assert_eq!(
+                text.parse::<Cidr>(),
+                Err(InvalidCidr(text.into())),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn gateway_is_the_second_address() {
-        assert_eq!(cidr("10.244.3.0/24").gateway(), Ipv4Addr::new(10, 244, 3, 1));
-        assert_eq!(cidr("10.244.3.16/28").gateway(), Ipv4Addr::new(10, 244, 3, 17));
+        assert_eq!(
+            cidr("10.244.3.0/24").gateway(),
+            Ipv4Addr::new(10, 244, 3, 1)
+        );
+        assert_eq!(
+            cidr("10.244.3.16/28").gateway(),
+            Ipv4Addr::new(10, 244, 3, 17)
+        );
     }
 
     proptest! {

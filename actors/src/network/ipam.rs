@@ -2,7 +2,7 @@
 //!
 //! One block per (deployment, network, host), chosen by the leader: the lowest block of the
 //! pool that no row overlaps and that was not freed a moment ago. The choice is a pure function
-//! of the state; [`actor`] makes reading, choosing and committing one critical section.
+//! of the state; [`IpamActor`] makes reading, choosing and committing one critical section.
 
 mod actor;
 mod quarantine;
@@ -138,8 +138,9 @@ impl From<Error> for jaco_proto::Error {
                 Self::new(ErrorCode::RaftApplyFailed, format!("{message}: {why}"))
                     .with("outcome", "unknown")
             }
-            Error::Propose(ProposeError::Busy | ProposeError::Unavailable)
-            | Error::Unavailable => Self::new(ErrorCode::IpamUnavailable, message),
+            Error::Propose(ProposeError::Busy | ProposeError::Unavailable) | Error::Unavailable => {
+                Self::new(ErrorCode::IpamUnavailable, message)
+            }
         }
     }
 }
@@ -165,7 +166,10 @@ pub fn decide(
         return Decision::Existing(cidr);
     }
     // A row whose block cannot be read holds no addresses; allocating replaces it.
-    let taken = state.subnets.values().filter_map(|row| row.cidr.parse().ok());
+    let taken = state
+        .subnets
+        .values()
+        .filter_map(|row| row.cidr.parse().ok());
     match lowest_free(pool, taken.chain(quarantined)) {
         Some(cidr) => Decision::Allocate(cidr),
         None => Decision::Exhausted,
@@ -175,8 +179,17 @@ pub fn decide(
 /// The block `key` has in `state`.
 #[must_use]
 pub fn existing(state: &State, key: &SubnetKey) -> Option<Cidr> {
-    let SubnetKey { deployment, network, host } = key.clone();
-    state.subnets.get(&(deployment, network, host))?.cidr.parse().ok()
+    let SubnetKey {
+        deployment,
+        network,
+        host,
+    } = key.clone();
+    state
+        .subnets
+        .get(&(deployment, network, host))?
+        .cidr
+        .parse()
+        .ok()
 }
 
 /// Share of the pool's blocks that a row overlaps, from 0 to 1.
@@ -185,7 +198,9 @@ pub fn utilisation(state: &State, pool: Pool) -> f64 {
     let size = 1_u64 << (32 - pool.block);
     let mut used = std::collections::BTreeSet::new();
     for row in state.subnets.values() {
-        let Ok(row) = row.cidr.parse::<Cidr>() else { continue };
+        let Ok(row) = row.cidr.parse::<Cidr>() else {
+            continue;
+        };
         let first = row.first().max(pool.range.first());
         let last = row.last().min(pool.range.last());
         if first <= last {

@@ -46,7 +46,10 @@ impl BridgeDirectory {
     /// The network is made whether or not the caller waits.
     pub async fn ensure(&self, deployment: &str, network: &str) -> Result<BridgeReady, Error> {
         let id = NetworkId::new(deployment, network);
-        let answer = self.0.call(ENSURE_TIMEOUT, |reply| Msg::Ensure(id, reply)).await;
+        let answer = self
+            .0
+            .call(ENSURE_TIMEOUT, |reply| Msg::Ensure(id, reply))
+            .await;
         answer.unwrap_or(Err(Error::Unavailable))
     }
 }
@@ -90,7 +93,10 @@ impl Worker for NetworkManager {
         // Bridges of an earlier instance cannot be reached by this one. They hold no truth, so
         // they are replaced.
         for info in ctx.supervisor().describe() {
-            let key = info.path.rsplit_once('/').map_or(info.path.as_str(), |(_, key)| key);
+            let key = info
+                .path
+                .rsplit_once('/')
+                .map_or(info.path.as_str(), |(_, key)| key);
             if info.kind == BridgeActor::KIND {
                 // Unknown by now is as good as stopped.
                 let _ = ctx.supervisor().stop_child(key).await;
@@ -170,12 +176,19 @@ impl NetworkManager {
     }
 
     /// The bridge of `id`, started if it is not there.
-    async fn bridge(&mut self, ctx: &Context<Self>, id: &NetworkId) -> Result<&mut Bridge, Failure> {
+    async fn bridge(
+        &mut self,
+        ctx: &Context<Self>,
+        id: &NetworkId,
+    ) -> Result<&mut Bridge, Failure> {
         if !self.bridges.contains_key(id) {
             let handle = self.start_bridge(ctx, id).await?;
-            self.bridges.insert(id.clone(), Bridge { handle, routing: 0 });
+            self.bridges
+                .insert(id.clone(), Bridge { handle, routing: 0 });
         }
-        self.bridges.get_mut(id).ok_or_else(|| Failure::from("bridge vanished"))
+        self.bridges
+            .get_mut(id)
+            .ok_or_else(|| Failure::from("bridge vanished"))
     }
 
     async fn start_bridge(
@@ -210,7 +223,9 @@ impl NetworkManager {
         bridge.routing += 1;
         let handle = bridge.handle.clone();
         ctx.spawn(async move {
-            let up = tokio::time::timeout(START_TIMEOUT, handle.running()).await.is_ok();
+            let up = tokio::time::timeout(START_TIMEOUT, handle.running())
+                .await
+                .is_ok();
             if up {
                 // Down again: the dropped reply says so.
                 let _ = handle.cast(bridge::Msg::Ensure(reply));
@@ -226,7 +241,10 @@ impl NetworkManager {
     async fn dismiss(&mut self, ctx: &Context<Self>, id: NetworkId) {
         let state = self.env.raft.state();
         let needed = networks_of(&state, &self.env.host).contains(&id)
-            || self.bridges.get(&id).is_none_or(|bridge| bridge.routing > 0);
+            || self
+                .bridges
+                .get(&id)
+                .is_none_or(|bridge| bridge.routing > 0);
         if needed {
             return;
         }
@@ -241,8 +259,12 @@ fn key(id: &NetworkId) -> String {
 }
 
 fn networks_of(state: &State, host: &str) -> BTreeSet<NetworkId> {
-    let rows = state.subnets.keys().filter(|(_, _, row_host)| row_host == host);
-    rows.map(|(deployment, network, _)| NetworkId::new(deployment, network)).collect()
+    let rows = state
+        .subnets
+        .keys()
+        .filter(|(_, _, row_host)| row_host == host);
+    rows.map(|(deployment, network, _)| NetworkId::new(deployment, network))
+        .collect()
 }
 
 #[cfg(test)]

@@ -56,7 +56,10 @@ impl NetworkId {
     /// Name of the Linux bridge when the short one is taken.
     #[must_use]
     pub fn fallback_bridge_name(&self) -> String {
-        format!("jaco-{:.9}", sha1_hex(&format!("{}/{}", self.deployment, self.network)))
+        format!(
+            "jaco-{:.9}",
+            sha1_hex(&format!("{}/{}", self.deployment, self.network))
+        )
     }
 }
 
@@ -79,7 +82,10 @@ mod tests {
     fn bridge_names_match_their_vectors() {
         let frontend = NetworkId::new("web", "frontend");
         assert_eq!(frontend.bridge_name(), "jaco-ca84-9ecc");
-        assert_eq!(NetworkId::new("web", "_default").bridge_name(), "jaco-ca84-9e74");
+        assert_eq!(
+            NetworkId::new("web", "_default").bridge_name(),
+            "jaco-ca84-9e74"
+        );
         assert_eq!(frontend.fallback_bridge_name().len(), 14);
     }
 

@@ -1,19 +1,26 @@
 //! The shell of the scheduler.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jaco_raftnode::{Committed, Propose, ProposeError, State};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard, watch},
+    time::{Instant, timeout},
+};
 use tracing::{debug, info, warn};
 
 use super::{
-    pace::Pace,
+    pace::{Outcome, Pace},
     reconcile::{Memo, Pass, reconcile},
 };
 use crate::{
     clock::Clock,
+    commit::commit,
     supervision::{Context, Failure, TaskHandle, Worker},
 };
+
+/// After this a proposal counts as lost, whatever became of it; far above a commit's budget.
+const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);
 
 /// What a scheduler needs, now and after every restart.
 #[derive(Clone)]
@@ -24,7 +31,26 @@ pub struct Args {
     pub is_leader: watch::Receiver<bool>,
     /// Time of the commands.
     pub clock: Clock,
+    gate: Arc<Mutex<()>>,
 }
+
+impl Args {
+    /// Arguments of one node's scheduler.
+    #[must_use]
+    pub fn new(raft: Arc<dyn Propose>, is_leader: watch::Receiver<bool>, clock: Clock) -> Self {
+        Self {
+            raft,
+            is_leader,
+            clock,
+            gate: Arc::default(),
+        }
+    }
+}
+
+/// Held while a proposal is under way. A proposal cannot be taken back, so it outlives an actor
+/// that is killed; were the next instance not to wait for it, it would issue the same replicas
+/// again, and their containers would be made twice.
+type Gate = OwnedMutexGuard<()>;
 
 /// Mailbox of the scheduler.
 pub enum Msg {
@@ -34,6 +60,13 @@ pub enum Msg {
     Changed(watch::Receiver<Arc<State>>),
     /// A pass may be due.
     Wake,
+    /// The proposal of an earlier instance or stretch of leadership is over.
+    Begin {
+        /// The stretch of leadership that waited for it.
+        stint: u64,
+        /// What it waited for.
+        gate: Gate,
+    },
     /// The proposal of a pass is over, and its outcome shows in the local state.
     Finished {
         /// The stretch of leadership the pass belongs to.
@@ -48,6 +81,7 @@ pub struct SchedulerActor {
     args: Args,
     pace: Pace,
     memo: Memo,
+    leading: bool,
     stint: u64,
     following: Option<TaskHandle>,
     proposing: Option<TaskHandle>,
@@ -65,6 +99,7 @@ impl Worker for SchedulerActor {
             args,
             pace: Pace::default(),
             memo: Memo::default(),
+            leading: false,
             stint: 0,
             following: None,
             proposing: None,
@@ -76,20 +111,23 @@ impl Worker for SchedulerActor {
         let now = Instant::now().into_std();
         match msg {
             Msg::Leadership(is_leader) => self.lead(ctx, is_leader),
-            Msg::Changed(state) => {
+            Msg::Changed(state) if self.leading => {
                 self.pace.handle_change(now);
                 self.follow(ctx, state);
             }
+            Msg::Changed(_) => {}
             Msg::Wake => {
                 if self.pace.handle_timeout(now) {
-                    self.pass(ctx);
+                    self.begin(ctx);
                 }
             }
+            Msg::Begin { stint, gate } if stint == self.stint => self.pass(ctx, gate),
+            Msg::Begin { .. } => {}
             Msg::Finished { stint, outcome } if stint == self.stint => {
                 if let Err(error) = &outcome {
                     warn!(%error, "pass failed");
                 }
-                self.pace.handle_finished(outcome.is_ok(), now);
+                self.pace.handle_finished(rate(&outcome), now);
             }
             Msg::Finished { .. } => {}
         }
@@ -107,12 +145,17 @@ impl SchedulerActor {
             }
             Msg::Leadership(is_leader)
         });
-        if leads == self.following.is_some() {
+        if leads == self.leading {
             return;
         }
-        self.pace.handle_leadership(leads, Instant::now().into_std());
+        self.leading = leads;
+        self.pace
+            .handle_leadership(leads, Instant::now().into_std());
         self.stint += 1;
-        for task in [self.following.take(), self.proposing.take()].into_iter().flatten() {
+        for task in [self.following.take(), self.proposing.take()]
+            .into_iter()
+            .flatten()
+        {
             task.abort();
         }
         if leads {
@@ -124,8 +167,8 @@ impl SchedulerActor {
     }
 
     fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
-        if self.following.is_none() && !self.is_leading() {
-            return;
+        if let Some(task) = self.following.take() {
+            task.abort(); // of an earlier stint, when its last message came late
         }
         let mut last = states.borrow_and_update().clone();
         self.following = Some(ctx.spawn(async move {
@@ -142,16 +185,24 @@ impl SchedulerActor {
         }));
     }
 
-    fn is_leading(&self) -> bool {
-        *self.args.is_leader.borrow()
+    fn begin(&mut self, ctx: &Context<Self>) {
+        if let Ok(gate) = Arc::clone(&self.args.gate).try_lock_owned() {
+            return self.pass(ctx, gate);
+        }
+        let (gate, stint) = (Arc::clone(&self.args.gate), self.stint);
+        self.proposing = Some(ctx.spawn(async move {
+            let gate = gate.lock_owned().await;
+            Msg::Begin { stint, gate }
+        }));
     }
 
-    fn pass(&mut self, ctx: &Context<Self>) {
+    fn pass(&mut self, ctx: &Context<Self>, gate: Gate) {
         let state = self.args.raft.state();
         let Pass { batch, summary } =
             reconcile(&state, &mut self.memo, self.args.clock.timestamp());
         let Some(batch) = batch else {
-            self.pace.handle_finished(true, Instant::now().into_std());
+            self.pace
+                .handle_finished(Outcome::Done, Instant::now().into_std());
             return;
         };
         info!(
@@ -163,8 +214,13 @@ impl SchedulerActor {
             "proposing a pass"
         );
         let (raft, stint) = (Arc::clone(&self.args.raft), self.stint);
+        let proposal = tokio::spawn(async move {
+            let outcome = timeout(LONGEST_PROPOSAL, commit(raft.as_ref(), batch)).await;
+            drop(gate);
+            outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer".to_owned())))
+        });
         self.proposing = Some(ctx.spawn(async move {
-            let outcome = commit(raft.as_ref(), batch).await;
+            let outcome = proposal.await.unwrap_or(Err(ProposeError::Unavailable));
             Msg::Finished { stint, outcome }
         }));
     }
@@ -173,7 +229,10 @@ impl SchedulerActor {
     fn arm(&mut self, ctx: &Context<Self>) {
         let deadline = self.pace.deadline().map(Instant::from_std);
         if deadline == self.timer.as_ref().map(|(at, _)| *at)
-            && self.timer.as_ref().is_none_or(|(_, task)| !task.is_finished())
+            && self
+                .timer
+                .as_ref()
+                .is_none_or(|(_, task)| !task.is_finished())
         {
             return;
         }
@@ -190,18 +249,16 @@ impl SchedulerActor {
     }
 }
 
-/// Proposes `command` and waits until the local state shows it, so that whoever decides next
-/// decides upon it.
-pub(crate) async fn commit(
-    raft: &dyn Propose,
-    command: jaco_proto::v1::Command,
-) -> Result<Committed, ProposeError> {
-    let committed = raft.propose(command).await?;
-    let mut states = raft.subscribe();
-    let shown = states.wait_for(|state| state.applied_index >= committed.index).await;
-    match shown {
-        Ok(_) => Ok(committed),
-        Err(_) => Err(ProposeError::Unavailable),
+fn rate(outcome: &Result<Committed, ProposeError>) -> Outcome {
+    match outcome {
+        Ok(_) => Outcome::Done,
+        Err(ProposeError::Unknown(_)) => Outcome::Unknown,
+        Err(
+            ProposeError::Rejected(_)
+            | ProposeError::NoLeader
+            | ProposeError::Busy
+            | ProposeError::Unavailable,
+        ) => Outcome::Failed,
     }
 }
 

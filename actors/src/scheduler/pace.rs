@@ -16,6 +16,21 @@ pub const SAFETY_TICK: Duration = Duration::from_secs(30);
 /// First delay after a failed pass; doubles up to the safety tick.
 pub const FIRST_RETRY: Duration = Duration::from_millis(250);
 
+/// How long a proposal with an unknown outcome may still be committed. A pass made before that
+/// would issue the same replicas again.
+pub const COMMIT_BUDGET: Duration = Duration::from_secs(5);
+
+/// How a pass ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The state shows it.
+    Done,
+    /// Nothing was committed.
+    Failed,
+    /// It may be committed yet.
+    Unknown,
+}
+
 /// Decides when a pass is due; see the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
@@ -62,20 +77,24 @@ impl Pace {
         due
     }
 
-    /// The pass that was begun is over; a failed one is made again.
-    pub fn handle_finished(&mut self, succeeded: bool, now: Instant) {
+    /// The pass that was begun is over; unless it is done it is made again.
+    pub fn handle_finished(&mut self, outcome: Outcome, now: Instant) {
         if !self.running {
             return; // of an earlier term
         }
         self.running = false;
-        if succeeded {
-            self.failures = 0;
-            self.not_before = None;
-            return;
-        }
+        let shortest = match outcome {
+            Outcome::Done => {
+                self.failures = 0;
+                self.not_before = None;
+                return;
+            }
+            Outcome::Failed => FIRST_RETRY,
+            Outcome::Unknown => COMMIT_BUDGET,
+        };
         let delay = FIRST_RETRY
             .saturating_mul(1 << self.failures.min(16))
-            .min(SAFETY_TICK);
+            .clamp(shortest, SAFETY_TICK);
         self.failures += 1;
         self.not_before = Some(now + delay);
         self.tick = Some(now + delay);
@@ -91,7 +110,10 @@ impl Pace {
             .changes
             .map(|(first, last)| (last + QUIET).min(first + LONGEST_WAIT));
         let earliest = [settled, self.tick].into_iter().flatten().min()?;
-        Some(self.not_before.map_or(earliest, |floor| earliest.max(floor)))
+        Some(
+            self.not_before
+                .map_or(earliest, |floor| earliest.max(floor)),
+        )
     }
 }
 
@@ -109,7 +131,7 @@ mod tests {
         let mut pace = Pace::default();
         pace.handle_leadership(true, start);
         assert!(pace.handle_timeout(start));
-        pace.handle_finished(true, start);
+        pace.handle_finished(Outcome::Done, start);
         pace
     }
 
@@ -161,7 +183,7 @@ mod tests {
         pace.handle_change(now + ms(60));
         assert_eq!(pace.deadline(), None);
         assert!(!pace.handle_timeout(now + ms(1000)));
-        pace.handle_finished(true, now + ms(1000));
+        pace.handle_finished(Outcome::Done, now + ms(1000));
         assert_eq!(pace.deadline(), Some(now + ms(110)));
         assert!(pace.handle_timeout(now + ms(1000)));
     }
@@ -174,13 +196,27 @@ mod tests {
         let mut delays = Vec::new();
         for _ in 0..9 {
             assert!(pace.handle_timeout(now));
-            pace.handle_finished(false, now);
+            pace.handle_finished(Outcome::Failed, now);
             pace.handle_change(now); // must not shorten the delay
             let next = pace.deadline().unwrap();
             delays.push((next - now).as_millis());
             now = next;
         }
-        assert_eq!(delays, [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        assert_eq!(
+            delays,
+            [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
+        );
+    }
+
+    #[test]
+    fn pass_that_may_still_land_is_waited_out() {
+        let now = Instant::now();
+        let mut pace = Pace::default();
+        pace.handle_leadership(true, now);
+        assert!(pace.handle_timeout(now));
+        pace.handle_finished(Outcome::Unknown, now);
+        pace.handle_change(now);
+        assert_eq!(pace.deadline(), Some(now + COMMIT_BUDGET));
     }
 
     #[test]
@@ -192,7 +228,7 @@ mod tests {
         pace.handle_leadership(false, now);
         assert_eq!(pace.deadline(), None);
         pace.handle_leadership(true, now + ms(5));
-        pace.handle_finished(false, now + ms(6));
+        pace.handle_finished(Outcome::Failed, now + ms(6));
         assert_eq!(pace.deadline(), Some(now + ms(5)));
     }
 
@@ -208,8 +244,8 @@ mod tests {
                 match step {
                     0 => pace.handle_leadership(true, now),
                     1 => pace.handle_leadership(delay % 7 != 0, now),
-                    2 => pace.handle_finished(true, now),
-                    3 => pace.handle_finished(false, now),
+                    2 => pace.handle_finished(Outcome::Done, now),
+                    3 => pace.handle_finished(Outcome::Failed, now),
                     _ => pace.handle_change(now),
                 }
                 pace.handle_timeout(now);

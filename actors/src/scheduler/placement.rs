@@ -171,9 +171,14 @@ pub fn place(
             let eligible: Vec<&str> = borrowed(eligible).collect();
             check_eligible(subject, &eligible, replicas)?;
             let counts = count(rows.values().map(|row| row.host.as_str()));
-            Ok(positional(subject, rows, &eligible, replicas, load, |want| {
-                packed(want, &counts)
-            }))
+            Ok(positional(
+                subject,
+                rows,
+                &eligible,
+                replicas,
+                load,
+                |want| packed(want, &counts),
+            ))
         }
         PlacementMode::Unspecified | PlacementMode::Spread => {
             let eligible: Vec<&str> = borrowed(eligible).collect();
@@ -236,7 +241,13 @@ fn positional<'h>(
         let host = match kept {
             Some(host) => host,
             None => {
-                let want = Want { id: &id, index, eligible, taken: &taken, load };
+                let want = Want {
+                    id: &id,
+                    index,
+                    eligible,
+                    taken: &taken,
+                    load,
+                };
                 let Some(host) = choose(&want).and_then(|at| eligible.get(at).copied()) else {
                     continue; // only with no eligible host, which was refused above
                 };

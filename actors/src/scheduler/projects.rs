@@ -2,19 +2,23 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jaco_proto::{manifest, v1};
+use jaco_proto::{
+    manifest::{SpecHasher, compose::Project},
+    v1,
+};
 use jaco_raftnode::State;
 
 /// Scheduling view of one service of a compose document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// Image reference; `None` if the document has no such service or gives it no image.
-    pub image: Option<String>,
-    /// Hash of everything the container is built from, or why it cannot be taken.
-    pub spec_hash: Result<Vec<u8>, String>,
+    /// Image reference.
+    pub image: String,
+    /// Hash of everything the container is built from.
+    pub spec_hash: Vec<u8>,
 }
 
-/// Templates by service name, or why the document cannot be read.
+/// Templates of the services that the document has and gives an image, or why it cannot be
+/// read.
 pub type Templates = Result<BTreeMap<String, Template>, String>;
 
 /// Templates by deployment.
@@ -61,7 +65,8 @@ impl Projects {
 
     /// Forgets deployments that `state` no longer has.
     pub fn retain(&mut self, state: &State) {
-        self.known.retain(|name, _| state.deployments.contains_key(name));
+        self.known
+            .retain(|name, _| state.deployments.contains_key(name));
     }
 }
 
@@ -73,18 +78,54 @@ fn same_content(a: &v1::Deployment, b: &v1::Deployment) -> bool {
 
 /// Reads the stored document of a deployment.
 fn read(deployment: &v1::Deployment) -> Templates {
-    let project = manifest::compose::Project::parse(&deployment.compose_yaml)
-        .map_err(|error| error.to_string())?;
-    let template = |spec: &v1::ServiceSpec| Template {
-        image: project
-            .services
-            .get(&spec.name)
-            .and_then(|service| service.image.clone())
-            .filter(|image| !image.is_empty()),
-        spec_hash: manifest::spec_hash(&deployment.compose_yaml, &spec.name, &spec.networks)
-            .map(|hash| hash.to_vec())
-            .map_err(|error| error.to_string()),
+    let fault = |error: jaco_proto::Error| error.to_string();
+    let project = Project::parse(&deployment.compose_yaml).map_err(fault)?;
+    let hasher = SpecHasher::new(&deployment.compose_yaml).map_err(fault)?;
+    let template = |spec: &v1::ServiceSpec| {
+        let image = project.services.get(&spec.name)?.image.clone()?;
+        let spec_hash = hasher.hash(&spec.name, &spec.networks)?.to_vec();
+        Some((spec.name.clone(), Template { image, spec_hash }))
     };
-    let services = deployment.services.iter();
-    Ok(services.map(|spec| (spec.name.clone(), template(spec))).collect())
+    Ok(deployment.services.iter().filter_map(template).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn templates(compose: &str, services: &[&str]) -> Templates {
+        read(&v1::Deployment {
+            compose_yaml: compose.as_bytes().to_vec(),
+            services: services
+                .iter()
+                .map(|&name| v1::ServiceSpec {
+                    name: name.into(),
+                    networks: vec!["_default".into()],
+                    ..Default::default()
+                })
+                .collect(),
+            ..Default::default()
+        })
+    }
+
+    #[test]
+    fn services_come_with_their_image_and_hash() {
+        let one = "services: {web: {image: nginx}, db: {image: postgres}}";
+        let other = "# same\nservices:\n  web:\n    image: nginx\n  db:\n    image: mysql\n";
+        let [one, other] = [one, other].map(|text| templates(text, &["web", "db"]).unwrap());
+        assert_eq!(one["web"].image, "nginx");
+        assert_eq!(one["web"], other["web"]);
+        assert_ne!(one["db"].spec_hash, other["db"].spec_hash);
+    }
+
+    #[test]
+    fn service_that_the_document_lacks_has_no_template() {
+        let found = templates("services: {web: {image: nginx}}", &["web", "gone"]).unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["web"]);
+    }
+
+    #[test]
+    fn document_that_is_no_compose_file_says_why() {
+        assert!(templates("services: [", &["web"]).is_err());
+    }
 }

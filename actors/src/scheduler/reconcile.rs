@@ -155,7 +155,8 @@ impl<'a> Plan<'a> {
             }
             self.summary.counters += 1;
             let (failed_at, payload) = change.into_parts();
-            self.children.push(command(IDENTITY, failed_at.unwrap_or(self.now), payload));
+            self.children
+                .push(command(IDENTITY, failed_at.unwrap_or(self.now), payload));
         }
     }
 
@@ -164,8 +165,7 @@ impl<'a> Plan<'a> {
     }
 
     fn finish(self) -> Pass {
-        let batch = (!self.children.is_empty())
-            .then(|| batch(IDENTITY, self.now, self.children));
+        let batch = (!self.children.is_empty()).then(|| batch(IDENTITY, self.now, self.children));
         Pass {
             batch,
             summary: self.summary,

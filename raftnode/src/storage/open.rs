@@ -92,8 +92,16 @@ fn lay_out(
     let mut batch = WriteBatch::default();
     batch.put_cf(meta, KEY_FORMAT, FORMAT.to_be_bytes());
     batch.put_cf(meta, KEY_RAFT_ID, raft_id.to_be_bytes());
-    batch.put_cf(meta, KEY_HARD_STATE, schema::encode_hard_state(&hard_state)?);
-    batch.put_cf(meta, KEY_CONF_STATE, schema::encode_conf_state(&conf_state)?);
+    batch.put_cf(
+        meta,
+        KEY_HARD_STATE,
+        schema::encode_hard_state(&hard_state)?,
+    );
+    batch.put_cf(
+        meta,
+        KEY_CONF_STATE,
+        schema::encode_conf_state(&conf_state)?,
+    );
     batch.put_cf(meta, KEY_APPLIED, origin.index.to_be_bytes());
     batch.put_cf(meta, KEY_TRUNCATED, origin.encode());
     db.write_opt(batch, &options::write(true))
@@ -232,7 +240,10 @@ fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail), Error> {
         let index = schema::parse_log_key(&key)?;
         if index != last.index + 1 {
             let missing = format!("log entry {}", last.index + 1);
-            return Err(Error::corrupt(missing, format!("found {index} in its place")));
+            return Err(Error::corrupt(
+                missing,
+                format!("found {index} in its place"),
+            ));
         }
         let entry = schema::decode_entry(index, &value)?;
         if entry.term < last.term {
@@ -274,4 +285,3 @@ impl Storage {
         Ok(state)
     }
 }
-

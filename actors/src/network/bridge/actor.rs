@@ -181,9 +181,23 @@ impl BridgeActor {
 
 /// Gets the block of a network, then the network.
 async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
-    let cidr = env.allocator.ensure(env.subnet(&id)).await.map_err(Error::Subnet)?;
-    let Env { cluster_id, engine, .. } = env;
-    ensure(&engine, &Wanted { id, cluster_id, cidr }).await
+    let cidr = env
+        .allocator
+        .ensure(env.subnet(&id))
+        .await
+        .map_err(Error::Subnet)?;
+    let Env {
+        cluster_id, engine, ..
+    } = env;
+    ensure(
+        &engine,
+        &Wanted {
+            id,
+            cluster_id,
+            cidr,
+        },
+    )
+    .await
 }
 
 /// An error with its causes, for one line of log.

@@ -29,8 +29,12 @@ pub(super) enum Effect {
 enum Row {
     Present,
     /// Given to us, and not seen in the state yet.
-    Expected { until: Instant },
-    Absent { remove_at: Instant },
+    Expected {
+        until: Instant,
+    },
+    Absent {
+        remove_at: Instant,
+    },
     /// Absent, and so is the network.
     Gone,
 }
@@ -50,7 +54,11 @@ impl Core {
     pub(super) fn new(has_row: bool, now: Instant) -> Self {
         let remove_at = now + FIRST_REMOVAL;
         Self {
-            row: if has_row { Row::Present } else { Row::Absent { remove_at } },
+            row: if has_row {
+                Row::Present
+            } else {
+                Row::Absent { remove_at }
+            },
             requested: false,
             busy: false,
             retry: FIRST_REMOVAL,
@@ -78,7 +86,9 @@ impl Core {
         self.requested = false; // whoever asked meanwhile is answered by the same result
         self.row = match (succeeded, self.row) {
             (_, Row::Present) => Row::Present,
-            (true, _) => Row::Expected { until: now + ROW_LAG },
+            (true, _) => Row::Expected {
+                until: now + ROW_LAG,
+            },
             (false, Row::Gone) => self.absent(now),
             (false, row) => row,
         };
@@ -97,7 +107,9 @@ impl Core {
             }
             Some(Removal::InUse) | None => {
                 self.retry = (self.retry * 2).min(LAST_RETRY);
-                Row::Absent { remove_at: now + self.retry }
+                Row::Absent {
+                    remove_at: now + self.retry,
+                }
             }
         };
     }
@@ -140,7 +152,9 @@ impl Core {
 
     fn absent(&mut self, now: Instant) -> Row {
         self.retry = FIRST_REMOVAL;
-        Row::Absent { remove_at: now + FIRST_REMOVAL }
+        Row::Absent {
+            remove_at: now + FIRST_REMOVAL,
+        }
     }
 }
 
@@ -218,8 +232,10 @@ mod tests {
         let mut core = requested(false, now);
         core.handle_ensured(true, now);
         core.handle_row(false, now);
-        assert_eq!(core.poll_effect(now + ROW_LAG - SECOND), None);
-        core.handle_row(true, now + SECOND);
+        for second in 0..60 {
+            assert_eq!(core.poll_effect(now + SECOND * second), None);
+        }
+        core.handle_row(true, now + SECOND * 59);
         assert_eq!(core.poll_effect(now + ROW_LAG * 2), None);
     }
 

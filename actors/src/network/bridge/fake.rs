@@ -36,7 +36,10 @@ struct Inner {
 pub(crate) struct FakeEngine(Arc<Mutex<Inner>>);
 
 fn refused<T>(message: &str) -> Result<T, EngineError> {
-    Err(EngineError::Refused { status: 409, message: message.into() })
+    Err(EngineError::Refused {
+        status: 409,
+        message: message.into(),
+    })
 }
 
 impl FakeEngine {
@@ -67,7 +70,13 @@ impl FakeEngine {
 
     pub(crate) fn attach(&self, name: &str, container: &str) {
         self.with(|inner| {
-            let id = inner.networks.iter().find(|n| n.name == name).unwrap().id.clone();
+            let id = inner
+                .networks
+                .iter()
+                .find(|n| n.name == name)
+                .unwrap()
+                .id
+                .clone();
             inner.attached.entry(id).or_default().push(container.into());
         });
     }
@@ -86,7 +95,10 @@ impl FakeEngine {
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        self.networks().into_iter().map(|network| network.name).collect()
+        self.networks()
+            .into_iter()
+            .map(|network| network.name)
+            .collect()
     }
 
     pub(crate) fn events(&self) -> Vec<Event> {
@@ -105,7 +117,10 @@ impl NetworkEngine for FakeEngine {
                 if other.bridge.as_ref() == Some(&spec.bridge) {
                     return refused("bridge name exists");
                 }
-                let mut blocks = other.subnets.iter().filter_map(|subnet| subnet.parse().ok());
+                let mut blocks = other
+                    .subnets
+                    .iter()
+                    .filter_map(|subnet| subnet.parse().ok());
                 if blocks.any(|block| spec.cidr.overlaps(block)) {
                     return refused("pool overlaps");
                 }
@@ -126,7 +141,11 @@ impl NetworkEngine for FakeEngine {
 
     fn remove(&self, id: String) -> EngineResult<()> {
         self.call(|inner| {
-            if inner.attached.get(&id).is_some_and(|containers| !containers.is_empty()) {
+            if inner
+                .attached
+                .get(&id)
+                .is_some_and(|containers| !containers.is_empty())
+            {
                 return refused("network has active endpoints");
             }
             inner.networks.retain(|network| network.id != id);

@@ -41,7 +41,11 @@ fn missing_network_is_created_as_the_host_needs_it() {
     assert_eq!(create.bridge, "jaco-ca84-9e74");
     assert_eq!(create.mtu, 1420);
     assert_eq!(create.cidr.to_string(), "10.244.3.0/24");
-    let labels: Vec<_> = create.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let labels: Vec<_> = create
+        .labels
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
     assert_eq!(
         labels,
         [
@@ -65,7 +69,10 @@ fn network_without_our_labels_is_foreign() {
     for missing in [LABEL_DEPLOYMENT, LABEL_NETWORK] {
         let mut found = shown(&wanted, "n1");
         found.labels.remove(missing);
-        assert_eq!(plan(&wanted, &[found]), Err(Error::Foreign("jaco_web_front".into())));
+        assert_eq!(
+            plan(&wanted, &[found]),
+            Err(Error::Foreign("jaco_web_front".into()))
+        );
     }
 }
 
@@ -73,7 +80,13 @@ fn network_without_our_labels_is_foreign() {
 fn network_of_another_pair_is_a_name_conflict() {
     let other = wanted("a_b", "c", "10.244.0.0/24");
     let error = plan(&wanted("a", "b_c", "10.244.0.0/24"), &[shown(&other, "n1")]).unwrap_err();
-    assert_eq!(error, Error::NameConflict { name: "jaco_a_b_c".into(), owner: other.id });
+    assert_eq!(
+        error,
+        Error::NameConflict {
+            name: "jaco_a_b_c".into(),
+            owner: other.id
+        }
+    );
     assert!(error.to_string().contains("network_name_conflict"));
 }
 
@@ -115,7 +128,10 @@ fn taken_linux_name_falls_back_to_the_longer_hash() {
     assert_eq!(create.bridge, wanted.id.fallback_bridge_name());
     let first = taker.clone();
     taker.bridge = Some(wanted.id.fallback_bridge_name());
-    assert!(matches!(plan(&wanted, &[first, taker]), Err(Error::NoBridgeName(..))));
+    assert!(matches!(
+        plan(&wanted, &[first, taker]),
+        Err(Error::NoBridgeName(..))
+    ));
 }
 
 #[tokio::test]
@@ -164,9 +180,14 @@ async fn removal_spares_what_is_in_use_or_not_ours() {
     let fake = FakeEngine::default();
     let engine: SharedEngine = Arc::new(fake.clone());
     let ours = wanted("web", "front", "10.244.0.0/24");
-    let foreign = EngineNetwork { name: "jaco_web_back".into(), ..Default::default() };
+    let foreign = EngineNetwork {
+        name: "jaco_web_back".into(),
+        ..Default::default()
+    };
     let mut other_cluster = shown(&wanted("api", "front", "10.244.1.0/24"), "n2");
-    other_cluster.labels.insert(LABEL_CLUSTER.into(), "c0".into());
+    other_cluster
+        .labels
+        .insert(LABEL_CLUSTER.into(), "c0".into());
     fake.put(shown(&ours, "n1"));
     fake.put(foreign);
     fake.put(other_cluster);
@@ -175,7 +196,10 @@ async fn removal_spares_what_is_in_use_or_not_ours() {
     assert_eq!(remove(&engine, "c1", &ours.id).await, Ok(Removal::InUse));
     fake.detach_all();
     assert_eq!(remove(&engine, "c1", &ours.id).await, Ok(Removal::Gone));
-    for network in [NetworkId::new("web", "back"), NetworkId::new("api", "front")] {
+    for network in [
+        NetworkId::new("web", "back"),
+        NetworkId::new("api", "front"),
+    ] {
         assert_eq!(remove(&engine, "c1", &network).await, Ok(Removal::Gone));
     }
     assert_eq!(fake.names(), ["jaco_web_back", "jaco_api_front"]);

@@ -59,7 +59,11 @@ impl NetworkEngine for DockerNetworks {
         let this = self.clone();
         async move {
             let networks = this.client().await?.list_networks(None).await;
-            Ok(networks.map_err(engine_error)?.into_iter().map(shown).collect())
+            Ok(networks
+                .map_err(engine_error)?
+                .into_iter()
+                .map(shown)
+                .collect())
         }
         .boxed()
     }
@@ -83,10 +87,16 @@ impl NetworkEngine for DockerNetworks {
         // A container that was never started knows its networks by name only.
         let filters = HashMap::from([("network", vec![network.id.clone(), network.name.clone()])]);
         async move {
-            let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+            let options = ListContainersOptionsBuilder::new()
+                .all(true)
+                .filters(&filters)
+                .build();
             let containers = this.client().await?.list_containers(Some(options)).await;
             let containers = containers.map_err(engine_error)?;
-            Ok(containers.into_iter().filter_map(|found| found.id).collect())
+            Ok(containers
+                .into_iter()
+                .filter_map(|found| found.id)
+                .collect())
         }
         .boxed()
     }
@@ -98,7 +108,10 @@ impl NetworkEngine for DockerNetworks {
             let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
             let stop = StopContainerOptionsBuilder::new().t(seconds).build();
             absent_is_fine(docker.stop_container(&container, Some(stop)).await)?;
-            let remove = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+            let remove = RemoveContainerOptionsBuilder::new()
+                .force(true)
+                .v(true)
+                .build();
             absent_is_fine(docker.remove_container(&container, Some(remove)).await)
         }
         .boxed()
@@ -129,12 +142,18 @@ fn request(spec: NetworkSpec) -> NetworkCreateRequest {
 }
 
 fn shown(network: Network) -> EngineNetwork {
-    let blocks = network.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
+    let blocks = network
+        .ipam
+        .and_then(|ipam| ipam.config)
+        .unwrap_or_default();
     EngineNetwork {
         id: network.id.unwrap_or_default(),
         name: network.name.unwrap_or_default(),
         labels: BTreeMap::from_iter(network.labels.unwrap_or_default()),
-        subnets: blocks.into_iter().filter_map(|block| block.subnet).collect(),
+        subnets: blocks
+            .into_iter()
+            .filter_map(|block| block.subnet)
+            .collect(),
         bridge: network.options.unwrap_or_default().remove(BRIDGE_NAME),
     }
 }
@@ -142,14 +161,20 @@ fn shown(network: Network) -> EngineNetwork {
 fn absent_is_fine(result: Result<(), Error>) -> Result<(), EngineError> {
     match result {
         // 304: a container that has stopped already.
-        Err(Error::DockerResponseServerError { status_code: 304 | 404, .. }) => Ok(()),
+        Err(Error::DockerResponseServerError {
+            status_code: 304 | 404,
+            ..
+        }) => Ok(()),
         other => other.map_err(engine_error),
     }
 }
 
 fn engine_error(error: Error) -> EngineError {
     match error {
-        Error::DockerResponseServerError { status_code, message } => EngineError::Refused {
+        Error::DockerResponseServerError {
+            status_code,
+            message,
+        } => EngineError::Refused {
             status: status_code,
             message,
         },

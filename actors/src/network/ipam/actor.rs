@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    commit::commit,
     network::cidr::Cidr,
-    scheduler::actor::commit,
     supervision::{Context, Failure, Handle, Reply, Worker},
 };
 
@@ -101,7 +101,8 @@ impl IpamActor {
     /// Every node watches blocks being freed, so that a new leader knows them too.
     fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
         let last = states.borrow_and_update().clone();
-        self.quarantine.handle_state(&last, Instant::now().into_std());
+        self.quarantine
+            .handle_state(&last, Instant::now().into_std());
         ctx.spawn(async move {
             loop {
                 if states.changed().await.is_err() {
@@ -159,7 +160,12 @@ impl IpamActor {
         }
         let now = Instant::now().into_std();
         self.quarantine.handle_state(&state, now);
-        Ok(decide(&state, key, self.args.pool, self.quarantine.blocks(now)))
+        Ok(decide(
+            &state,
+            key,
+            self.args.pool,
+            self.quarantine.blocks(now),
+        ))
     }
 
     fn finish(&mut self, cidr: Cidr, outcome: Result<Committed, ProposeError>) {
@@ -192,7 +198,9 @@ impl Allocator for Local {
     fn ensure(&self, key: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>> {
         let handle = self.0.clone();
         async move {
-            let answer = handle.call(CALL_TIMEOUT, |reply| Msg::Ensure { key, reply }).await;
+            let answer = handle
+                .call(CALL_TIMEOUT, |reply| Msg::Ensure { key, reply })
+                .await;
             answer.unwrap_or(Err(Error::Unavailable))
         }
         .boxed()

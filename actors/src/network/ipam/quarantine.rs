@@ -22,13 +22,17 @@ pub struct Quarantine {
 impl Quarantine {
     /// Learns which blocks were freed on the way to `state`.
     pub fn handle_state(&mut self, state: &State, now: Instant) {
-        self.freed.retain(|_, at| now.saturating_duration_since(*at) < QUARANTINE);
+        self.freed
+            .retain(|_, at| now.saturating_duration_since(*at) < QUARANTINE);
         if let Some(last) = &self.last {
             if last.subnets.ptr_eq(&state.subnets) {
                 return;
             }
             for (key, row) in &last.subnets {
-                let kept = state.subnets.get(key).is_some_and(|new| new.cidr == row.cidr);
+                let kept = state
+                    .subnets
+                    .get(key)
+                    .is_some_and(|new| new.cidr == row.cidr);
                 if let (false, Ok(cidr)) = (kept, row.cidr.parse()) {
                     self.freed.insert(cidr, now);
                 }

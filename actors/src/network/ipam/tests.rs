@@ -17,13 +17,26 @@ fn pool(range: &str, block: u8) -> Pool {
 }
 
 fn put(state: &mut State, key: &SubnetKey, cidr: &str) {
-    let SubnetKey { deployment, network, host } = key.clone();
-    let row = v1::Subnet { cidr: cidr.into(), ..Default::default() };
-    state.subnets.insert((deployment, network, host), Arc::new(row));
+    let SubnetKey {
+        deployment,
+        network,
+        host,
+    } = key.clone();
+    let row = v1::Subnet {
+        cidr: cidr.into(),
+        ..Default::default()
+    };
+    state
+        .subnets
+        .insert((deployment, network, host), Arc::new(row));
 }
 
 fn remove(state: &mut State, key: &SubnetKey) {
-    let SubnetKey { deployment, network, host } = key.clone();
+    let SubnetKey {
+        deployment,
+        network,
+        host,
+    } = key.clone();
     state.subnets.remove(&(deployment, network, host));
 }
 
@@ -38,10 +51,22 @@ fn allocate(state: &State, pool: Pool) -> Option<String> {
 #[test]
 fn pool_and_block_sizes_are_bounded() {
     let range = |text: &str| text.parse::<Cidr>().unwrap();
-    assert_eq!(Pool::new(range("8.0.0.0/7"), 24), Err(InvalidPool::Range(7)));
-    assert_eq!(Pool::new(range("10.0.0.0/21"), 24), Err(InvalidPool::Range(21)));
-    assert_eq!(Pool::new(range("10.0.0.0/16"), 23), Err(InvalidPool::Block(23)));
-    assert_eq!(Pool::new(range("10.0.0.0/16"), 29), Err(InvalidPool::Block(29)));
+    assert_eq!(
+        Pool::new(range("8.0.0.0/7"), 24),
+        Err(InvalidPool::Range(7))
+    );
+    assert_eq!(
+        Pool::new(range("10.0.0.0/21"), 24),
+        Err(InvalidPool::Range(21))
+    );
+    assert_eq!(
+        Pool::new(range("10.0.0.0/16"), 23),
+        Err(InvalidPool::Block(23))
+    );
+    assert_eq!(
+        Pool::new(range("10.0.0.0/16"), 29),
+        Err(InvalidPool::Block(29))
+    );
     assert_eq!(Pool::new(range("10.244.0.0/16"), 24), Ok(Pool::default()));
     assert_eq!(Pool::default().blocks(), 256);
     assert_eq!(pool("10.0.0.0/8", 28).blocks(), 1 << 20);
@@ -52,21 +77,33 @@ fn a_row_keeps_its_block() {
     let mut state = State::default();
     put(&mut state, &key("a", "n1"), "10.244.7.0/24");
     let decision = decide(&state, &key("a", "n1"), Pool::default(), std::iter::empty());
-    assert_eq!(decision, Decision::Existing("10.244.7.0/24".parse().unwrap()));
+    assert_eq!(
+        decision,
+        Decision::Existing("10.244.7.0/24".parse().unwrap())
+    );
 }
 
 #[test]
 fn the_lowest_block_without_overlap_is_chosen() {
     let mut state = State::default();
-    assert_eq!(allocate(&state, Pool::default()).as_deref(), Some("10.244.0.0/24"));
+    assert_eq!(
+        allocate(&state, Pool::default()).as_deref(),
+        Some("10.244.0.0/24")
+    );
     put(&mut state, &key("a", "n1"), "10.244.0.0/24");
     put(&mut state, &key("a", "n2"), "10.244.1.16/28");
     put(&mut state, &key("b", "n1"), "10.244.3.0/24");
     put(&mut state, &key("c", "n1"), "192.168.0.0/24");
     put(&mut state, &key("d", "n1"), "no block at all");
-    assert_eq!(allocate(&state, Pool::default()).as_deref(), Some("10.244.2.0/24"));
+    assert_eq!(
+        allocate(&state, Pool::default()).as_deref(),
+        Some("10.244.2.0/24")
+    );
     put(&mut state, &key("b", "n2"), "10.244.2.0/23");
-    assert_eq!(allocate(&state, Pool::default()).as_deref(), Some("10.244.4.0/24"));
+    assert_eq!(
+        allocate(&state, Pool::default()).as_deref(),
+        Some("10.244.4.0/24")
+    );
     put(&mut state, &key("b", "n3"), "10.0.0.0/8");
     assert_eq!(allocate(&state, Pool::default()), None);
 }
@@ -75,7 +112,10 @@ fn the_lowest_block_without_overlap_is_chosen() {
 fn a_row_that_cannot_be_read_is_replaced() {
     let mut state = State::default();
     put(&mut state, &key("new", "n"), "garbage");
-    assert_eq!(allocate(&state, Pool::default()).as_deref(), Some("10.244.0.0/24"));
+    assert_eq!(
+        allocate(&state, Pool::default()).as_deref(),
+        Some("10.244.0.0/24")
+    );
 }
 
 #[test]
@@ -113,7 +153,12 @@ fn a_freed_block_rests_for_five_minutes() {
     let freed = start + Duration::from_secs(60);
     quarantine.handle_state(&state, freed);
     let decide_at = |quarantine: &Quarantine, now| {
-        decide(&state, &key("b", "n1"), Pool::default(), quarantine.blocks(now))
+        decide(
+            &state,
+            &key("b", "n1"),
+            Pool::default(),
+            quarantine.blocks(now),
+        )
     };
     let second = Decision::Allocate("10.244.1.0/24".parse().unwrap());
     let first = Decision::Allocate("10.244.0.0/24".parse().unwrap());

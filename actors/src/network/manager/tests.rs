@@ -9,7 +9,10 @@ use super::*;
 use crate::{
     clock::Clock,
     network::{
-        bridge::{BridgeReady, fake::{Event, FakeEngine}},
+        bridge::{
+            BridgeReady,
+            fake::{Event, FakeEngine},
+        },
         engine::SharedEngine,
         ipam::{self, Pool},
     },
@@ -45,12 +48,22 @@ impl Lab {
             engine: shared,
         };
         let (network, _, directory) = crate::network::supervisor(args);
-        let tree = Tree::start("node", SupervisorSpec::new(Strategy::OneForOne).child(network));
-        Self { raft, engine, tree: tree.await.unwrap(), directory }
+        let tree = Tree::start(
+            "node",
+            SupervisorSpec::new(Strategy::OneForOne).child(network),
+        );
+        Self {
+            raft,
+            engine,
+            tree: tree.await.unwrap(),
+            directory,
+        }
     }
 
     fn apply(&self, payload: Payload) {
-        self.raft.apply(command("test", Timestamp::default(), payload)).unwrap();
+        self.raft
+            .apply(command("test", Timestamp::default(), payload))
+            .unwrap();
     }
 
     fn deploy(&self, name: &str, revision: u64) {
@@ -63,7 +76,9 @@ impl Lab {
 
     fn delete(&self, name: &str) {
         let deployment = name.into();
-        self.apply(Payload::DeploymentDelete(v1::DeploymentDelete { deployment }));
+        self.apply(Payload::DeploymentDelete(v1::DeploymentDelete {
+            deployment,
+        }));
     }
 
     /// Paths of the bridge actors.
@@ -92,7 +107,10 @@ async fn asked_for_network_is_ready_with_this_hosts_block() {
     );
     assert_eq!(lab.bridges(), ["node/network/bridge:app:_default"]);
     assert_eq!(lab.directory.ensure("app", "_default").await, Ok(ready));
-    assert_eq!(lab.engine.events(), [Event::Created("jaco_app__default".into())]);
+    assert_eq!(
+        lab.engine.events(),
+        [Event::Created("jaco_app__default".into())]
+    );
     let other = lab.directory.ensure("app", "back").await.unwrap();
     assert_eq!(other.cidr.to_string(), "10.244.1.0/24");
 }
@@ -102,7 +120,10 @@ async fn many_requests_make_one_network() {
     let lab = Lab::start().await;
     let requests = (0..20).map(|_| lab.directory.ensure("app", "front"));
     futures::future::try_join_all(requests).await.unwrap();
-    assert_eq!(lab.engine.events(), [Event::Created("jaco_app_front".into())]);
+    assert_eq!(
+        lab.engine.events(),
+        [Event::Created("jaco_app_front".into())]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,11 +133,22 @@ async fn failure_is_the_callers_answer_and_not_the_actors_end() {
     let error = lab.directory.ensure("app", "front").await.unwrap_err();
     assert!(matches!(error, Error::Engine(EngineError::Unreachable(_))));
     let error = lab.directory.ensure("gone", "front").await.unwrap_err();
-    assert_eq!(error, Error::Subnet(ipam::Error::UnknownDeployment("gone".into())));
+    assert_eq!(
+        error,
+        Error::Subnet(ipam::Error::UnknownDeployment("gone".into()))
+    );
     lab.directory.ensure("app", "front").await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(lab.bridges(), ["node/network/bridge:app:front"], "nothing is left for `gone`");
-    let failures = lab.tree.describe().into_iter().filter_map(|info| info.last_failure);
+    assert_eq!(
+        lab.bridges(),
+        ["node/network/bridge:app:front"],
+        "nothing is left for `gone`"
+    );
+    let failures = lab
+        .tree
+        .describe()
+        .into_iter()
+        .filter_map(|info| info.last_failure);
     assert_eq!(failures.count(), 0);
 }
 
@@ -151,17 +183,26 @@ async fn leftovers_of_this_cluster_are_removed_at_start_and_no_others() {
         host: "n1".into(),
     };
     old.apply(Payload::SubnetFree(free));
-    old.engine.put(EngineNetwork { name: "bridge".into(), ..Default::default() });
+    old.engine.put(EngineNetwork {
+        name: "bridge".into(),
+        ..Default::default()
+    });
     let mut foreign = old.engine.networks()[0].clone();
+    foreign.id = "foreign".into();
     foreign.name = "jaco_app_other".into();
-    foreign.labels.insert("jaco.cluster_id".into(), "another".into());
+    foreign
+        .labels
+        .insert("jaco.cluster_id".into(), "another".into());
     old.engine.put(foreign);
 
     // The engine is not up yet when the node is.
     old.engine.fail_after(0);
     let lab = Lab::with(old.raft.clone(), old.engine.clone()).await;
     tokio::time::sleep(RETRY * 2).await;
-    assert_eq!(lab.engine.names(), ["jaco_app_kept", "bridge", "jaco_app_other"]);
+    assert_eq!(
+        lab.engine.names(),
+        ["jaco_app_kept", "bridge", "jaco_app_other"]
+    );
     assert_eq!(lab.bridges(), ["node/network/bridge:app:kept"]);
 }
 
@@ -196,10 +237,17 @@ async fn any_actor_may_be_killed_and_no_network_is_touched() {
             tokio::time::sleep(Duration::from_secs(70)).await;
             let again = lab.directory.ensure("app", "front").await;
             assert_eq!(again.as_ref(), Ok(&ready), "after {path}");
-            assert_eq!(lab.bridges(), ["node/network/bridge:app:front"], "after {path}");
+            assert_eq!(
+                lab.bridges(),
+                ["node/network/bridge:app:front"],
+                "after {path}"
+            );
         }
     }
-    assert_eq!(lab.engine.events(), [Event::Created("jaco_app_front".into())]);
+    assert_eq!(
+        lab.engine.events(),
+        [Event::Created("jaco_app_front".into())]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +257,9 @@ async fn bridge_that_gave_up_gets_another_chance() {
     let path = "node/network/bridge:app:front";
     let exhausted = || {
         let actors = lab.tree.describe();
-        actors.iter().any(|info| info.path == path && info.state == ActorState::Exhausted)
+        actors
+            .iter()
+            .any(|info| info.path == path && info.state == ActorState::Exhausted)
     };
     let began = Instant::now();
     while !exhausted() && began.elapsed() < Duration::from_secs(20) {
@@ -218,7 +268,10 @@ async fn bridge_that_gave_up_gets_another_chance() {
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     assert!(exhausted());
-    lab.directory.ensure("app", "back").await.expect("siblings go on");
+    lab.directory
+        .ensure("app", "back")
+        .await
+        .expect("siblings go on");
     tokio::time::sleep(RETRY).await;
     lab.directory.ensure("app", "front").await.unwrap();
 }

@@ -47,9 +47,20 @@ impl World {
         self.rows.insert(placed.id.clone(), row);
     }
 
-    fn plan(&self, spec: &v1::ServiceSpec, eligible: &[String]) -> Result<Vec<Placed>, Unplaceable> {
-        let subject = Subject { deployment: "app", spec };
-        let rows = self.rows.iter().map(|(id, row)| (id.as_str(), row)).collect();
+    fn plan(
+        &self,
+        spec: &v1::ServiceSpec,
+        eligible: &[String],
+    ) -> Result<Vec<Placed>, Unplaceable> {
+        let subject = Subject {
+            deployment: "app",
+            spec,
+        };
+        let rows = self
+            .rows
+            .iter()
+            .map(|(id, row)| (id.as_str(), row))
+            .collect();
         let mut load = self.others.clone();
         for row in self.rows.values() {
             load.add(&row.host);
@@ -88,7 +99,11 @@ fn only_ready_members_that_do_not_drain_are_eligible() {
         ("e", v1::NodeStatus::Joining, false),
         ("f", v1::NodeStatus::Offline, false),
     ] {
-        let node = v1::Node { status: status.into(), draining, ..Default::default() };
+        let node = v1::Node {
+            status: status.into(),
+            draining,
+            ..Default::default()
+        };
         state.nodes.insert(name.into(), std::sync::Arc::new(node));
     }
     assert_eq!(eligible_hosts(&state), ["a", "d"]);
@@ -96,7 +111,10 @@ fn only_ready_members_that_do_not_drain_are_eligible() {
 
 #[test]
 fn global_ids_replace_what_ids_may_not_hold() {
-    assert_eq!(global_id("app", "agent", "n1.example_x-2"), "app-agent-n1.example_x-2");
+    assert_eq!(
+        global_id("app", "agent", "n1.example_x-2"),
+        "app-agent-n1.example_x-2"
+    );
     assert_eq!(global_id("app", "agent", "n:1/ü"), "app-agent-n-1---");
 }
 
@@ -141,7 +159,9 @@ fn pinned_replica_walks_past_hosts_that_hold_one_already() {
 #[test]
 fn too_few_pinned_hosts_name_both_numbers() {
     let spec = spec(PlacementMode::Hosts, 3, &["a", "b"]);
-    let error = World::default().plan(&spec, &hosts(&["a", "b", "c"])).unwrap_err();
+    let error = World::default()
+        .plan(&spec, &hosts(&["a", "b", "c"]))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "service \"web\": only 2 eligible host(s) but 3 replicas requested"
@@ -156,9 +176,18 @@ fn no_eligible_host_fails_every_mode_but_global() {
         PlacementMode::Pack,
         PlacementMode::Hosts,
     ] {
-        let error = World::default().plan(&spec(mode, 1, &["x"]), &[]).unwrap_err();
-        assert_eq!(error.to_string(), "service \"web\": no eligible hosts", "{mode:?}");
-        assert_eq!(World::default().plan(&spec(mode, 0, &["x"]), &[]), Ok(Vec::new()));
+        let error = World::default()
+            .plan(&spec(mode, 1, &["x"]), &[])
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "service \"web\": no eligible hosts",
+            "{mode:?}"
+        );
+        assert_eq!(
+            World::default().plan(&spec(mode, 0, &["x"]), &[]),
+            Ok(Vec::new())
+        );
     }
     let global = World::default().plan(&spec(PlacementMode::Global, 1, &[]), &[]);
     assert_eq!(global, Ok(Vec::new()));
@@ -176,8 +205,16 @@ fn global_runs_one_replica_on_each_eligible_host() {
 
 #[test]
 fn hosts_whose_global_ids_collide_are_refused() {
-    let clash = World::default().plan(&spec(PlacementMode::Global, 0, &[]), &hosts(&["a-b", "a:b"]));
-    assert_eq!(clash, Err(Unplaceable::IdConflict { id: "app-web-a-b".into() }));
+    let clash = World::default().plan(
+        &spec(PlacementMode::Global, 0, &[]),
+        &hosts(&["a-b", "a:b"]),
+    );
+    assert_eq!(
+        clash,
+        Err(Unplaceable::IdConflict {
+            id: "app-web-a-b".into()
+        })
+    );
 }
 
 #[test]

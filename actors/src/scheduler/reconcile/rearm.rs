@@ -48,6 +48,7 @@ impl Rearmed {
 
     /// Forgets replicas that `state` no longer wants.
     pub(super) fn retain(&mut self, state: &State) {
-        self.0.retain(|id, _| state.replicas_desired.contains_key(id));
+        self.0
+            .retain(|id, _| state.replicas_desired.contains_key(id));
     }
 }

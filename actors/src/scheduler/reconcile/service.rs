@@ -73,7 +73,11 @@ impl<'a> Plan<'a> {
 
     /// Removes the replicas of services the revision no longer has.
     fn retire(&mut self, deployment: &'a v1::Deployment) {
-        let wanted: BTreeSet<&str> = deployment.services.iter().map(|s| s.name.as_str()).collect();
+        let wanted: BTreeSet<&str> = deployment
+            .services
+            .iter()
+            .map(|s| s.name.as_str())
+            .collect();
         let gone: Vec<(&'a str, &'a str)> = self
             .rows
             .iter()
@@ -93,19 +97,16 @@ impl<'a> Plan<'a> {
         rearmed: &mut Rearmed,
     ) -> Result<(), Blocked> {
         let name = &subject.spec.name;
-        let missing = || format!("service {name:?} not found in compose project");
-        let template = template.ok_or_else(missing)?;
-        let image = template.image.as_ref().ok_or_else(missing)?;
-        let spec_hash = template
-            .spec_hash
-            .as_ref()
-            .map_err(|error| format!("service {name:?} spec hash failed: {error}"))?;
-
+        let template =
+            template.ok_or_else(|| format!("service {name:?} not found in compose project"))?;
         let owner = (subject.deployment, subject.spec.name.as_str());
         let rows = self.rows.get(&owner).cloned().unwrap_or_default();
         let mut load = self.load.clone();
         let placed = placement::place(subject, &rows, &self.eligible, &mut load)?;
-        if let Some(placed) = placed.iter().find(|placed| self.is_taken(&placed.id, owner)) {
+        if let Some(placed) = placed
+            .iter()
+            .find(|placed| self.is_taken(&placed.id, owner))
+        {
             let id = placed.id.clone();
             return Err(Unplaceable::IdConflict { id }.into());
         }
@@ -120,10 +121,12 @@ impl<'a> Plan<'a> {
         for placed in &placed {
             let row = rows.get(placed.id.as_str()).copied();
             let changed = row.is_none_or(|row| {
-                row.host != placed.host || row.image != *image || row.spec_hash != *spec_hash
+                row.host != placed.host
+                    || row.image != template.image
+                    || row.spec_hash != template.spec_hash
             });
             if changed || rearmed.is_due(self.state, deployment, &placed.id) {
-                let replica = self.replica(owner, placed, row, image, spec_hash);
+                let replica = self.replica(owner, placed, row, template);
                 self.upsert(owner, replica);
             }
         }
@@ -144,8 +147,7 @@ impl<'a> Plan<'a> {
         (deployment, service): (&str, &str),
         placed: &Placed,
         row: Option<&v1::ReplicaDesired>,
-        image: &str,
-        spec_hash: &[u8],
+        template: &Template,
     ) -> v1::ReplicaDesired {
         let previous_host = match row {
             // The old host keeps serving until the new one runs, if it is there at all.
@@ -160,10 +162,14 @@ impl<'a> Plan<'a> {
             service: service.to_owned(),
             index: placed.index,
             host: placed.host.clone(),
-            image: image.to_owned(),
+            image: template.image.clone(),
             raft_index: 0, // set by the apply
-            spec_hash: spec_hash.to_vec(),
-            previous_host: if is_member { previous_host.to_owned() } else { String::new() },
+            spec_hash: template.spec_hash.clone(),
+            previous_host: if is_member {
+                previous_host.to_owned()
+            } else {
+                String::new()
+            },
         }
     }
 
@@ -204,10 +210,12 @@ impl<'a> Plan<'a> {
             return;
         }
         self.summary.statuses += 1;
-        self.push(Payload::DeploymentStatusUpdate(v1::DeploymentStatusUpdate {
-            deployment: deployment.name.clone(),
-            status: status.into(),
-            details,
-        }));
+        self.push(Payload::DeploymentStatusUpdate(
+            v1::DeploymentStatusUpdate {
+                deployment: deployment.name.clone(),
+                status: status.into(),
+                details,
+            },
+        ));
     }
 }

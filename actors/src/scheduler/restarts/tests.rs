@@ -29,7 +29,11 @@ fn exited() -> v1::ReplicaObserved {
 
 fn state(seen: v1::ReplicaObserved) -> State {
     let mut state = State::default();
-    let row = v1::ReplicaDesired { id: ID.into(), raft_index: 7, ..Default::default() };
+    let row = v1::ReplicaDesired {
+        id: ID.into(),
+        raft_index: 7,
+        ..Default::default()
+    };
     state.replicas_desired.insert(ID.into(), Arc::new(row));
     state.replicas_observed.insert(ID.into(), Arc::new(seen));
     state
@@ -44,7 +48,10 @@ fn apply(state: &mut State, changes: &[Change]) {
                 state.restart_counters.remove(&id);
             }
             Action::Increment(ts) => {
-                let old = state.restart_counters.get(&id).map_or(0, |c| c.consecutive_failures);
+                let old = state
+                    .restart_counters
+                    .get(&id)
+                    .map_or(0, |c| c.consecutive_failures);
                 let counter = v1::RestartCounter {
                     replica_id: id.clone(),
                     consecutive_failures: old + 1,
@@ -61,7 +68,10 @@ fn observe(state: &mut State, seen: v1::ReplicaObserved) {
 }
 
 fn failures(state: &State) -> i32 {
-    state.restart_counters.get(ID).map_or(0, |counter| counter.consecutive_failures)
+    state
+        .restart_counters
+        .get(ID)
+        .map_or(0, |counter| counter.consecutive_failures)
 }
 
 #[test]
@@ -84,7 +94,10 @@ fn states_and_codes_count_as_the_policy_says() {
     ];
     for (observed, code, counts) in cases {
         let changes = account(&state(seen(observed, code)), &mut Counted::default());
-        let increment = Change { replica_id: ID.into(), action: Action::Increment(at(10)) };
+        let increment = Change {
+            replica_id: ID.into(),
+            action: Action::Increment(at(10)),
+        };
         let expected = if counts { vec![increment] } else { Vec::new() };
         assert_eq!(changes, expected, "{observed:?} {code}");
     }
@@ -98,7 +111,13 @@ fn running_removes_the_counter_and_only_if_there_is_one() {
     apply(&mut state, &changes);
     observe(&mut state, seen(ReplicaState::Running, ""));
     let changes = account(&state, counted);
-    assert_eq!(changes, [Change { replica_id: ID.into(), action: Action::Reset }]);
+    assert_eq!(
+        changes,
+        [Change {
+            replica_id: ID.into(),
+            action: Action::Reset
+        }]
+    );
     apply(&mut state, &changes);
     assert_eq!(account(&state, counted), []);
 }
@@ -201,8 +220,18 @@ fn the_same_container_counts_again_after_it_recovered_for_a_moment() {
 fn what_answers_an_earlier_row_is_history() {
     for observed in [exited(), seen(ReplicaState::Running, "")] {
         let mut state = state(observed);
-        apply(&mut state, &[Change { replica_id: ID.into(), action: Action::Increment(at(1)) }]);
-        let row = v1::ReplicaDesired { id: ID.into(), raft_index: 8, ..Default::default() };
+        apply(
+            &mut state,
+            &[Change {
+                replica_id: ID.into(),
+                action: Action::Increment(at(1)),
+            }],
+        );
+        let row = v1::ReplicaDesired {
+            id: ID.into(),
+            raft_index: 8,
+            ..Default::default()
+        };
         state.replicas_desired.insert(ID.into(), Arc::new(row));
         assert_eq!(account(&state, &mut Counted::default()), []);
         state.replicas_desired.remove(ID);

@@ -28,13 +28,20 @@ impl Lab {
         let tree = Tree::start("node", SupervisorSpec::new(Strategy::OneForOne).child(ipam));
         let tree = tree.await.unwrap();
         handle.running().await;
-        let lab = Self { raft, lead, tree, allocator: allocator(handle) };
+        let lab = Self {
+            raft,
+            lead,
+            tree,
+            allocator: allocator(handle),
+        };
         lab.deploy("app");
         lab
     }
 
     fn apply(&self, payload: Payload) {
-        self.raft.apply(command("test", Timestamp::default(), payload)).unwrap();
+        self.raft
+            .apply(command("test", Timestamp::default(), payload))
+            .unwrap();
     }
 
     fn deploy(&self, name: &str) {
@@ -96,7 +103,10 @@ async fn exhausted_pool_is_said_and_recovers_after_the_quarantine() {
     }));
     assert_eq!(lab.ensure("more", "n1").await, exhausted);
     tokio::time::sleep(super::super::quarantine::QUARANTINE).await;
-    assert_eq!(lab.ensure("more", "n1").await.as_deref(), Ok("10.9.247.0/24"));
+    assert_eq!(
+        lab.ensure("more", "n1").await.as_deref(),
+        Ok("10.9.247.0/24")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +114,10 @@ async fn only_the_leader_allocates_and_only_for_what_exists() {
     let lab = Lab::start(false).await;
     assert_eq!(lab.ensure("a", "n1").await, Err(Error::NotLeader));
     lab.lead.send_replace(true);
-    assert_eq!(lab.ensure("a", "n9").await, Err(Error::UnknownHost("n9".into())));
+    assert_eq!(
+        lab.ensure("a", "n9").await,
+        Err(Error::UnknownHost("n9".into()))
+    );
     let gone = lab.allocator.ensure(key("gone", "a", "n1")).await;
     assert_eq!(gone, Err(Error::UnknownDeployment("gone".into())));
     assert!(lab.raft.state().subnets.is_empty());
@@ -117,7 +130,10 @@ async fn failed_commit_is_the_callers_to_repeat() {
     let failed = Err(Error::Propose(ProposeError::NoLeader));
     assert_eq!(lab.ensure("a", "n1").await, failed);
     lab.raft.lose_next_answers(1);
-    assert!(matches!(lab.ensure("a", "n1").await, Err(Error::Propose(ProposeError::Unknown(_)))));
+    assert!(matches!(
+        lab.ensure("a", "n1").await,
+        Err(Error::Propose(ProposeError::Unknown(_)))
+    ));
     assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.240.0/24"));
     assert_eq!(lab.raft.state().subnets.len(), 1);
 }
