@@ -1,27 +1,15 @@
 //! The network interfaces of this machine.
 
-use std::{collections::BTreeMap, io, net::IpAddr};
+use std::{collections::BTreeMap, io};
 
+use jaco_proto::config::advertise::Interface;
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 
-/// One interface and its addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// Kernel name such as `eth0`.
-    pub name: String,
-    /// Administratively up.
-    pub up: bool,
-    /// The loopback interface.
-    pub loopback: bool,
-    /// Its addresses, in the kernel's order.
-    pub addresses: Vec<IpAddr>,
-}
-
-/// Lists the interfaces of this network namespace, sorted by name.
+/// Lists the interfaces of this network namespace with their addresses, sorted by name.
 ///
 /// # Errors
 /// The error of `getifaddrs(3)`.
-pub fn interfaces() -> io::Result<Vec<Interface>> {
+pub fn list() -> io::Result<Vec<Interface>> {
     let mut found = BTreeMap::<String, Interface>::new();
     for entry in getifaddrs()? {
         let interface = found
@@ -52,7 +40,7 @@ mod tests {
 
     #[test]
     fn loopback_is_listed_as_what_it_is() {
-        let all = interfaces().unwrap();
+        let all = list().unwrap();
         let lo = all.iter().find(|interface| interface.name == "lo").unwrap();
         assert!(lo.loopback && lo.up);
         assert!(lo.addresses.contains(&Ipv4Addr::LOCALHOST.into()));
