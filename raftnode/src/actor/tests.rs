@@ -99,7 +99,13 @@ impl Fixture {
 
     async fn kill(&mut self) {
         self.actor.kill();
+        self.stopped().await;
+    }
+
+    async fn stopped(&mut self) {
         self.ended.recv().await.unwrap();
+        let mut status = self.handle().subscribe_status();
+        status.wait_for(|s| s.role == Role::Stopped).await.unwrap();
     }
 
     /// Ends the actor and opens the directory again, as the next process would.
@@ -330,7 +336,7 @@ async fn failed_write_acknowledges_nothing_and_ends_the_node() {
     fixture.args.storage.fail_writes();
     let error = handle.propose(store("lost")).await.unwrap_err();
     assert!(matches!(error, ProposeError::Unknown(_)), "{error}");
-    fixture.ended.recv().await.unwrap();
+    fixture.stopped().await;
     assert_eq!(fixture.fatal.lock().unwrap().len(), 1);
     assert_eq!(handle.status().role, Role::Stopped);
     let again = spawn(fixture.args.clone(), fixture.parent.clone()).await;
