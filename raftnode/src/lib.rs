@@ -1,7 +1,7 @@
 //! The replicated state of JACO: one truth, changed only by committed commands.
 //!
 //! - [`state`]: the typed state; a snapshot is an `Arc` and costs O(1).
-//! - [`command`]: how commands are built and named.
+//! - [`mod@command`]: how commands are built and named.
 //! - [`fsm`]: what a committed command does to the state.
 //! - [`event`]: what changed, typed, and as it is streamed to clients.
 //! - [`watch`]: the stream of events, with replay and bounded queues.
