@@ -5,6 +5,8 @@ mod key;
 mod rows;
 mod snapshot;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ use rocksdb::{ColumnFamily, DB};
 
 pub use error::{Error, chain};
 pub use log::LogView;
-pub use open::{bootstrap, create};
+pub use open::{bootstrap, create, found};
 pub use schema::Position;
 pub use update::{Row, Update};
 
@@ -135,6 +135,12 @@ impl Storage {
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// From now on every write fails as if the disk were full.
+    #[cfg(test)]
+    pub(crate) fn fail_writes(&self) {
+        self.fault.store(true, Ordering::Relaxed);
     }
 
     /// Passes `result` on and remembers a failure: nothing is written after it.

@@ -196,3 +196,74 @@ impl Propose for MemoryRaft {
         self.shared.state.subscribe()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jaco_proto::ErrorCode;
+
+    use super::*;
+    use crate::{EntityType, watch::Filter};
+
+    fn revoke(identity: &str) -> v1::Command {
+        command(
+            "tester",
+            Timestamp::default(),
+            Payload::TokenRevoke(v1::TokenRevoke {
+                identity: identity.to_owned(),
+            }),
+        )
+    }
+
+    #[tokio::test]
+    async fn a_proposal_is_applied_published_and_streamed() {
+        let raft = MemoryRaft::with_ready_nodes(&["a", "b"]);
+        assert!(
+            raft.state()
+                .nodes
+                .values()
+                .all(|n| n.status() == NodeStatus::Ready)
+        );
+        let mut events = raft.hub().subscribe(Filter::of([EntityType::Audit]));
+        let mut states = raft.subscribe();
+        let committed = raft.propose(revoke("x")).await.unwrap();
+        assert_eq!(committed.index, 3);
+        assert_eq!(
+            events.next().await.map(|update| update.raft_index()),
+            Some(3)
+        );
+        states.changed().await.unwrap();
+        assert_eq!(states.borrow().applied_index, 3);
+    }
+
+    #[tokio::test]
+    async fn a_rejection_takes_an_index_and_names_its_reason() {
+        let raft = MemoryRaft::default();
+        let remove = Payload::NodeRemove(v1::NodeRemove::default());
+        let answer = raft
+            .propose(command("tester", Timestamp::default(), remove))
+            .await;
+        let Err(ProposeError::Rejected(error)) = answer else {
+            panic!("not rejected: {answer:?}");
+        };
+        assert_eq!(error.code, ErrorCode::NodeNotFound);
+        assert_eq!(raft.state().applied_index, 1);
+        let empty = raft.propose(v1::Command::default()).await;
+        assert!(matches!(empty, Err(ProposeError::Rejected(_))));
+        assert_eq!(raft.committed().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn fault_switches_hit_the_next_proposals_in_order() {
+        let raft = MemoryRaft::default();
+        raft.fail_next(2, ProposeError::NoLeader);
+        raft.lose_next_answers(1);
+        for _ in 0..2 {
+            assert_eq!(raft.propose(revoke("x")).await, Err(ProposeError::NoLeader));
+        }
+        assert_eq!(raft.state().applied_index, 0);
+        let lost = raft.propose(revoke("x")).await;
+        assert!(matches!(lost, Err(ProposeError::Unknown(_))));
+        assert_eq!(raft.state().applied_index, 1);
+        assert!(raft.propose(revoke("x")).await.is_ok());
+    }
+}

@@ -1,5 +1,8 @@
 //! Identity of what a container is built from.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};

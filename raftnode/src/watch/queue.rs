@@ -127,6 +127,11 @@ impl Queue {
         self.changed.notify_one();
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.pending().live.len()
+    }
+
     pub(super) fn pop(&self) -> Option<Update> {
         self.pending().pop()
     }

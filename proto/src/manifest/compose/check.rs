@@ -3,6 +3,9 @@
 //! They look at nodes: what has the wrong type here is passed over and refused by the typed
 //! reading that follows.
 
+mod cycles;
+mod keys;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
@@ -15,73 +18,9 @@ use crate::{
 };
 
 use super::{document::Document, ports};
+use keys::LEGACY;
 
-/// Every key a service may have.
-pub(in crate::manifest) const SERVICE_KEYS: [&str; 52] = [
-    "build",
-    "cap_add",
-    "cap_drop",
-    "cgroup",
-    "cgroup_parent",
-    "command",
-    "cpu_shares",
-    "cpus",
-    "cpuset",
-    "depends_on",
-    "deploy",
-    "devices",
-    "dns",
-    "dns_opt",
-    "dns_search",
-    "domainname",
-    "entrypoint",
-    "env_file",
-    "environment",
-    "extra_hosts",
-    "gpus",
-    "healthcheck",
-    "hostname",
-    "image",
-    "init",
-    "ipc",
-    "labels",
-    "logging",
-    "mem_limit",
-    "mem_reservation",
-    "name",
-    "network_mode",
-    "networks",
-    "pid",
-    "pids_limit",
-    "ports",
-    "privileged",
-    "pull_policy",
-    "read_only",
-    "restart",
-    "security_opt",
-    "shm_size",
-    "stop_grace_period",
-    "stop_signal",
-    "sysctls",
-    "tmpfs",
-    "ulimits",
-    "user",
-    "userns_mode",
-    "uts",
-    "volumes",
-    "working_dir",
-];
-
-const LEGACY: [(&str, &str); 5] = [
-    ("dockerfile", "build.dockerfile"),
-    ("log_driver", "logging.driver"),
-    ("log_opt", "logging.options"),
-    ("net", "network_mode"),
-    (
-        "volume_driver",
-        "no direct equivalent; use the long form of volumes: with driver:",
-    ),
-];
+pub(in crate::manifest) use keys::SERVICE_KEYS;
 
 /// Label that opens the first privileged fence.
 const ALLOW_PRIVILEGED: &str = "jaco.io/allow-privileged";
@@ -111,7 +50,7 @@ pub(super) fn services(document: &Document, open_variables: bool) -> Result<(), 
         checks.namespaces()?;
         edges.insert(key.text.as_str(), (checks.depends_on()?, key.at));
     }
-    cycles(edges)
+    cycles::check(edges)
 }
 
 /// Fields that make a service privileged, in a fixed order.
@@ -261,9 +200,7 @@ impl<'a> Checks<'a> {
              (a quoted string)",
             self.name
         );
-        let at = self
-            .map
-            .entry(&fields.split(',').next().unwrap_or_default().to_owned());
+        let at = self.map.entry(fields.split(',').next().unwrap_or_default());
         let error = invalid(message)
             .with("service", self.name)
             .with("fields", &fields)
@@ -437,60 +374,4 @@ pub(super) fn check_network(
     Err(Error::new(ErrorCode::UnknownNetwork, message)
         .with("service", service)
         .with("network", network))
-}
-
-/// Fails when services wait for each other in a circle.
-fn cycles(mut edges: BTreeMap<&str, (BTreeSet<&str>, Position)>) -> Result<(), Error> {
-    // Take away services that wait for nobody left until only circles and what leads into
-    // them remain.
-    let mut waiters: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (name, (targets, _)) in &edges {
-        for target in targets {
-            waiters.entry(target).or_default().push(name);
-        }
-    }
-    let known: BTreeSet<&str> = edges.keys().copied().collect();
-    for (targets, _) in edges.values_mut() {
-        targets.retain(|target| known.contains(target));
-    }
-    let mut free: Vec<&str> = edges
-        .iter()
-        .filter(|(_, (targets, _))| targets.is_empty())
-        .map(|(name, _)| *name)
-        .collect();
-    while let Some(name) = free.pop() {
-        edges.remove(name);
-        for waiter in waiters.get(name).into_iter().flatten() {
-            if let Some((targets, _)) = edges.get_mut(waiter)
-                && targets.remove(name)
-                && targets.is_empty()
-            {
-                free.push(waiter);
-            }
-        }
-    }
-    // Everyone left waits for someone left, so following the first edge must come round.
-    let Some(start) = edges.keys().next().copied() else {
-        return Ok(());
-    };
-    let mut path = vec![start];
-    let mut seen = BTreeMap::from([(start, 0)]);
-    let mut next = start;
-    while let Some(target) = edges.get(next).and_then(|(targets, _)| targets.first()) {
-        next = target;
-        if let Some(&from) = seen.get(next) {
-            path.drain(..from);
-            break;
-        }
-        seen.insert(next, path.len());
-        path.push(next);
-    }
-    path.push(next);
-    let cycle = path.join(" -> ");
-    let message = format!("services wait for each other: {cycle}");
-    let at = edges.get(next).map_or(Position::START, |(_, at)| *at);
-    Err(Error::new(ErrorCode::InvalidDependsOn, message)
-        .with("service", next)
-        .with("cycle", cycle)
-        .at(at))
 }

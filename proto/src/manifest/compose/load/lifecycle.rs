@@ -1,0 +1,148 @@
+//! Health, order of start, pulling and logging.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Error,
+    manifest::compose::{
+        Condition, Dependency, Healthcheck, Logging, NetworkMode, PullPolicy, Service,
+        reader::Reader,
+    },
+    yaml::{Node, Value},
+};
+
+/// A container cannot join the namespace of a service that has not started.
+pub(super) fn add_namespace_dependencies(service: &mut Service) {
+    let mut targets: Vec<String> = [&service.ipc, &service.pid, &service.uts]
+        .into_iter()
+        .filter_map(|mode| mode.as_deref()?.strip_prefix("service:"))
+        .map(str::to_owned)
+        .collect();
+    if let Some(NetworkMode::Service(target)) = &service.network_mode {
+        targets.push(target.clone());
+    }
+    let started = Dependency {
+        condition: Condition::ServiceStarted,
+        required: true,
+    };
+    for target in targets {
+        let dependency = service.depends_on.entry(target).or_insert(started);
+        if !dependency.required {
+            *dependency = started;
+        }
+    }
+}
+
+pub(super) fn healthcheck(reader: &Reader<'_>, node: &Node) -> Result<Option<Healthcheck>, Error> {
+    let keys = [
+        "test",
+        "interval",
+        "timeout",
+        "retries",
+        "start_period",
+        "start_interval",
+        "disable",
+    ];
+    let Some(map) = reader.map("healthcheck", node, &keys)? else {
+        return Ok(None);
+    };
+    let mut check = Healthcheck::default();
+    let mut disabled = false;
+    for (key, node) in map.iter() {
+        let field = format!("healthcheck.{}", key.text);
+        match key.text.as_str() {
+            "test" => {
+                check.test = match &node.value {
+                    Value::Seq(items) => reader.strings(&field, items)?,
+                    Value::Scalar(_) | Value::Map(_) => reader
+                        .name(&field, node)?
+                        .map(|line| vec!["CMD-SHELL".to_owned(), line])
+                        .unwrap_or_default(),
+                }
+            }
+            "interval" => check.interval = reader.duration(&field, node)?,
+            "timeout" => check.timeout = reader.duration(&field, node)?,
+            "start_period" => check.start_period = reader.duration(&field, node)?,
+            "start_interval" => {
+                reader.duration(&field, node)?;
+            }
+            "retries" => check.retries = reader.int(&field, node)?,
+            "disable" => disabled = reader.boolean(&field, node)?.unwrap_or(false),
+            _ => {}
+        }
+    }
+    let none = check.test.first().is_some_and(|word| word == "NONE");
+    Ok((!disabled && !none).then_some(check))
+}
+
+pub(super) fn logging(reader: &Reader<'_>, node: &Node) -> Result<Option<Logging>, Error> {
+    let Some(map) = reader.map("logging", node, &["driver", "options"])? else {
+        return Ok(None);
+    };
+    let mut logging = Logging::default();
+    if let Some(node) = map.get("driver") {
+        logging.driver = reader.name("logging.driver", node)?.unwrap_or_default();
+    }
+    if let Some(options) = map.get("options") {
+        reader.any_map("logging.options", options)?;
+        logging.options = reader.labels("logging.options", options)?;
+    }
+    Ok(Some(logging))
+}
+
+pub(super) fn depends_on(
+    reader: &Reader<'_>,
+    node: &Node,
+) -> Result<BTreeMap<String, Dependency>, Error> {
+    let mut edges = BTreeMap::new();
+    let Value::Map(map) = &node.value else {
+        for name in reader.string_list("depends_on", node)? {
+            let dependency = Dependency {
+                condition: Condition::ServiceStarted,
+                required: true,
+            };
+            edges.insert(name, dependency);
+        }
+        return Ok(edges);
+    };
+    for (key, node) in map.iter() {
+        let field = format!("depends_on.{}", key.text);
+        let entry = reader.map(&field, node, &["condition", "required", "restart"])?;
+        let Some(entry) = entry else {
+            if reader.is_open(node) {
+                continue;
+            }
+            return Err(reader.fault(&field, node, "needs a condition"));
+        };
+        let Some(condition) = entry.get("condition") else {
+            return Err(reader.fault(&field, node, "needs a condition"));
+        };
+        let words = [
+            ("service_started", Condition::ServiceStarted),
+            ("service_healthy", Condition::ServiceHealthy),
+        ];
+        let condition = reader.choice(&format!("{field}.condition"), condition, &words)?;
+        let required = match entry.get("required") {
+            Some(node) => reader.boolean(&format!("{field}.required"), node)?,
+            None => None,
+        };
+        let dependency = Dependency {
+            condition: condition.unwrap_or(Condition::ServiceStarted),
+            required: required.unwrap_or(true),
+        };
+        edges.insert(key.text.clone(), dependency);
+    }
+    Ok(edges)
+}
+
+pub(super) fn pull_policy(reader: &Reader<'_>, node: &Node) -> Result<PullPolicy, Error> {
+    let words = [
+        ("always", PullPolicy::Always),
+        ("missing", PullPolicy::Always),
+        ("build", PullPolicy::Always),
+        ("never", PullPolicy::Never),
+    ];
+    Ok(reader
+        .choice("pull_policy", node, &words)?
+        .unwrap_or_default())
+}

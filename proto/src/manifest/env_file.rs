@@ -1,0 +1,263 @@
+//! Environment files: `KEY=value` lines with quotes, comments and expansion.
+
+mod fold;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::template::{Fault, expand};
+
+pub use fold::{FoldError, Folded, ReadFile, fold};
+
+/// What a file sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Variables {
+    /// Values by key; the last line of a key counts.
+    pub values: BTreeMap<String, String>,
+    /// Variables that were used without a value, sorted.
+    pub unset: BTreeSet<String>,
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {kind}")]
+pub struct Error {
+    /// Line, from 1, where the statement starts.
+    pub line: usize,
+    /// What is wrong.
+    pub kind: ErrorKind,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ErrorKind {
+    /// Not UTF-8.
+    #[error("invalid UTF-8")]
+    NotUtf8,
+    /// No key before the separator.
+    #[error("a key is missing before {0:?}")]
+    NoKey(char),
+    /// A character that keys may not hold.
+    #[error("unexpected character {0:?} in a key")]
+    BadKey(char),
+    /// A quote that is never closed.
+    #[error("the quote {0} is never closed")]
+    OpenQuote(char),
+    /// Text after a closing quote.
+    #[error("unexpected text after the closing quote")]
+    AfterQuote,
+    /// A value that cannot be expanded.
+    #[error("{0}")]
+    Template(Fault),
+}
+
+/// Reads a file; `lookup` is asked for a variable before the keys read so far.
+///
+/// # Errors
+/// [`Error`] with the line of the first statement that cannot be read.
+pub fn parse(bytes: &[u8], lookup: impl Fn(&str) -> Option<String>) -> Result<Variables, Error> {
+    let text = str::from_utf8(bytes).map_err(|cause| {
+        let before = bytes.get(..cause.valid_up_to()).unwrap_or_default();
+        Error {
+            line: 1 + before.iter().filter(|&&byte| byte == b'\n').count(),
+            kind: ErrorKind::NotUtf8,
+        }
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = text.replace("\r\n", "\n");
+    let mut parser = Parser {
+        rest: &text,
+        line: 1,
+        lookup: &lookup,
+        read: Variables::default(),
+    };
+    while !parser.rest.is_empty() {
+        let line = parser.line;
+        parser.statement().map_err(|kind| Error { line, kind })?;
+    }
+    Ok(parser.read)
+}
+
+struct Parser<'a> {
+    rest: &'a str,
+    line: usize,
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+    read: Variables,
+}
+
+impl<'a> Parser<'a> {
+    /// Reads one statement, or a line without one.
+    fn statement(&mut self) -> Result<(), ErrorKind> {
+        let line = self.rest.lines().next().unwrap_or_default();
+        let start = line.trim_start();
+        if start.is_empty() || start.starts_with('#') {
+            self.skip_line();
+            return Ok(());
+        }
+        let indent = line.len() - start.len();
+        let exported = start
+            .strip_prefix("export")
+            .filter(|rest| rest.starts_with([' ', '\t']))
+            .map_or(0, |rest| {
+                "export".len() + rest.len() - rest.trim_start().len()
+            });
+        let Some((key, separator)) = key(&start[exported..])? else {
+            // A bare key asks for a value from elsewhere; what is defined is defined.
+            self.skip_line();
+            return Ok(());
+        };
+        let key = key.to_owned();
+        self.advance(indent + exported + separator);
+        let value = self.value()?;
+        self.read.values.insert(key, value);
+        Ok(())
+    }
+
+    fn value(&mut self) -> Result<String, ErrorKind> {
+        let spaces = self.rest.len() - self.rest.trim_start_matches([' ', '\t']).len();
+        match self.rest[spaces..].chars().next() {
+            Some('\'') => {
+                self.advance(spaces + 1);
+                self.single_quoted()
+            }
+            Some('"') => {
+                self.advance(spaces + 1);
+                self.double_quoted()
+            }
+            Some(_) | None => {
+                let line = self.rest.lines().next().unwrap_or_default();
+                let value = line.split(" #").next().unwrap_or_default();
+                let value = self.expand(value.trim())?;
+                self.skip_line();
+                Ok(value)
+            }
+        }
+    }
+
+    fn single_quoted(&mut self) -> Result<String, ErrorKind> {
+        let mut value = String::new();
+        let mut chars = self.rest.char_indices().peekable();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '\'' => {
+                    self.advance(at + 1);
+                    self.end_of_quoted()?;
+                    return Ok(value);
+                }
+                '\\' if chars.next_if(|(_, next)| *next == '\'').is_some() => value.push('\''),
+                other => value.push(other),
+            }
+        }
+        Err(ErrorKind::OpenQuote('\''))
+    }
+
+    fn double_quoted(&mut self) -> Result<String, ErrorKind> {
+        let mut template = String::new();
+        let mut chars = self.rest.char_indices();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '"' => {
+                    let value = self.expand(&template)?;
+                    self.advance(at + 1);
+                    self.end_of_quoted()?;
+                    return Ok(value);
+                }
+                '\\' => escape(&mut chars, &mut template),
+                other => template.push(other),
+            }
+        }
+        Err(ErrorKind::OpenQuote('"'))
+    }
+
+    /// Only blanks and a comment may follow a closing quote.
+    fn end_of_quoted(&mut self) -> Result<(), ErrorKind> {
+        let line = self.rest.lines().next().unwrap_or_default().trim_start();
+        if !line.is_empty() && !line.starts_with('#') {
+            return Err(ErrorKind::AfterQuote);
+        }
+        self.skip_line();
+        Ok(())
+    }
+
+    fn expand(&mut self, template: &str) -> Result<String, ErrorKind> {
+        let values = &self.read.values;
+        let outer = self.lookup;
+        let lookup = |name: &str| outer(name).or_else(|| values.get(name).cloned());
+        let unset = &mut self.read.unset;
+        let expanded = expand(template, &lookup, &mut |name| {
+            unset.insert(name.to_owned());
+        });
+        expanded.map_err(ErrorKind::Template)
+    }
+
+    fn skip_line(&mut self) {
+        let end = self.rest.find('\n').map_or(self.rest.len(), |at| at + 1);
+        self.advance(end);
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        let (passed, rest) = self.rest.split_at(bytes);
+        self.line += passed.matches('\n').count();
+        self.rest = rest;
+    }
+}
+
+/// The key of a statement and where its value starts; `None` for a bare key.
+fn key(statement: &str) -> Result<Option<(&str, usize)>, ErrorKind> {
+    let good = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '[' | ']');
+    let end = statement.find(|c| !good(c)).unwrap_or(statement.len());
+    let (key, rest) = statement.split_at(end);
+    let after = rest.trim_start_matches([' ', '\t']);
+    match after.chars().next() {
+        Some(separator @ ('=' | ':')) if key.is_empty() => Err(ErrorKind::NoKey(separator)),
+        Some('=' | ':') => Ok(Some((key, statement.len() - after.len() + 1))),
+        None => Ok(None),
+        // A comment may follow a bare key.
+        Some('#') if after.len() < rest.len() => Ok(None),
+        Some(bad) if after.len() == rest.len() => Err(ErrorKind::BadKey(bad)),
+        Some(_) => Err(ErrorKind::BadKey(' ')),
+    }
+}
+
+/// Reads what follows a backslash in double quotes into a template.
+fn escape(chars: &mut std::str::CharIndices<'_>, template: &mut String) {
+    let Some((_, c)) = chars.next() else {
+        template.push('\\');
+        return;
+    };
+    let plain = match c {
+        'a' => '\u{7}',
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'v' => '\u{b}',
+        '\\' => '\\',
+        '"' => '"',
+        '$' => '$',
+        '0' => octal(chars),
+        other => {
+            template.extend(['\\', other]);
+            return;
+        }
+    };
+    // The template reads a doubled dollar as one that starts nothing.
+    template.push_str(if plain == '$' { "$" } else { "" });
+    template.push(plain);
+}
+
+/// Up to three octal digits after `\0`.
+fn octal(chars: &mut std::str::CharIndices<'_>) -> char {
+    let mut value = 0;
+    for _ in 0..3 {
+        let digit = chars.clone().next().and_then(|(_, c)| c.to_digit(8));
+        let Some(digit) = digit else { break };
+        value = value * 8 + digit;
+        chars.next();
+    }
+    // Three octal digits reach 511, and every such number is a character.
+    char::from_u32(value).unwrap_or('\0')
+}

@@ -1,0 +1,299 @@
+//! `env_file` entries of services, folded into their `environment`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
+
+use crate::{
+    manifest::grammar,
+    yaml::{self, Key, Map, Node, Position, Scalar, Value},
+};
+
+use super::parse;
+
+/// Gives the content of a path as written in the compose file.
+pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> io::Result<Vec<u8>>;
+
+/// A compose file without `env_file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folded {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// Variables that environment files used without a value, sorted.
+    pub unset: BTreeSet<String>,
+}
+
+/// Why an `env_file` cannot be folded.
+#[derive(Debug, thiserror::Error)]
+pub enum FoldError {
+    /// The compose file is not acceptable YAML.
+    #[error("resolve env_file")]
+    Yaml(#[source] yaml::Error),
+    /// The compose file holds more than one document.
+    #[error("resolve env_file: a second document starts at {0}")]
+    SecondDocument(Position),
+    /// There is no directory to look in, because the compose file came from standard input.
+    #[error(
+        "resolve env_file: service {service:?} has an env_file, which needs a compose file \
+         named with --compose"
+    )]
+    NoDirectory {
+        /// The service.
+        service: String,
+    },
+    /// An entry that is no path, or a key next to it that is not read.
+    #[error("resolve env_file: service {service:?} at {at}: {what}")]
+    Entry {
+        /// The service.
+        service: String,
+        /// The entry.
+        at: Position,
+        /// What is wrong.
+        what: String,
+    },
+    /// A required file does not exist.
+    #[error("resolve env_file: service {service:?}: {path} not found")]
+    NotFound {
+        /// The service.
+        service: String,
+        /// The file as written.
+        path: String,
+    },
+    /// A file cannot be read.
+    #[error("resolve env_file: service {service:?}: read {path}")]
+    Read {
+        /// The service.
+        service: String,
+        /// The file as written.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file holds a line that cannot be read.
+    #[error("resolve env_file: service {service:?}: {path}")]
+    File {
+        /// The service.
+        service: String,
+        /// The file as written.
+        path: String,
+        /// Which line and why.
+        source: super::Error,
+    },
+}
+
+/// Replaces every `env_file` of `compose` by the values in it.
+///
+/// `read` gives the content of a path as written, relative to the compose file; `None` stands
+/// for a compose file that has no directory. A file without `env_file` comes back byte by byte.
+///
+/// # Errors
+/// The first entry, by service, that cannot be folded.
+pub fn fold(compose: &[u8], mut read: Option<ReadFile<'_>>) -> Result<Folded, FoldError> {
+    let verbatim = || Folded {
+        bytes: compose.to_vec(),
+        unset: BTreeSet::new(),
+    };
+    let document = yaml::parse(compose).map_err(FoldError::Yaml)?;
+    let Some(root) = document.root.filter(has_env_file) else {
+        return Ok(verbatim());
+    };
+    if let Some(next) = document.next {
+        return Err(FoldError::SecondDocument(next));
+    }
+    let Value::Map(top) = root.value else {
+        return Ok(verbatim());
+    };
+    let mut unset = BTreeSet::new();
+    let mut entries = top.into_entries();
+    if let Some((_, services)) = entries.iter_mut().find(|(key, _)| key.text == "services")
+        && let Value::Map(map) = &mut services.value
+    {
+        let mut folded = Vec::with_capacity(map.len());
+        for (key, node) in std::mem::take(map).into_entries() {
+            let node = service(&key.text, node, &mut read, &mut unset)?;
+            folded.push((key, node));
+        }
+        *map = Map::new(folded);
+    }
+    let root = Node {
+        value: Value::Map(Map::new(entries)),
+        at: root.at,
+    };
+    Ok(Folded {
+        bytes: yaml::to_string(&root).into_bytes(),
+        unset,
+    })
+}
+
+fn has_env_file(root: &Node) -> bool {
+    let services = root.as_map().and_then(|map| map.get("services")?.as_map());
+    services.is_some_and(|services| {
+        services
+            .iter()
+            .any(|(_, service)| service.as_map().is_some_and(|map| map.contains("env_file")))
+    })
+}
+
+fn service(
+    name: &str,
+    node: Node,
+    read: &mut Option<ReadFile<'_>>,
+    unset: &mut BTreeSet<String>,
+) -> Result<Node, FoldError> {
+    let at = node.at;
+    let map = match node.value {
+        Value::Map(map) if map.contains("env_file") => map,
+        value @ (Value::Map(_) | Value::Seq(_) | Value::Scalar(_)) => {
+            return Ok(Node { value, at });
+        }
+    };
+    let explicit = map.get("environment").map(explicit).unwrap_or_default();
+    let mut values: BTreeMap<String, String> = BTreeMap::new();
+    for file in files(name, &map)? {
+        let Some(read) = read.as_mut() else {
+            let service = name.to_owned();
+            return Err(FoldError::NoDirectory { service });
+        };
+        let Some(bytes) = content(name, &file, read)? else {
+            continue;
+        };
+        let lookup = |key: &str| {
+            let given = explicit.get(key).cloned().flatten();
+            given.or_else(|| values.get(key).cloned())
+        };
+        let parsed = parse(&bytes, lookup).map_err(|source| FoldError::File {
+            service: name.to_owned(),
+            path: file.path.clone(),
+            source,
+        })?;
+        unset.extend(parsed.unset);
+        values.extend(parsed.values);
+    }
+    let mut merged: BTreeMap<String, Option<String>> = values
+        .into_iter()
+        .map(|(key, value)| (key, Some(value)))
+        .collect();
+    merged.extend(explicit);
+    Ok(with_environment(map, at, merged))
+}
+
+/// What `environment` says, with `None` for keys without a value.
+fn explicit(node: &Node) -> BTreeMap<String, Option<String>> {
+    let text = |node: &Node| node.text().filter(|_| !node.is_null()).map(str::to_owned);
+    match &node.value {
+        Value::Map(map) => map
+            .iter()
+            .map(|(key, value)| (key.text.clone(), text(value)))
+            .collect(),
+        Value::Seq(items) => items
+            .iter()
+            .filter_map(text)
+            .map(|item| match item.split_once('=') {
+                Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+                None => (item, None),
+            })
+            .collect(),
+        Value::Scalar(_) => BTreeMap::new(),
+    }
+}
+
+fn with_environment(map: Map, at: Position, environment: BTreeMap<String, Option<String>>) -> Node {
+    let entries = environment.into_iter().map(|(text, value)| {
+        let scalar = match value {
+            Some(text) => Scalar::string(text),
+            None => Scalar {
+                text: "null".to_owned(),
+                plain: true,
+            },
+        };
+        let value = Value::Scalar(scalar);
+        (Key { text, at }, Node { value, at })
+    });
+    let environment = Node {
+        value: Value::Map(Map::new(entries.collect())),
+        at,
+    };
+    let mut kept = map.into_entries();
+    kept.retain(|(key, _)| !matches!(key.text.as_str(), "env_file" | "environment"));
+    let key = Key {
+        text: "environment".to_owned(),
+        at,
+    };
+    kept.push((key, environment));
+    Node {
+        value: Value::Map(Map::new(kept)),
+        at,
+    }
+}
+
+/// One entry of `env_file`.
+struct File {
+    path: String,
+    required: bool,
+}
+
+fn files(service: &str, map: &Map) -> Result<Vec<File>, FoldError> {
+    let Some(node) = map.get("env_file").filter(|node| !node.is_null()) else {
+        return Ok(Vec::new());
+    };
+    match &node.value {
+        Value::Seq(items) => items.iter().map(|item| file(service, item)).collect(),
+        Value::Scalar(_) | Value::Map(_) => Ok(vec![file(service, node)?]),
+    }
+}
+
+fn file(service: &str, node: &Node) -> Result<File, FoldError> {
+    let fail = |node: &Node, what: &str| FoldError::Entry {
+        service: service.to_owned(),
+        at: node.at,
+        what: what.to_owned(),
+    };
+    let path = |node: &Node| match node.text() {
+        Some(text) if !text.is_empty() && !node.is_null() => Ok(text.to_owned()),
+        Some(_) | None => Err(fail(node, "an entry needs a path")),
+    };
+    let Value::Map(map) = &node.value else {
+        let path = path(node)?;
+        return Ok(File {
+            path,
+            required: true,
+        });
+    };
+    let mut required = true;
+    for (key, value) in map.iter() {
+        match key.text.as_str() {
+            "path" => {}
+            "required" => {
+                let text = value.text().unwrap_or_default();
+                required = grammar::boolean(text)
+                    .ok_or_else(|| fail(value, "required must be a boolean"))?;
+            }
+            "format" => return Err(fail(value, "format is not supported")),
+            other => return Err(fail(value, &format!("unknown key {other:?}"))),
+        }
+    }
+    let given = map
+        .get("path")
+        .ok_or_else(|| fail(node, "an entry needs a path"))?;
+    Ok(File {
+        path: path(given)?,
+        required,
+    })
+}
+
+fn content(service: &str, file: &File, read: ReadFile<'_>) -> Result<Option<Vec<u8>>, FoldError> {
+    match read(&file.path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound && !file.required => Ok(None),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Err(FoldError::NotFound {
+            service: service.to_owned(),
+            path: file.path.clone(),
+        }),
+        Err(source) => Err(FoldError::Read {
+            service: service.to_owned(),
+            path: file.path.clone(),
+            source,
+        }),
+    }
+}

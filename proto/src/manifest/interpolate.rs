@@ -1,0 +1,180 @@
+//! Variables in a compose file, replaced before it is sent.
+//!
+//! Only the deployment's environment file gives values. Every scalar is expanded, keys
+//! included, and stays a string; a file in which nothing changes is passed on byte by byte.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::yaml::{self, Key, Map, Node, Position, Scalar, Value};
+
+pub use super::template::Fault;
+use super::template::expand;
+
+/// A compose file with its variables replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interpolated {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// Variables that were used without a value, sorted.
+    pub unset: BTreeSet<String>,
+}
+
+/// Why a file cannot be interpolated.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file is not acceptable YAML.
+    #[error("interpolate {path}")]
+    Yaml {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: yaml::Error,
+    },
+    /// The file holds more than one document.
+    #[error("interpolate {path}: a second document starts at {at}")]
+    SecondDocument {
+        /// The file.
+        path: String,
+        /// Where.
+        at: Position,
+    },
+    /// A scalar cannot be expanded.
+    #[error("interpolate {path}: interpolate {} at {at}: {fault}", .fault.subject())]
+    Template {
+        /// The file.
+        path: String,
+        /// Start of the scalar.
+        at: Position,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// Two keys of a mapping become one.
+    #[error("interpolate {path}: key {key:?} at {at} is in its mapping already")]
+    DuplicateKey {
+        /// The file.
+        path: String,
+        /// The key after expansion.
+        key: String,
+        /// Start of the key.
+        at: Position,
+    },
+}
+
+/// Replaces the variables of `compose`; `path` is what messages call the file.
+///
+/// # Errors
+/// [`Error`] with the place of the first scalar that cannot be expanded.
+pub fn interpolate(
+    compose: &[u8],
+    path: &str,
+    variables: &BTreeMap<String, String>,
+) -> Result<Interpolated, Error> {
+    let mut walk = Walk {
+        path,
+        variables,
+        unset: BTreeSet::new(),
+        changed: false,
+    };
+    let verbatim = |unset| Interpolated {
+        bytes: compose.to_vec(),
+        unset,
+    };
+    if !compose.contains(&b'$') {
+        return Ok(verbatim(BTreeSet::new()));
+    }
+    let document = yaml::parse(compose).map_err(|source| Error::Yaml {
+        path: path.to_owned(),
+        source,
+    })?;
+    if let Some(at) = document.next {
+        return Err(Error::SecondDocument {
+            path: path.to_owned(),
+            at,
+        });
+    }
+    let Some(root) = document.root else {
+        return Ok(verbatim(BTreeSet::new()));
+    };
+    let root = walk.node(root)?;
+    if !walk.changed {
+        return Ok(verbatim(walk.unset));
+    }
+    Ok(Interpolated {
+        bytes: yaml::to_string(&root).into_bytes(),
+        unset: walk.unset,
+    })
+}
+
+struct Walk<'a> {
+    path: &'a str,
+    variables: &'a BTreeMap<String, String>,
+    unset: BTreeSet<String>,
+    changed: bool,
+}
+
+impl Walk<'_> {
+    fn node(&mut self, node: Node) -> Result<Node, Error> {
+        let at = node.at;
+        let value = match node.value {
+            Value::Scalar(scalar) => Value::Scalar(self.scalar(scalar, at)?),
+            Value::Seq(items) => {
+                let items = items.into_iter().map(|item| self.node(item));
+                Value::Seq(items.collect::<Result<_, _>>()?)
+            }
+            Value::Map(map) => self.map(map)?,
+        };
+        Ok(Node { value, at })
+    }
+
+    fn scalar(&mut self, scalar: Scalar, at: Position) -> Result<Scalar, Error> {
+        let text = self.text(&scalar.text, at)?;
+        Ok(match text {
+            Some(text) => Scalar::string(text),
+            None => scalar,
+        })
+    }
+
+    fn map(&mut self, map: Map) -> Result<Value, Error> {
+        let mut seen = BTreeSet::new();
+        let mut entries = Vec::with_capacity(map.len());
+        for (key, value) in map.into_entries() {
+            let key = Key {
+                text: self.text(&key.text, key.at)?.unwrap_or(key.text),
+                at: key.at,
+            };
+            if !seen.insert(key.text.clone()) {
+                return Err(Error::DuplicateKey {
+                    path: self.path.to_owned(),
+                    key: key.text,
+                    at: key.at,
+                });
+            }
+            entries.push((key, self.node(value)?));
+        }
+        Ok(Value::Map(Map::new(entries)))
+    }
+
+    /// The expanded text, if it differs.
+    fn text(&mut self, text: &str, at: Position) -> Result<Option<String>, Error> {
+        if !text.contains('$') {
+            return Ok(None);
+        }
+        let variables = self.variables;
+        let lookup = |name: &str| variables.get(name).cloned();
+        let unset = &mut self.unset;
+        let expanded = expand(text, &lookup, &mut |name| {
+            unset.insert(name.to_owned());
+        });
+        let expanded = expanded.map_err(|fault| Error::Template {
+            path: self.path.to_owned(),
+            at,
+            fault,
+        })?;
+        let differs = expanded != text;
+        self.changed |= differs;
+        Ok(differs.then_some(expanded))
+    }
+}
