@@ -14,13 +14,9 @@ use std::{
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header::SERVER};
 use http_body_util::{BodyExt, Empty, Full};
-use hyper::body::{Frame, Incoming};
-use hyper_util::rt::TokioIo;
+use hyper::body::Frame;
 use jaco_net::proxy::{RouteTable, Rule, Settings};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    sync::mpsc,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use world::*;
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -104,58 +100,32 @@ async fn bodies_stream_both_ways_with_their_trailers() {
 
 #[tokio::test]
 async fn switched_protocols_are_relayed_until_a_side_closes_whatever_the_table_says() {
-    let (ended, mut end) = mpsc::unbounded_channel();
-    let echo = replica(move |request: Request<Incoming>| {
-        assert_eq!(request.headers()["connection"], "upgrade");
-        assert_eq!(request.headers()["sec-websocket-key"], "abc");
-        let ended = ended.clone();
-        tokio::spawn(async move {
-            let mut stream = TokioIo::new(hyper::upgrade::on(request).await.unwrap());
-            let mut bytes = [0; 4];
-            while stream.read_exact(&mut bytes).await.is_ok() {
-                bytes.reverse();
-                stream.write_all(&bytes).await.unwrap();
-            }
-            ended.send(()).unwrap();
-        });
-        let mut response = text("");
-        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        let headers = [
-            ("connection", "upgrade"),
-            ("upgrade", "websocket"),
-            ("sec-websocket-accept", "xyz"),
-        ];
-        for (name, value) in headers {
-            response.headers_mut().insert(name, value.parse().unwrap());
-        }
-        async move { response }
-    })
-    .await;
+    let (echo, mut ended) = switching_replica().await;
     let world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([rule([echo])]));
-
-    let mut client = world.connect().await;
-    client
-        .write_all(
-            b"GET /ws HTTP/1.1\r\nHost: a.example\r\nConnection: keep-alive, Upgrade\r\n\
-              Upgrade: websocket\r\nSec-WebSocket-Key: abc\r\n\r\n",
-        )
-        .await
-        .unwrap();
-    let head = read_head(&mut client).await;
-    assert!(head.starts_with("HTTP/1.1 101"), "{head}");
-    assert!(head.contains("upgrade: websocket") && head.contains("sec-websocket-accept: xyz"));
-
-    let mut answer = [0; 4];
+    let mut client = world.switched().await;
     for round in [b"abcd", b"1234"] {
-        client.write_all(round).await.unwrap();
-        client.read_exact(&mut answer).await.unwrap();
-        answer.reverse();
-        assert_eq!(&answer, round);
+        assert_echo(&mut client, round).await;
         world.proxy.swap(RouteTable::default());
     }
     drop(client);
-    end.recv().await.unwrap();
+    ended.recv().await.unwrap();
+}
+
+#[tokio::test]
+async fn switched_protocols_go_on_while_draining_and_end_with_the_drain() {
+    let (echo, mut ended) = switching_replica().await;
+    let mut world = World::start(Settings::default()).await;
+    world.proxy.swap(RouteTable::new([rule([echo])]));
+    let mut client = world.switched().await;
+
+    let proxy = world.proxy.clone();
+    let drained = tokio::spawn(async move { proxy.drain(PATIENT).await });
+    (&mut world.server).await.unwrap();
+    assert_echo(&mut client, b"abcd").await;
+    drained.abort();
+    ended.recv().await.unwrap();
+    assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0);
 }
 
 #[tokio::test]

@@ -1,10 +1,35 @@
 //! The replicated state of JACO: one truth, changed only by committed commands.
 //!
 //! - [`state`]: the typed state; a snapshot is an `Arc` and costs O(1).
+//! - [`mod@command`]: how commands are built and named.
+//! - [`fsm`]: what a committed command does to the state.
+//! - [`event`]: what changed, typed, and as it is streamed to clients.
+//! - [`watch`]: the stream of events, with replay and bounded queues.
 //! - [`propose`]: how a change is asked for, and how it can fail.
+//! - [`storage`]: raft's log and the state's rows on disk.
+//! - [`mod@core`]: raft without I/O; [`apply`]: the state machine driven by it.
+//! - [`actor`]: the thread that ties them together, and the handle everybody holds.
+//! - [`registry`]: canonical keys of image registries.
+//! - [`testing`]: a test double that applies proposals at once.
 
+pub mod actor;
+pub mod apply;
+pub mod command;
+pub mod core;
+pub mod event;
+pub mod fsm;
 pub mod propose;
+pub mod registry;
 pub mod state;
+pub mod storage;
+pub mod testing;
+pub mod watch;
 
+pub use crate::core::{RaftStatus, Role};
+pub use actor::{Limits, NoTransport, RaftArgs, RaftHandle, ReadError, SpawnError, Transport};
+pub use command::{batch, command, command_name};
+pub use event::{Change, Delta, EntityType, Event};
 pub use propose::{Committed, Propose, ProposeError};
 pub use state::State;
+pub use storage::Storage;
+pub use watch::WatchHub;

@@ -1,9 +1,24 @@
 //! The typed replicated state.
 
+mod entity;
+mod key;
+mod rows;
+mod snapshot;
+mod table;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use imbl::OrdMap;
 use jaco_proto::v1;
+
+pub use entity::join_token_key;
+pub(crate) use entity::{Entity, row_key};
+pub(crate) use key::Key;
+pub(crate) use rows::cluster_key;
+pub use rows::{LoadError, Row, RowName, load};
+pub use table::Table;
 
 /// Everything the cluster knows, at one log index.
 ///

@@ -1,165 +1,32 @@
-//! Supervisors: the ractor actor that carries out what the core decides, and its handle.
+//! Supervisors: the ractor actor that carries out what the core decides.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use futures::future::BoxFuture;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
-use tokio::{sync::watch, task::AbortHandle, time::Instant};
+use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
     core::{Action, ChildId, Core, Exit, Phase, Refusal, Rules},
     gate::{Gate, Pass},
     handle::Reply,
-    report::{ActorInfo, ActorState, ChildReport, Control, Entry, lock},
+    report::{ActorState, ChildReport, Control, Entry, lock},
     spec::{self, Birth, Born, ChildSpec, OnExhausted, SupervisorSpec},
     worker::{FINISHED, Failure},
 };
 
+mod handle;
+
+pub(crate) use handle::Birthplace;
+use handle::Place;
+pub use handle::{ChildError, StartChildError, SupervisorHandle};
+
 /// The kind supervisors are described with.
 pub(crate) const KIND: &str = "Supervisor";
-
-/// Why a child was not started.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StartChildError {
-    /// A sibling has the key; it goes on undisturbed.
-    #[error("there is already a child {0}")]
-    AlreadyExists(String),
-    /// The supervisor is not running, or ends.
-    #[error("the supervisor is not running")]
-    Unavailable,
-}
-
-/// Why a child was not stopped or revived.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChildError {
-    /// No child has the key.
-    #[error("there is no child {0}")]
-    Unknown(String),
-    /// The supervisor is not running, or ended meanwhile.
-    #[error("the supervisor is not running")]
-    Unavailable,
-}
-
-/// The address of a supervisor; it stays valid across restarts.
-#[derive(Clone)]
-pub struct SupervisorHandle(Arc<Place>);
-
-impl fmt::Debug for SupervisorHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let running = *self.0.settled.borrow();
-        f.debug_struct("SupervisorHandle")
-            .field("running", &running)
-            .finish()
-    }
-}
-
-impl SupervisorHandle {
-    /// Adds a child and begins to start it; returns before it is up.
-    ///
-    /// Under [`super::Strategy::OneForOne`] dynamic children start at once and stop together;
-    /// under the other strategies they line up behind the children already there. A
-    /// supervisor that is itself restarted comes back with its static children only: have
-    /// one of them start the dynamic ones.
-    ///
-    /// # Errors
-    /// [`StartChildError::AlreadyExists`] leaves the present child alone.
-    pub async fn start_child(&self, spec: ChildSpec) -> Result<(), StartChildError> {
-        let answer = self
-            .ask(|reply| Msg::StartChild(Box::new(spec), reply))
-            .await;
-        answer.unwrap_or(Err(StartChildError::Unavailable))
-    }
-
-    /// Stops a child, kills it if it takes longer than its stop timeout, and forgets it.
-    /// Returns when nothing of it is left and the key is free.
-    ///
-    /// Works at any point of the child's life. A static child comes back when the supervisor
-    /// is restarted.
-    ///
-    /// A worker must not wait for its own supervisor to stop it: [`super::Context::finish`].
-    ///
-    /// # Errors
-    /// [`ChildError::Unknown`] if no child has the key.
-    pub async fn stop_child(&self, key: &str) -> Result<(), ChildError> {
-        let answer = self
-            .ask(|reply| Msg::StopChild(key.to_owned(), reply))
-            .await;
-        answer.unwrap_or(Err(ChildError::Unavailable))
-    }
-
-    /// Gives a child its restarts back, and starts it again if it is exhausted or has ended.
-    ///
-    /// # Errors
-    /// [`ChildError::Unknown`] if no child has the key.
-    pub async fn revive_child(&self, key: &str) -> Result<(), ChildError> {
-        let answer = self.ask(|reply| Msg::Revive(key.to_owned(), reply)).await;
-        answer.unwrap_or(Err(ChildError::Unavailable))
-    }
-
-    /// Waits until the static children are up, or have come to rest otherwise; forever, if
-    /// they never do.
-    pub async fn running(&self) {
-        // The sender lives as long as the handle.
-        let _ = self
-            .0
-            .settled
-            .subscribe()
-            .wait_for(|settled| *settled)
-            .await;
-    }
-
-    /// The supervisor and everything below it, parents first, siblings in start order; empty
-    /// before its first start.
-    #[must_use]
-    pub fn describe(&self) -> Vec<ActorInfo> {
-        let entry = lock(&self.0.entry).clone();
-        entry.map(|entry| entry.describe()).unwrap_or_default()
-    }
-
-    async fn ask<T>(&self, make: impl FnOnce(Reply<T>) -> Msg) -> Option<T> {
-        let actor = self.0.actor.borrow().clone()?;
-        let (reply, answer) = Reply::channel();
-        actor.send_message(make(reply)).ok()?;
-        answer.await.ok()
-    }
-}
-
-/// What all instances of one supervisor share.
-struct Place {
-    gate: Gate,
-    actor: watch::Sender<Option<ActorRef<Msg>>>,
-    settled: watch::Sender<bool>,
-    entry: Mutex<Option<Arc<Entry>>>,
-}
-
-/// The place a specification reserves, before there is an instance.
-pub(crate) struct Birthplace(Arc<Place>);
-
-impl fmt::Debug for Birthplace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Birthplace")
-    }
-}
-
-impl Birthplace {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Place {
-            gate: Gate::new(),
-            actor: watch::Sender::new(None),
-            settled: watch::Sender::new(false),
-            entry: Mutex::default(),
-        }))
-    }
-
-    pub(crate) fn handle(&self) -> SupervisorHandle {
-        SupervisorHandle(Arc::clone(&self.0))
-    }
-}
 
 struct Template {
     rules: Rules,

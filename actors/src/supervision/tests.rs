@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -177,6 +177,56 @@ impl Lab {
 async fn rest() {
     // Paused time moves only when every task waits, and then to the next timer.
     tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// A thing of which there is one, and which takes as long to go as the test wants.
+#[derive(Clone)]
+struct Stuck {
+    held: Arc<AtomicUsize>,
+    /// Lets it go once.
+    release: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
+}
+
+impl Stuck {
+    fn new() -> (Self, std::sync::mpsc::Sender<()>) {
+        let (release, released) = std::sync::mpsc::channel();
+        (
+            Self {
+                held: Arc::default(),
+                release: Arc::new(Mutex::new(released)),
+            },
+            release,
+        )
+    }
+
+    fn take(self) -> Result<Held, &'static str> {
+        match self.held.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok(Held(self)),
+            _ => Err("held by an earlier instance"),
+        }
+    }
+}
+
+struct Held(Stuck);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // An error means that the test is over.
+        let _ = self.0.release.lock().unwrap().recv();
+        self.0.held.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits in real time.
+async fn until(condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), wait)
+        .await
+        .expect("it never came true");
 }
 
 fn info(tree: &Tree, path: &str) -> ActorInfo {

@@ -99,7 +99,7 @@ fn switched(
     };
     let replica = hyper::upgrade::on(&mut response);
     tokio::spawn(relay(client, replica, connection.phase.clone()));
-    let mut answer = answer::relayed(response, origin, serving);
+    let mut answer = answer::switched(response, serving);
     headers::set_upgrade(answer.headers_mut(), protocol);
     answer
 }

@@ -60,6 +60,9 @@ pub(super) fn accepts_trailers(headers: &HeaderMap) -> bool {
 }
 
 /// The protocol a message asks to switch to, if it does.
+///
+/// A switch to cleartext HTTP/2 is taken as no wish at all, which RFC 9110, section 7.8 allows:
+/// the requests that follow would reach the replica without being routed.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = headers
         .get_all(CONNECTION)
@@ -67,11 +70,12 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .any(|name| name.trim().eq_ignore_ascii_case("upgrade"));
-    if asked {
-        headers.get(UPGRADE).cloned()
-    } else {
-        None
-    }
+    let protocol = headers.get(UPGRADE).filter(|_| asked)?;
+    let http2 = |name: &str| name.trim().eq_ignore_ascii_case("h2c");
+    let routed = protocol
+        .to_str()
+        .is_ok_and(|names| !names.split(',').any(http2));
+    routed.then(|| protocol.clone())
 }
 
 /// Puts the wish to switch protocols back on a message.
@@ -168,5 +172,10 @@ mod tests {
             ("upgrade", "websocket")
         ]));
         assert!(!asks(&[("connection", "upgrade")]));
+        assert!(!asks(&[("connection", "upgrade"), ("upgrade", "H2C")]));
+        assert!(!asks(&[
+            ("connection", "upgrade"),
+            ("upgrade", "websocket, h2c")
+        ]));
     }
 }

@@ -1,5 +1,7 @@
 //! Replicas, clients and a proxy between them, all on loopback ports the system picks.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::{
     convert::Infallible,
     net::SocketAddr,
@@ -12,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{
     body::{Frame, Incoming},
@@ -22,7 +24,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use jaco_net::proxy::{Proxy, ProxyServer, Rule, Settings, Upstream};
 use tokio::{
-    io::AsyncReadExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
     task::JoinHandle,
@@ -63,6 +65,21 @@ impl World {
         let (sender, connection) = handshake(TokioIo::new(self.connect().await)).await.unwrap();
         tokio::spawn(connection);
         Client(sender)
+    }
+}
+
+impl World {
+    /// A connection on which the replica has switched protocols.
+    pub(crate) async fn switched(&self) -> TcpStream {
+        let mut client = self.connect().await;
+        let request = b"GET /ws HTTP/1.1\r\nHost: a.example\r\nConnection: keep-alive, Upgrade\r\n\
+                        Upgrade: websocket\r\nSec-WebSocket-Key: abc\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        let head = read_head(&mut client).await;
+        assert!(head.starts_with("HTTP/1.1 101"), "{head}");
+        assert!(head.contains("upgrade: websocket"), "{head}");
+        assert!(head.contains("sec-websocket-accept: xyz"), "{head}");
+        client
     }
 }
 
@@ -223,4 +240,42 @@ pub(crate) async fn slow_replica() -> (mpsc::UnboundedSender<Frame<Bytes>>, Sock
     })
     .await;
     (chunks, addr)
+}
+
+/// A replica that switches protocols and then sends every four bytes back in reverse; the
+/// receiver hears when one of its streams has ended.
+pub(crate) async fn switching_replica() -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
+    let (ended, end) = mpsc::unbounded_channel();
+    let addr = replica(move |request: Request<Incoming>| {
+        assert_eq!(request.headers()["connection"], "upgrade");
+        assert_eq!(request.headers()["sec-websocket-key"], "abc");
+        let ended = ended.clone();
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(hyper::upgrade::on(request).await.unwrap());
+            let mut bytes = [0; 4];
+            while stream.read_exact(&mut bytes).await.is_ok() {
+                bytes.reverse();
+                stream.write_all(&bytes).await.unwrap();
+            }
+            ended.send(()).unwrap();
+        });
+        let response = Response::builder()
+            .status(StatusCode::SWITCHING_PROTOCOLS)
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-accept", "xyz")
+            .body(full(""));
+        async move { response.unwrap() }
+    })
+    .await;
+    (addr, end)
+}
+
+/// Checks that four bytes come back in reverse.
+pub(crate) async fn assert_echo(client: &mut TcpStream, bytes: &[u8; 4]) {
+    client.write_all(bytes).await.unwrap();
+    let mut answer = [0; 4];
+    client.read_exact(&mut answer).await.unwrap();
+    answer.reverse();
+    assert_eq!(&answer, bytes);
 }

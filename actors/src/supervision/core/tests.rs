@@ -191,6 +191,8 @@ fn a_failure_further_up_widens_a_restart_that_is_under_way() {
         .core
         .handle_ended(a, Exit::Failed("boom".to_owned()), bench.now);
     assert_eq!(bench.run(), ["stop b", "start a", "start b", "start c"]);
+    let waited = bench.now - bench.start;
+    assert_eq!(waited.as_millis(), 50, "the wait of the second failure");
 }
 
 #[test]

@@ -313,6 +313,9 @@ async fn a_root_that_is_killed_ends_the_tree() {
         timeout(PATIENCE, tree.join()).await.unwrap(),
         Err(GaveUp { reason })
     );
+    assert_eq!(state(&tree, "node/a"), ActorState::Stopped);
+    let ended = KillError::NotRunning("node/a".to_owned());
+    assert_eq!(tree.kill("node/a", KillMode::Kill), Err(ended));
     lab.hears("a gone").await;
     assert_eq!(
         tree.root().stop_child("a").await,

@@ -1,7 +1,5 @@
 //! Handles, tasks, starts and stops.
 
-use std::sync::Mutex;
-
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -121,34 +119,13 @@ async fn tasks_end_with_their_instance_whatever_ends_it() {
 /// A worker with a task that takes as long to go as the test wants.
 struct Owner;
 
-#[derive(Clone)]
-struct Stuck {
-    /// Tasks that are there.
-    held: Arc<AtomicUsize>,
-    /// Lets one task go.
-    release: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
-}
-
-struct Held(Stuck);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // An error means that the test is over.
-        let _ = self.0.release.lock().unwrap().recv();
-        self.0.held.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 impl Worker for Owner {
     type Msg = ();
     type Args = Stuck;
     const KIND: &'static str = "Owner";
 
     async fn start(ctx: &Context<Self>, stuck: Stuck) -> Result<Self, Failure> {
-        if stuck.held.fetch_add(1, Ordering::SeqCst) != 0 {
-            return Err("held by a task of an earlier instance".into());
-        }
-        let held = Held(stuck);
+        let held = stuck.take()?;
         ctx.spawn(async move {
             std::future::pending::<()>().await;
             drop(held);
@@ -197,18 +174,6 @@ async fn an_instance_starts_only_when_the_tasks_of_the_last_are_gone() {
             "a stop waits for them too"
         );
     }
-}
-
-/// Waits in real time.
-async fn until(condition: impl Fn() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(Duration::from_secs(10), wait)
-        .await
-        .expect("it never came true");
 }
 
 #[tokio::test(start_paused = true)]

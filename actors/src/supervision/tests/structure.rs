@@ -225,7 +225,9 @@ async fn a_foreign_actor_stops_with_its_tree() {
         if kill {
             tree.kill("node", KillMode::Kill).unwrap();
         } else {
+            let began = Instant::now();
             tree.stop().await;
+            assert_eq!(began.elapsed(), Duration::ZERO);
         }
         timeout(PATIENCE, instance.wait(None))
             .await
@@ -244,6 +246,62 @@ async fn a_foreign_actor_that_never_starts_can_be_stopped() {
     assert_eq!(state(&tree, "node/raft"), ActorState::Starting);
     tree.root().stop_child("raft").await.unwrap();
     assert_eq!(tree.describe().len(), 1);
+}
+
+/// A foreign actor that takes its time to go.
+struct Sluggish;
+
+impl Actor for Sluggish {
+    type Msg = ();
+    type State = Held;
+    type Arguments = Stuck;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<()>,
+        stuck: Stuck,
+    ) -> Result<Held, ActorProcessingErr> {
+        Ok(stuck.take()?)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_foreign_actor_starts_only_when_the_last_one_is_gone() {
+    let (stuck, release) = Stuck::new();
+    let raft = ChildSpec::foreign("raft", "RaftActor", {
+        let stuck = stuck.clone();
+        move |cell| {
+            let stuck = stuck.clone();
+            async move {
+                let (actor, _) = Actor::spawn_linked(None, Sluggish, stuck, cell).await?;
+                Ok(actor.get_cell())
+            }
+        }
+    });
+    let backoff = Backoff {
+        first: Duration::ZERO,
+        ..Backoff::default()
+    };
+    let tree = start(
+        SupervisorSpec::new(Strategy::OneForOne)
+            .backoff(backoff)
+            .child(raft),
+    )
+    .await;
+
+    tree.kill("node/raft", KillMode::Kill).unwrap();
+    until(|| state(&tree, "node/raft") == ActorState::Stopped).await;
+    assert_eq!(stuck.held.load(Ordering::SeqCst), 1);
+
+    release.send(()).unwrap();
+    until(|| state(&tree, "node/raft") == ActorState::Running).await;
+    let raft = info(&tree, "node/raft");
+    assert_eq!(
+        (raft.restarts_in_window, raft.last_failure.as_deref()),
+        (1, Some("killed"))
+    );
+    drop(release);
+    tree.stop().await;
 }
 
 /// A manager that puts its dynamic siblings back whenever it starts.

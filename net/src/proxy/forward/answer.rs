@@ -3,6 +3,7 @@
 use http::{
     HeaderValue, Response, StatusCode, Uri, Version,
     header::{LOCATION, SERVER},
+    response::Parts,
 };
 use hyper::body::Incoming;
 
@@ -41,10 +42,20 @@ pub(super) fn relayed(
     origin: Origin,
     serving: Serving,
 ) -> Response<ResponseBody> {
-    let (mut parts, body) = response.into_parts();
+    let (parts, body) = response.into_parts();
+    Response::from_parts(outgoing(parts), ResponseBody::new(body, origin, serving))
+}
+
+/// A replica's agreement to switch protocols; its connection is not one for requests any more.
+pub(super) fn switched(response: Response<Incoming>, serving: Serving) -> Response<ResponseBody> {
+    let (parts, _) = response.into_parts();
+    Response::from_parts(outgoing(parts), ResponseBody::empty(serving))
+}
+
+fn outgoing(mut parts: Parts) -> Parts {
     headers::remove_hop_by_hop(&mut parts.headers);
     // The version of our side, not of the replica's.
     parts.version = Version::HTTP_11;
     parts.extensions.clear();
-    Response::from_parts(parts, ResponseBody::new(body, origin, serving))
+    parts
 }

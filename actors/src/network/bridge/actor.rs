@@ -1,0 +1,207 @@
+//! The shell of one bridge.
+
+use std::sync::Arc;
+
+use jaco_raftnode::{Propose, State};
+use tokio::{sync::watch, time::Instant};
+use tracing::{info, warn};
+
+use super::{
+    BridgeReady, Error, Removal, Wanted,
+    core::{Core, Effect},
+    ensure, remove,
+};
+use crate::{
+    network::{
+        engine::{EngineError, SharedEngine},
+        ipam::{SharedAllocator, SubnetKey, existing},
+        manager,
+        names::NetworkId,
+    },
+    supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker},
+};
+
+/// What every bridge of a host needs.
+#[derive(Clone)]
+pub struct Env {
+    /// Cluster this host belongs to.
+    pub cluster_id: String,
+    /// This host.
+    pub host: String,
+    /// Where the state is read.
+    pub raft: Arc<dyn Propose>,
+    /// Where the networks live.
+    pub engine: SharedEngine,
+    /// Where the blocks come from.
+    pub allocator: SharedAllocator,
+}
+
+impl Env {
+    /// This host's part of a network.
+    pub(in crate::network) fn subnet(&self, id: &NetworkId) -> SubnetKey {
+        SubnetKey {
+            deployment: id.deployment().to_owned(),
+            network: id.network().to_owned(),
+            host: self.host.clone(),
+        }
+    }
+}
+
+/// What one bridge needs, now and after every restart.
+#[derive(Clone)]
+pub struct Args {
+    /// What it shares with the others.
+    pub env: Env,
+    /// Which network it looks after.
+    pub id: NetworkId,
+    /// Hears when nothing is left to look after.
+    pub manager: Handle<manager::Msg>,
+}
+
+/// Mailbox of a bridge.
+pub enum Msg {
+    /// Somebody wants to use the network.
+    Ensure(Reply<Result<BridgeReady, Error>>),
+    /// The network was made, or could not be.
+    Ensured(Result<BridgeReady, Error>),
+    /// A removal is over.
+    Removed(Result<Removal, EngineError>),
+    /// The state has this host's block, or has it no longer.
+    Row(bool, watch::Receiver<Arc<State>>),
+    /// A time the core waits for has come.
+    Wake,
+}
+
+/// Owns the bridge network of one (deployment, network) on this host.
+pub struct BridgeActor {
+    args: Args,
+    core: Core,
+    waiting: Vec<Reply<Result<BridgeReady, Error>>>,
+    timer: Option<TaskHandle>,
+}
+
+impl Worker for BridgeActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "BridgeActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        let mut states = args.env.raft.subscribe();
+        let key = args.env.subnet(&args.id);
+        let has_row = existing(&states.borrow_and_update(), &key).is_some();
+        let mut bridge = Self {
+            core: Core::new(has_row, Instant::now().into_std()),
+            args,
+            waiting: Vec::new(),
+            timer: None,
+        };
+        bridge.follow(ctx, has_row, states);
+        bridge.drain(ctx);
+        Ok(bridge)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        let now = Instant::now().into_std();
+        match msg {
+            Msg::Ensure(reply) => {
+                self.waiting.push(reply);
+                self.core.handle_request();
+            }
+            Msg::Ensured(result) => {
+                if let Err(error) = &result {
+                    warn!(network = %self.args.id, error = chain(error), "network is not there");
+                }
+                self.core.handle_ensured(result.is_ok(), now);
+                for reply in self.waiting.drain(..) {
+                    reply.send(result.clone());
+                }
+            }
+            Msg::Removed(result) => {
+                match &result {
+                    Ok(Removal::Gone) => info!(network = %self.args.id, "network removed"),
+                    Ok(Removal::InUse) => {}
+                    Err(error) => warn!(network = %self.args.id, %error, "removal failed"),
+                }
+                self.core.handle_removal(result.ok(), now);
+            }
+            Msg::Row(present, states) => {
+                self.core.handle_row(present, now);
+                self.follow(ctx, present, states);
+            }
+            Msg::Wake => {}
+        }
+        self.drain(ctx);
+        Ok(())
+    }
+}
+
+impl BridgeActor {
+    /// Waits for this host's block to appear or to go.
+    fn follow(&self, ctx: &Context<Self>, was: bool, mut states: watch::Receiver<Arc<State>>) {
+        let key = self.args.env.subnet(&self.args.id);
+        ctx.spawn(async move {
+            let changed = |state: &Arc<State>| existing(state, &key).is_some() != was;
+            if states.wait_for(changed).await.is_err() {
+                std::future::pending::<()>().await; // the node is going down
+            }
+            Msg::Row(!was, states)
+        });
+    }
+
+    /// Does what the core asks for, then re-arms the one timer.
+    fn drain(&mut self, ctx: &Context<Self>) {
+        while let Some(effect) = self.core.poll_effect(Instant::now().into_std()) {
+            let Args { env, id, .. } = self.args.clone();
+            match effect {
+                Effect::Ensure => {
+                    ctx.spawn(async move { Msg::Ensured(provide(env, id).await) });
+                }
+                Effect::Remove => {
+                    ctx.spawn(async move {
+                        Msg::Removed(remove(&env.engine, &env.cluster_id, &id).await)
+                    });
+                }
+                Effect::Gone => {
+                    // A manager that is restarting looks at all bridges anyway.
+                    let _ = self.args.manager.cast(manager::Msg::Gone(id));
+                }
+            }
+        }
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
+        self.timer = self.core.poll_timeout().map(|at| {
+            ctx.spawn(async move {
+                tokio::time::sleep_until(Instant::from_std(at)).await;
+                Msg::Wake
+            })
+        });
+    }
+}
+
+/// Gets the block of a network, then the network.
+async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
+    let cidr = env
+        .allocator
+        .ensure(env.subnet(&id))
+        .await
+        .map_err(Error::Subnet)?;
+    let Env {
+        cluster_id, engine, ..
+    } = env;
+    ensure(
+        &engine,
+        &Wanted {
+            id,
+            cluster_id,
+            cidr,
+        },
+    )
+    .await
+}
+
+/// An error with its causes, for one line of log.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,245 @@
+//! Which address block a network uses on a host.
+//!
+//! One block per (deployment, network, host), chosen by the leader: the lowest block of the
+//! pool that no row overlaps and that was not freed a moment ago. The choice is a pure function
+//! of the state; [`IpamActor`] makes reading, choosing and committing one critical section.
+
+mod actor;
+mod quarantine;
+
+use std::{fmt, sync::Arc};
+
+use jaco_proto::{ErrorCode, v1};
+use jaco_raftnode::{ProposeError, State};
+
+use super::cidr::Cidr;
+
+pub use actor::{Args, IpamActor, Msg, allocator};
+pub use quarantine::Quarantine;
+
+/// The addresses the cluster hands out, and in which portions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    range: Cidr,
+    block: u8,
+}
+
+/// A pool the cluster cannot work with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPool {
+    /// The pool is too big or too small.
+    #[error("an address pool is a /8 to a /20, not a /{0}")]
+    Range(u8),
+    /// The blocks are too big or too small.
+    #[error("an address block is a /24 to a /28, not a /{0}")]
+    Block(u8),
+}
+
+impl Pool {
+    /// A pool that is handed out in blocks with a prefix of `block` bits.
+    ///
+    /// # Errors
+    /// [`InvalidPool`] unless the pool is a /8 to /20 and the blocks are /24 to /28.
+    pub fn new(range: Cidr, block: u8) -> Result<Self, InvalidPool> {
+        if !(8..=20).contains(&range.prefix()) {
+            return Err(InvalidPool::Range(range.prefix()));
+        }
+        if !(24..=28).contains(&block) {
+            return Err(InvalidPool::Block(block));
+        }
+        Ok(Self { range, block })
+    }
+
+    /// How many blocks the pool has.
+    #[must_use]
+    pub fn blocks(self) -> u64 {
+        1 << (self.block - self.range.prefix())
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            range: Cidr::aligned(u32::from_be_bytes([10, 244, 0, 0]), 16),
+            block: 24,
+        }
+    }
+}
+
+/// A network of a deployment on one host: what a block belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubnetKey {
+    /// Deployment name.
+    pub deployment: String,
+    /// Network name, `_default` for the default network.
+    pub network: String,
+    /// Hostname.
+    pub host: String,
+}
+
+impl fmt::Display for SubnetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} on {}", self.deployment, self.network, self.host)
+    }
+}
+
+/// What is to be done to give a network a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It has this one.
+    Existing(Cidr),
+    /// Commit this one.
+    Allocate(Cidr),
+    /// There is none left.
+    Exhausted,
+}
+
+/// Why a network got no block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Every block is in use or was freed a moment ago.
+    #[error("no block left for {0}")]
+    Exhausted(SubnetKey),
+    /// Only the leader allocates.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// No such deployment, any more or yet.
+    #[error("deployment {0:?} does not exist")]
+    UnknownDeployment(String),
+    /// No such member, any more or yet.
+    #[error("{0:?} is not a member")]
+    UnknownHost(String),
+    /// The block was chosen and not committed.
+    #[error("failed to commit the block")]
+    Propose(#[source] ProposeError),
+    /// The allocator is not running, or did not answer.
+    #[error("the allocator did not answer")]
+    Unavailable,
+}
+
+impl From<Error> for jaco_proto::Error {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::Exhausted(key) => Self::new(ErrorCode::SubnetPoolExhausted, message)
+                .with("deployment", key.deployment)
+                .with("network", key.network)
+                .with("host", key.host),
+            Error::NotLeader => Self::new(ErrorCode::NoLeader, message),
+            Error::UnknownDeployment(name) => {
+                Self::new(ErrorCode::DeploymentNotFound, message).with("deployment", name)
+            }
+            Error::UnknownHost(host) => {
+                Self::new(ErrorCode::NodeNotFound, message).with("host", host)
+            }
+            Error::Propose(ProposeError::Rejected(why)) => why,
+            Error::Propose(ProposeError::NoLeader) => Self::new(ErrorCode::NoLeader, message),
+            Error::Propose(ProposeError::Unknown(why)) => {
+                Self::new(ErrorCode::RaftApplyFailed, format!("{message}: {why}"))
+                    .with("outcome", "unknown")
+            }
+            Error::Propose(ProposeError::Busy | ProposeError::Unavailable) | Error::Unavailable => {
+                Self::new(ErrorCode::IpamUnavailable, message)
+            }
+        }
+    }
+}
+
+/// Something that gives networks their blocks: the allocator here, or the leader's.
+pub trait Allocator: Send + Sync + 'static {
+    /// Gives `key` its block; asking again gives the same one.
+    fn ensure(&self, key: SubnetKey) -> futures::future::BoxFuture<'static, Result<Cidr, Error>>;
+}
+
+/// An allocator that is shared.
+pub type SharedAllocator = Arc<dyn Allocator>;
+
+/// Decides about the block of `key`; `quarantined` blocks are not handed out.
+#[must_use]
+pub fn decide(
+    state: &State,
+    key: &SubnetKey,
+    pool: Pool,
+    quarantined: impl Iterator<Item = Cidr>,
+) -> Decision {
+    if let Some(cidr) = existing(state, key) {
+        return Decision::Existing(cidr);
+    }
+    // A row whose block cannot be read holds no addresses; allocating replaces it.
+    let taken = state
+        .subnets
+        .values()
+        .filter_map(|row| row.cidr.parse().ok());
+    match lowest_free(pool, taken.chain(quarantined)) {
+        Some(cidr) => Decision::Allocate(cidr),
+        None => Decision::Exhausted,
+    }
+}
+
+/// The block `key` has in `state`.
+#[must_use]
+pub fn existing(state: &State, key: &SubnetKey) -> Option<Cidr> {
+    let SubnetKey {
+        deployment,
+        network,
+        host,
+    } = key.clone();
+    state
+        .subnets
+        .get(&(deployment, network, host))?
+        .cidr
+        .parse()
+        .ok()
+}
+
+/// Share of the pool's blocks that a row overlaps, from 0 to 1.
+#[must_use]
+pub fn utilisation(state: &State, pool: Pool) -> f64 {
+    let size = 1_u64 << (32 - pool.block);
+    let mut used = std::collections::BTreeSet::new();
+    for row in state.subnets.values() {
+        let Ok(row) = row.cidr.parse::<Cidr>() else {
+            continue;
+        };
+        let first = row.first().max(pool.range.first());
+        let last = row.last().min(pool.range.last());
+        if first <= last {
+            used.extend(first / size..=last / size);
+        }
+    }
+    used.len() as f64 / pool.blocks() as f64
+}
+
+/// The lowest block of `pool` that overlaps none of `taken`.
+fn lowest_free(pool: Pool, taken: impl Iterator<Item = Cidr>) -> Option<Cidr> {
+    let size = 1_u64 << (32 - pool.block);
+    let mut taken: Vec<Cidr> = taken.filter(|cidr| cidr.overlaps(pool.range)).collect();
+    taken.sort_unstable_by_key(|cidr| cidr.first());
+    let mut free = pool.range.first();
+    for cidr in taken {
+        if cidr.first() >= free + size {
+            break; // sorted: everything else lies further up
+        }
+        if cidr.last() >= free {
+            free = (cidr.last() + 1).next_multiple_of(size);
+        }
+    }
+    if free > pool.range.last() {
+        return None;
+    }
+    let base = u32::try_from(free).ok()?;
+    Some(Cidr::aligned(base, pool.block))
+}
+
+/// The command that gives `key` the block `cidr`.
+fn allocation(key: &SubnetKey, cidr: Cidr) -> v1::SubnetAllocate {
+    v1::SubnetAllocate {
+        deployment: key.deployment.clone(),
+        network: key.network.clone(),
+        cidr: cidr.to_string(),
+        host: key.host.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! The allocator: one decision at a time, each upon the outcome of the one before.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use jaco_proto::v1::command::Payload;
+use jaco_raftnode::{Committed, Propose, ProposeError, State, command};
+use tokio::{sync::watch, time::Instant};
+use tracing::{error, info, warn};
+
+use super::{
+    Allocator, Decision, Error, Pool, Quarantine, SharedAllocator, SubnetKey, allocation, decide,
+    utilisation,
+};
+use crate::{
+    clock::Clock,
+    commit::commit,
+    network::cidr::Cidr,
+    supervision::{Context, Failure, Handle, Reply, Worker},
+};
+
+/// Who allocations are signed by.
+const IDENTITY: &str = "ipam";
+/// Longer than a commit may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What an allocator needs, now and after every restart.
+#[derive(Clone)]
+pub struct Args {
+    /// Where the state is read and changed.
+    pub raft: Arc<dyn Propose>,
+    /// Whether this node leads and has applied an entry of its own term.
+    pub is_leader: watch::Receiver<bool>,
+    /// Time of the commands.
+    pub clock: Clock,
+    /// What is handed out.
+    pub pool: Pool,
+}
+
+/// Mailbox of the allocator.
+pub enum Msg {
+    /// A network is to have a block.
+    Ensure {
+        /// Which network, where.
+        key: SubnetKey,
+        /// Gets the block.
+        reply: Reply<Result<Cidr, Error>>,
+    },
+    /// The commit of an allocation is over.
+    Committed {
+        /// The block that was chosen.
+        cidr: Cidr,
+        /// What became of it.
+        outcome: Result<Committed, ProposeError>,
+    },
+    /// Rows of blocks changed.
+    Changed(watch::Receiver<Arc<State>>),
+}
+
+struct Request {
+    key: SubnetKey,
+    reply: Reply<Result<Cidr, Error>>,
+}
+
+/// Gives networks their blocks, on the leader only.
+pub struct IpamActor {
+    args: Args,
+    quarantine: Quarantine,
+    waiting: VecDeque<Request>,
+    committing: Option<Request>,
+}
+
+impl Worker for IpamActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "IpamActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        let mut ipam = Self {
+            args,
+            quarantine: Quarantine::default(),
+            waiting: VecDeque::new(),
+            committing: None,
+        };
+        ipam.follow(ctx, ipam.args.raft.subscribe());
+        Ok(ipam)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        match msg {
+            Msg::Ensure { key, reply } => self.waiting.push_back(Request { key, reply }),
+            Msg::Committed { cidr, outcome } => self.finish(cidr, outcome),
+            Msg::Changed(states) => self.follow(ctx, states),
+        }
+        self.serve(ctx);
+        Ok(())
+    }
+}
+
+impl IpamActor {
+    /// Every node watches blocks being freed, so that a new leader knows them too.
+    fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
+        let last = states.borrow_and_update().clone();
+        self.quarantine
+            .handle_state(&last, Instant::now().into_std());
+        ctx.spawn(async move {
+            loop {
+                if states.changed().await.is_err() {
+                    std::future::pending::<()>().await; // the node is going down
+                }
+                let changed = !states.borrow_and_update().subnets.ptr_eq(&last.subnets);
+                if changed {
+                    return Msg::Changed(states);
+                }
+            }
+        });
+    }
+
+    fn serve(&mut self, ctx: &Context<Self>) {
+        while self.committing.is_none() {
+            let Some(request) = self.waiting.pop_front() else {
+                return;
+            };
+            if request.reply.is_abandoned() {
+                continue;
+            }
+            match self.choose(&request.key) {
+                Ok(Decision::Existing(cidr)) => request.reply.send(Ok(cidr)),
+                Ok(Decision::Exhausted) => {
+                    warn!(key = %request.key, "no address block left");
+                    let exhausted = Error::Exhausted(request.key);
+                    request.reply.send(Err(exhausted));
+                }
+                Ok(Decision::Allocate(cidr)) => {
+                    let payload = Payload::SubnetAllocate(allocation(&request.key, cidr));
+                    let command = command(IDENTITY, self.args.clock.timestamp(), payload);
+                    self.committing = Some(request);
+                    let raft = Arc::clone(&self.args.raft);
+                    ctx.spawn(async move {
+                        let outcome = commit(raft.as_ref(), command).await;
+                        Msg::Committed { cidr, outcome }
+                    });
+                }
+                Err(error) => request.reply.send(Err(error)),
+            }
+        }
+    }
+
+    fn choose(&mut self, key: &SubnetKey) -> Result<Decision, Error> {
+        if !*self.args.is_leader.borrow() {
+            return Err(Error::NotLeader);
+        }
+        let state = self.args.raft.state();
+        // A block for something that is gone would never be freed.
+        if !state.deployments.contains_key(&key.deployment) {
+            return Err(Error::UnknownDeployment(key.deployment.clone()));
+        }
+        if !state.nodes.contains_key(&key.host) {
+            return Err(Error::UnknownHost(key.host.clone()));
+        }
+        let now = Instant::now().into_std();
+        self.quarantine.handle_state(&state, now);
+        Ok(decide(
+            &state,
+            key,
+            self.args.pool,
+            self.quarantine.blocks(now),
+        ))
+    }
+
+    fn finish(&mut self, cidr: Cidr, outcome: Result<Committed, ProposeError>) {
+        let Some(Request { key, reply }) = self.committing.take() else {
+            return;
+        };
+        if let Err(error) = outcome {
+            reply.send(Err(Error::Propose(error)));
+            return;
+        }
+        let used = utilisation(&self.args.raft.state(), self.args.pool);
+        match used {
+            0.9.. => error!(%key, %cidr, used, "address pool is nearly exhausted"),
+            0.75.. => warn!(%key, %cidr, used, "address pool is filling up"),
+            _ => info!(%key, %cidr, used, "allocated an address block"),
+        }
+        reply.send(Ok(cidr));
+    }
+}
+
+/// The allocator behind `handle`.
+#[must_use]
+pub fn allocator(handle: Handle<Msg>) -> SharedAllocator {
+    Arc::new(Local(handle))
+}
+
+struct Local(Handle<Msg>);
+
+impl Allocator for Local {
+    fn ensure(&self, key: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>> {
+        let handle = self.0.clone();
+        async move {
+            let answer = handle
+                .call(CALL_TIMEOUT, |reply| Msg::Ensure { key, reply })
+                .await;
+            answer.unwrap_or(Err(Error::Unavailable))
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use std::time::SystemTime;
+
+use jaco_proto::v1;
+use jaco_raftnode::testing::MemoryRaft;
+use prost_types::Timestamp;
+
+use super::*;
+use crate::supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
+
+struct Lab {
+    raft: MemoryRaft,
+    lead: watch::Sender<bool>,
+    tree: Tree,
+    allocator: SharedAllocator,
+}
+
+impl Lab {
+    async fn start(leads: bool) -> Self {
+        let raft = MemoryRaft::with_ready_nodes(&["n1", "n2"]);
+        let (lead, is_leader) = watch::channel(leads);
+        let args = Args {
+            raft: Arc::new(raft.clone()),
+            is_leader,
+            clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
+            pool: Pool::new("10.9.240.0/20".parse().unwrap(), 24).unwrap(),
+        };
+        let (ipam, handle) = ChildSpec::worker::<IpamActor>("ipam", args);
+        let tree = Tree::start("node", SupervisorSpec::new(Strategy::OneForOne).child(ipam));
+        let tree = tree.await.unwrap();
+        handle.running().await;
+        let lab = Self {
+            raft,
+            lead,
+            tree,
+            allocator: allocator(handle),
+        };
+        lab.deploy("app");
+        lab
+    }
+
+    fn apply(&self, payload: Payload) {
+        self.raft
+            .apply(command("test", Timestamp::default(), payload))
+            .unwrap();
+    }
+
+    fn deploy(&self, name: &str) {
+        self.apply(Payload::DeploymentApply(v1::DeploymentApply {
+            deployment: name.into(),
+            revision: 1,
+            ..Default::default()
+        }));
+    }
+
+    async fn ensure(&self, network: &str, host: &str) -> Result<String, Error> {
+        let cidr = self.allocator.ensure(key("app", network, host)).await?;
+        Ok(cidr.to_string())
+    }
+}
+
+fn key(deployment: &str, network: &str, host: &str) -> SubnetKey {
+    SubnetKey {
+        deployment: deployment.into(),
+        network: network.into(),
+        host: host.into(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn asking_again_gives_the_same_block_and_writes_nothing() {
+    let lab = Lab::start(true).await;
+    assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.240.0/24"));
+    assert_eq!(lab.ensure("a", "n2").await.as_deref(), Ok("10.9.241.0/24"));
+    let commits = lab.raft.committed().len();
+    assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.240.0/24"));
+    assert_eq!(lab.raft.committed().len(), commits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_at_once_never_share_a_block() {
+    let lab = Lab::start(true).await;
+    let names: Vec<String> = (0..16).map(|at| format!("net{}", at % 8)).collect();
+    let requests = names.iter().map(|name| lab.ensure(name, "n1"));
+    let blocks = futures::future::try_join_all(requests).await.unwrap();
+    assert_eq!(blocks[..8], blocks[8..], "equal requests get equal answers");
+    let distinct: std::collections::BTreeSet<_> = blocks.iter().collect();
+    assert_eq!(distinct.len(), 8);
+    assert_eq!(lab.raft.state().subnets.len(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn exhausted_pool_is_said_and_recovers_after_the_quarantine() {
+    let lab = Lab::start(true).await;
+    for at in 0..16 {
+        lab.ensure(&format!("net{at}"), "n1").await.unwrap();
+    }
+    let exhausted = Err(Error::Exhausted(key("app", "more", "n1")));
+    assert_eq!(lab.ensure("more", "n1").await, exhausted);
+    lab.apply(Payload::SubnetFree(v1::SubnetFree {
+        deployment: "app".into(),
+        network: "net7".into(),
+        host: "n1".into(),
+    }));
+    assert_eq!(lab.ensure("more", "n1").await, exhausted);
+    tokio::time::sleep(super::super::quarantine::QUARANTINE).await;
+    assert_eq!(
+        lab.ensure("more", "n1").await.as_deref(),
+        Ok("10.9.247.0/24")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_leader_allocates_and_only_for_what_exists() {
+    let lab = Lab::start(false).await;
+    assert_eq!(lab.ensure("a", "n1").await, Err(Error::NotLeader));
+    lab.lead.send_replace(true);
+    assert_eq!(
+        lab.ensure("a", "n9").await,
+        Err(Error::UnknownHost("n9".into()))
+    );
+    let gone = lab.allocator.ensure(key("gone", "a", "n1")).await;
+    assert_eq!(gone, Err(Error::UnknownDeployment("gone".into())));
+    assert!(lab.raft.state().subnets.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_commit_is_the_callers_to_repeat() {
+    let lab = Lab::start(true).await;
+    lab.raft.fail_next(1, ProposeError::NoLeader);
+    let failed = Err(Error::Propose(ProposeError::NoLeader));
+    assert_eq!(lab.ensure("a", "n1").await, failed);
+    lab.raft.lose_next_answers(1);
+    assert!(matches!(
+        lab.ensure("a", "n1").await,
+        Err(Error::Propose(ProposeError::Unknown(_)))
+    ));
+    assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.240.0/24"));
+    assert_eq!(lab.raft.state().subnets.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarted_allocator_goes_on_from_the_state() {
+    let lab = Lab::start(true).await;
+    lab.ensure("a", "n1").await.unwrap();
+    lab.tree.kill("node/ipam", KillMode::Panic).unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.240.0/24"));
+    assert_eq!(lab.ensure("b", "n1").await.as_deref(), Ok("10.9.241.0/24"));
+}

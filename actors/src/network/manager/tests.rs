@@ -1,0 +1,277 @@
+use std::time::SystemTime;
+
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::{Propose, command, testing::MemoryRaft};
+use prost_types::Timestamp;
+use tokio::time::Instant;
+
+use super::*;
+use crate::{
+    clock::Clock,
+    network::{
+        bridge::{
+            BridgeReady,
+            fake::{Event, FakeEngine},
+        },
+        engine::SharedEngine,
+        ipam::{self, Pool},
+    },
+    supervision::{ActorState, KillMode, Strategy, SupervisorSpec, Tree},
+};
+
+struct Lab {
+    raft: MemoryRaft,
+    engine: FakeEngine,
+    tree: Tree,
+    directory: BridgeDirectory,
+}
+
+impl Lab {
+    async fn start() -> Self {
+        let raft = MemoryRaft::with_ready_nodes(&["n1", "n2"]);
+        let lab = Self::with(raft, FakeEngine::default()).await;
+        lab.deploy("app", 1);
+        settle().await;
+        lab
+    }
+
+    async fn with(raft: MemoryRaft, engine: FakeEngine) -> Self {
+        let cluster_id = raft.state().cluster.as_ref().unwrap().cluster_id.clone();
+        let shared: SharedEngine = Arc::new(engine.clone());
+        let args = crate::network::Args {
+            cluster_id,
+            host: "n1".into(),
+            raft: Arc::new(raft.clone()),
+            is_leader: watch::channel(true).1,
+            clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
+            pool: Pool::default(),
+            engine: shared,
+        };
+        let (network, _, directory) = crate::network::supervisor(args);
+        let tree = Tree::start(
+            "node",
+            SupervisorSpec::new(Strategy::OneForOne).child(network),
+        );
+        Self {
+            raft,
+            engine,
+            tree: tree.await.unwrap(),
+            directory,
+        }
+    }
+
+    fn apply(&self, payload: Payload) {
+        self.raft
+            .apply(command("test", Timestamp::default(), payload))
+            .unwrap();
+    }
+
+    fn deploy(&self, name: &str, revision: u64) {
+        self.apply(Payload::DeploymentApply(v1::DeploymentApply {
+            deployment: name.into(),
+            revision,
+            ..Default::default()
+        }));
+    }
+
+    fn delete(&self, name: &str) {
+        let deployment = name.into();
+        self.apply(Payload::DeploymentDelete(v1::DeploymentDelete {
+            deployment,
+        }));
+    }
+
+    /// Paths of the bridge actors.
+    fn bridges(&self) -> Vec<String> {
+        let actors = self.tree.describe().into_iter();
+        let bridges = actors.filter(|info| info.kind == BridgeActor::KIND);
+        bridges.map(|info| info.path).collect()
+    }
+}
+
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn asked_for_network_is_ready_with_this_hosts_block() {
+    let lab = Lab::start().await;
+    let ready = lab.directory.ensure("app", "default").await.unwrap();
+    assert_eq!(
+        ready,
+        BridgeReady {
+            engine_network: "jaco_app__default".into(),
+            gateway: [10, 244, 0, 1].into(),
+            cidr: "10.244.0.0/24".parse().unwrap(),
+        }
+    );
+    assert_eq!(lab.bridges(), ["node/network/bridge:app:_default"]);
+    assert_eq!(lab.directory.ensure("app", "_default").await, Ok(ready));
+    assert_eq!(
+        lab.engine.events(),
+        [Event::Created("jaco_app__default".into())]
+    );
+    let other = lab.directory.ensure("app", "back").await.unwrap();
+    assert_eq!(other.cidr.to_string(), "10.244.1.0/24");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_requests_make_one_network() {
+    let lab = Lab::start().await;
+    let requests = (0..20).map(|_| lab.directory.ensure("app", "front"));
+    futures::future::try_join_all(requests).await.unwrap();
+    assert_eq!(
+        lab.engine.events(),
+        [Event::Created("jaco_app_front".into())]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_is_the_callers_answer_and_not_the_actors_end() {
+    let lab = Lab::start().await;
+    lab.engine.fail_after(0);
+    let error = lab.directory.ensure("app", "front").await.unwrap_err();
+    assert!(matches!(error, Error::Engine(EngineError::Unreachable(_))));
+    let error = lab.directory.ensure("gone", "front").await.unwrap_err();
+    assert_eq!(
+        error,
+        Error::Subnet(ipam::Error::UnknownDeployment("gone".into()))
+    );
+    lab.directory.ensure("app", "front").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(
+        lab.bridges(),
+        ["node/network/bridge:app:front"],
+        "nothing is left for `gone`"
+    );
+    let failures = lab
+        .tree
+        .describe()
+        .into_iter()
+        .filter_map(|info| info.last_failure);
+    assert_eq!(failures.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn network_goes_with_its_deployment_once_nothing_is_attached() {
+    let lab = Lab::start().await;
+    lab.directory.ensure("app", "front").await.unwrap();
+    lab.engine.attach("jaco_app_front", "app-web-0");
+    lab.delete("app");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(lab.engine.names(), ["jaco_app_front"]);
+    lab.engine.detach_all();
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert!(lab.engine.names().is_empty());
+    assert!(lab.bridges().is_empty());
+
+    // Its block rests, so a network that comes back gets another one.
+    lab.deploy("app", 1);
+    let ready = lab.directory.ensure("app", "front").await.unwrap();
+    assert_eq!(ready.cidr.to_string(), "10.244.1.0/24");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leftovers_of_this_cluster_are_removed_at_start_and_no_others() {
+    let old = Lab::start().await;
+    old.directory.ensure("app", "front").await.unwrap();
+    old.directory.ensure("app", "kept").await.unwrap();
+    old.tree.stop().await;
+    let free = v1::SubnetFree {
+        deployment: "app".into(),
+        network: "front".into(),
+        host: "n1".into(),
+    };
+    old.apply(Payload::SubnetFree(free));
+    old.engine.put(EngineNetwork {
+        name: "bridge".into(),
+        ..Default::default()
+    });
+    let mut foreign = old.engine.networks()[0].clone();
+    foreign.id = "foreign".into();
+    foreign.name = "jaco_app_other".into();
+    foreign
+        .labels
+        .insert("jaco.cluster_id".into(), "another".into());
+    old.engine.put(foreign);
+
+    // The engine is not up yet when the node is.
+    old.engine.fail_after(0);
+    let lab = Lab::with(old.raft.clone(), old.engine.clone()).await;
+    tokio::time::sleep(RETRY * 2).await;
+    assert_eq!(
+        lab.engine.names(),
+        ["jaco_app_kept", "bridge", "jaco_app_other"]
+    );
+    assert_eq!(lab.bridges(), ["node/network/bridge:app:kept"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn blocks_of_other_hosts_need_no_bridge_here() {
+    let lab = Lab::start().await;
+    lab.apply(Payload::SubnetAllocate(v1::SubnetAllocate {
+        deployment: "app".into(),
+        network: "front".into(),
+        cidr: "10.244.9.0/24".into(),
+        host: "n2".into(),
+    }));
+    settle().await;
+    assert!(lab.bridges().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_actor_may_be_killed_and_no_network_is_touched() {
+    let lab = Lab::start().await;
+    let ready = lab.directory.ensure("app", "front").await.unwrap();
+    for path in [
+        "node/network/bridge:app:front",
+        "node/network/bridges",
+        "node/network/ipam",
+        "node/network",
+    ] {
+        for mode in [KillMode::Kill, KillMode::Panic] {
+            if path == "node/network" && matches!(mode, KillMode::Panic) {
+                continue; // supervisors have no message to panic in
+            }
+            lab.tree.kill(path, mode).unwrap();
+            tokio::time::sleep(Duration::from_secs(70)).await;
+            let again = lab.directory.ensure("app", "front").await;
+            assert_eq!(again.as_ref(), Ok(&ready), "after {path}");
+            assert_eq!(
+                lab.bridges(),
+                ["node/network/bridge:app:front"],
+                "after {path}"
+            );
+        }
+    }
+    assert_eq!(
+        lab.engine.events(),
+        [Event::Created("jaco_app_front".into())]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn bridge_that_gave_up_gets_another_chance() {
+    let lab = Lab::start().await;
+    lab.directory.ensure("app", "front").await.unwrap();
+    let path = "node/network/bridge:app:front";
+    let exhausted = || {
+        let actors = lab.tree.describe();
+        actors
+            .iter()
+            .any(|info| info.path == path && info.state == ActorState::Exhausted)
+    };
+    let began = Instant::now();
+    while !exhausted() && began.elapsed() < Duration::from_secs(20) {
+        // Refused while it is restarting.
+        let _ = lab.tree.kill(path, KillMode::Kill);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    assert!(exhausted());
+    lab.directory
+        .ensure("app", "back")
+        .await
+        .expect("siblings go on");
+    tokio::time::sleep(RETRY).await;
+    lab.directory.ensure("app", "front").await.unwrap();
+}

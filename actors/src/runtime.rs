@@ -1,0 +1,225 @@
+//! Runtime vertical: from a desired row to a container on this host.
+//!
+//! - [`engine`]: what is asked of a container engine, and the Docker implementation.
+//! - [`projection`]: a compose service as the engine's create request.
+//! - [`registry_key`]: image references and the credential that pulls them.
+//! - [`replica`]: one container, from pull to removal.
+//! - [`assignment`]: what the state wants of this host.
+//! - [`manager`]: one replica actor per row, and the sweep for what no row wants.
+//! - [`publisher`]: the newest observation of each replica, on its way into the state.
+//! - [`events`]: the engine's event stream, fanned out.
+//! - [`logs`]: the log tail of a replica.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use jaco_raftnode::Propose;
+use tokio::sync::watch;
+
+use crate::{
+    clock::Clock,
+    network::BridgeDirectory,
+    supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec},
+};
+use engine::Engine;
+use projection::Attachment;
+
+pub mod assignment;
+mod documents;
+pub mod engine;
+pub mod events;
+pub mod logs;
+pub mod manager;
+pub mod projection;
+pub mod publisher;
+pub mod registry_key;
+pub mod replica;
+
+pub use documents::{Documents, ReadProject};
+
+/// Identity under which the runtime changes the state.
+pub const IDENTITY: &str = "runtime";
+
+/// Why a network is not ready on this host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// The address pool has no block left.
+    #[error("the address pool is exhausted")]
+    PoolExhausted,
+    /// Anything that another attempt may find different.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Networks of this host, made on demand.
+#[async_trait]
+pub trait Networks: Send + Sync + 'static {
+    /// Makes sure that a network exists here; idempotent.
+    async fn ensure(&self, deployment: &str, network: &str) -> Result<Attachment, NetworkError>;
+}
+
+#[async_trait]
+impl Networks for BridgeDirectory {
+    async fn ensure(&self, deployment: &str, network: &str) -> Result<Attachment, NetworkError> {
+        use crate::network::{bridge, ipam};
+        match Self::ensure(self, deployment, network).await {
+            Ok(bridge) => Ok(Attachment {
+                engine_network: bridge.engine_network,
+                gateway: bridge.gateway.to_string(),
+            }),
+            Err(bridge::Error::Subnet(ipam::Error::Exhausted(_))) => {
+                Err(NetworkError::PoolExhausted)
+            }
+            Err(error) => Err(NetworkError::Unavailable(chain(&error))),
+        }
+    }
+}
+
+/// An error with its causes, for people.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+/// What the runtime of one node works with.
+#[derive(Clone)]
+pub struct Deps {
+    /// Hostname of this node.
+    pub host: String,
+    /// Its container engine.
+    pub engine: Arc<dyn Engine>,
+    /// Its networks.
+    pub networks: Arc<dyn Networks>,
+    /// The replicated state.
+    pub raft: Arc<dyn Propose>,
+    /// Wall clock for timestamps.
+    pub clock: Clock,
+    /// Turns true once this node has applied what was committed when it started; nothing is
+    /// swept before.
+    pub caught_up: watch::Receiver<bool>,
+}
+
+impl fmt::Debug for Deps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deps")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the actors of one runtime share, across their restarts.
+pub(crate) struct Shared {
+    pub(crate) deps: Deps,
+    pub(crate) documents: Documents,
+    /// The engine's event stream is up.
+    events_up: AtomicBool,
+    /// Handles of the replica actors; they outlive a restart of the manager.
+    roster: Mutex<BTreeMap<String, Handle<replica::Msg>>>,
+}
+
+impl Shared {
+    fn new(deps: Deps) -> Self {
+        Self {
+            deps,
+            documents: Documents::default(),
+            events_up: AtomicBool::new(false),
+            roster: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn events_up(&self) -> bool {
+        self.events_up.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_events_up(&self, up: bool) -> bool {
+        self.events_up.swap(up, Ordering::AcqRel) != up
+    }
+
+    pub(crate) fn roster(&self) -> MutexGuard<'_, BTreeMap<String, Handle<replica::Msg>>> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The runtime of a node as a child of its root.
+///
+/// Replica actors are dynamic children of the returned supervisor, `replica:<id>`.
+#[must_use]
+pub fn supervisor(key: &str, deps: Deps) -> (ChildSpec, Runtime) {
+    let shared = Arc::new(Shared::new(deps));
+    let args = publisher::Args {
+        shared: Arc::clone(&shared),
+    };
+    let (publisher, reports) = ChildSpec::worker::<publisher::PublisherActor>("publisher", args);
+    let args = manager::Args {
+        shared: Arc::clone(&shared),
+        reports,
+    };
+    let (manager, handle) = ChildSpec::worker::<manager::RuntimeActor>("manager", args);
+    let args = events::Args {
+        shared: Arc::clone(&shared),
+        manager: handle.clone(),
+    };
+    let (events, _) = ChildSpec::worker::<events::EngineEventsActor>("events", args);
+    let spec = SupervisorSpec::new(Strategy::OneForOne)
+        .child(publisher)
+        .child(manager)
+        .child(events);
+    let (spec, supervisor) = ChildSpec::supervisor(key, spec);
+    let runtime = Runtime {
+        shared,
+        manager: handle,
+        supervisor,
+    };
+    (spec, runtime)
+}
+
+/// Access to the runtime of a node; a clone reaches the same one.
+#[derive(Clone)]
+pub struct Runtime {
+    shared: Arc<Shared>,
+    manager: Handle<manager::Msg>,
+    supervisor: SupervisorHandle,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("deps", &self.shared.deps)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    /// The manager, to make it look again.
+    #[must_use]
+    pub fn manager(&self) -> Handle<manager::Msg> {
+        self.manager.clone()
+    }
+
+    /// The supervisor of every replica actor.
+    #[must_use]
+    pub fn supervisor(&self) -> SupervisorHandle {
+        self.supervisor.clone()
+    }
+
+    /// Output of this host's replicas that `query` selects.
+    #[must_use]
+    pub fn logs(&self, query: &logs::Query) -> logs::Tail {
+        logs::tail(&self.shared, query)
+    }
+}
+
+#[cfg(test)]
+mod tests;

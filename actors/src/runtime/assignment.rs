@@ -1,0 +1,345 @@
+//! What the replicated state wants of this host for one replica. Pure.
+
+use std::collections::BTreeSet;
+
+use jaco_proto::{
+    manifest::compose::{Condition, PullPolicy, Service},
+    v1::{NodeStatus, ReplicaDesired, ReplicaObserved, ReplicaState},
+};
+use jaco_raftnode::State;
+
+use super::{
+    documents::Documents,
+    projection::{declares_healthcheck, image},
+    replica::core::{Assignment, Gate, Wanted},
+};
+
+/// What `state` wants of `host` for replica `id`.
+#[must_use]
+pub fn of(state: &State, documents: &Documents, host: &str, id: &str) -> Assignment {
+    let Some(row) = state.replicas_desired.get(id) else {
+        return Assignment::Gone;
+    };
+    if row.host == host {
+        return Assignment::Own(wanted(state, documents, host, row));
+    }
+    if kept(state, host, row) {
+        let checked = with_service(state, documents, row, declares_healthcheck).unwrap_or(false);
+        return Assignment::Kept { checked };
+    }
+    Assignment::Gone
+}
+
+/// Replicas that have something to do on `host`.
+#[must_use]
+pub fn here(state: &State, host: &str) -> BTreeSet<String> {
+    let rows = state.replicas_desired.iter();
+    rows.filter(|(_, row)| row.host == host || kept(state, host, row))
+        .map(|(id, _)| id.clone())
+        .collect()
+}
+
+/// Whether `host` still runs the container of a row that moved away: until the new host reports
+/// the row as running.
+fn kept(state: &State, host: &str, row: &ReplicaDesired) -> bool {
+    let taken_over = state.replicas_observed.get(&row.id).is_some_and(|seen| {
+        seen.host == row.host
+            && seen.state() == ReplicaState::Running
+            && seen.desired_raft_index >= row.raft_index
+    });
+    row.previous_host == host && row.host != host && !taken_over
+}
+
+fn wanted(state: &State, documents: &Documents, host: &str, row: &ReplicaDesired) -> Wanted {
+    let wanted = |service: &Service, gate| Wanted {
+        raft_index: row.raft_index,
+        deployment: row.deployment.clone(),
+        image: image(row, service).to_owned(),
+        pull: match service.pull_policy {
+            PullPolicy::Always => true,
+            PullPolicy::Never => false,
+        },
+        checked: declares_healthcheck(service),
+        gate,
+    };
+    let known = with_service(state, documents, row, |service| {
+        wanted(service, gate(state, host, row, service))
+    });
+    known.unwrap_or_else(|missing| wanted(&Service::default(), Gate::Deferred(missing)))
+}
+
+/// Applies `read` to the service of a row, or says what of it is missing.
+pub(crate) fn with_service<T>(
+    state: &State,
+    documents: &Documents,
+    row: &ReplicaDesired,
+    read: impl FnOnce(&Service) -> T,
+) -> Result<T, String> {
+    let Some(deployment) = state.deployments.get(&row.deployment) else {
+        return Err(format!("deployment `{}` is not there", row.deployment));
+    };
+    let project = documents.of(deployment);
+    let project = project.as_ref().as_ref().map_err(Clone::clone)?;
+    let service = project.services.get(&row.service);
+    service
+        .map(read)
+        .ok_or_else(|| format!("service `{}` is not in the document", row.service))
+}
+
+fn gate(state: &State, host: &str, row: &ReplicaDesired, service: &Service) -> Gate {
+    let isolated = state
+        .nodes
+        .get(host)
+        .is_none_or(|node| node.status() != NodeStatus::IsolationUnavailable);
+    let unmet = service.depends_on.iter().find(|(name, dependency)| {
+        dependency.required && !satisfied(state, &row.deployment, name, dependency.condition)
+    });
+    match unmet {
+        Some((name, dependency)) => Gate::Deferred(match dependency.condition {
+            Condition::ServiceStarted => format!("service `{name}` has not started"),
+            Condition::ServiceHealthy => format!("service `{name}` is not healthy"),
+        }),
+        None if !isolated => Gate::Isolated,
+        None => Gate::Open,
+    }
+}
+
+/// Whether one replica of a service, on any host, is far enough.
+fn satisfied(state: &State, deployment: &str, service: &str, condition: Condition) -> bool {
+    replicas_of(state, deployment, service).any(|(_, seen)| match seen.state() {
+        ReplicaState::Running => true,
+        ReplicaState::Degraded => condition == Condition::ServiceStarted,
+        ReplicaState::Unspecified
+        | ReplicaState::Pending
+        | ReplicaState::Pulling
+        | ReplicaState::Updating
+        | ReplicaState::Failed
+        | ReplicaState::Stopped => false,
+    })
+}
+
+/// Desired replicas of a service that were observed, with their observation.
+fn replicas_of<'a>(
+    state: &'a State,
+    deployment: &'a str,
+    service: &'a str,
+) -> impl Iterator<Item = (&'a ReplicaDesired, &'a ReplicaObserved)> {
+    state
+        .replicas_desired
+        .values()
+        .filter(move |row| row.deployment == deployment && row.service == service)
+        .filter_map(|row| Some((row.as_ref(), state.replicas_observed.get(&row.id)?.as_ref())))
+}
+
+/// Container of the first running replica of a service on `host`, lowest index first.
+#[must_use]
+pub fn running_here(state: &State, host: &str, deployment: &str, service: &str) -> Option<String> {
+    replicas_of(state, deployment, service)
+        .filter(|(row, seen)| {
+            row.host == host
+                && seen.host == host
+                && seen.state() == ReplicaState::Running
+                && !seen.container_id.is_empty()
+        })
+        .min_by_key(|(row, _)| row.index)
+        .map(|(_, seen)| seen.container_id.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jaco_proto::{
+        manifest::compose::{Dependency, Project},
+        v1::{Deployment, Node},
+    };
+
+    use super::*;
+
+    fn project(_: &[u8]) -> Result<Project, String> {
+        let depends = |condition, required| Service {
+            depends_on: [(
+                "db".to_owned(),
+                Dependency {
+                    condition,
+                    required,
+                },
+            )]
+            .into(),
+            ..Default::default()
+        };
+        Ok(Project {
+            services: [
+                ("db".to_owned(), Service::default()),
+                (
+                    "started".to_owned(),
+                    depends(Condition::ServiceStarted, true),
+                ),
+                (
+                    "healthy".to_owned(),
+                    depends(Condition::ServiceHealthy, true),
+                ),
+                (
+                    "optional".to_owned(),
+                    depends(Condition::ServiceHealthy, false),
+                ),
+            ]
+            .into(),
+            ..Default::default()
+        })
+    }
+
+    fn row(service: &str, host: &str) -> ReplicaDesired {
+        ReplicaDesired {
+            id: format!("shop-{service}-0"),
+            deployment: "shop".into(),
+            service: service.into(),
+            host: host.into(),
+            image: "i".into(),
+            raft_index: 7,
+            ..Default::default()
+        }
+    }
+
+    fn state(rows: Vec<ReplicaDesired>) -> State {
+        let mut state = State::default();
+        let deployment = Deployment {
+            name: "shop".into(),
+            ..Default::default()
+        };
+        state
+            .deployments
+            .insert("shop".into(), Arc::new(deployment));
+        for row in rows {
+            state.replicas_desired.insert(row.id.clone(), Arc::new(row));
+        }
+        state
+    }
+
+    fn observe(state: &mut State, id: &str, host: &str, seen: ReplicaState, raft_index: u64) {
+        let row = ReplicaObserved {
+            id: id.into(),
+            state: seen.into(),
+            host: host.into(),
+            container_id: format!("c-{id}"),
+            desired_raft_index: raft_index,
+            ..Default::default()
+        };
+        state.replicas_observed.insert(id.into(), Arc::new(row));
+    }
+
+    fn gate_of(state: &State, id: &str) -> Gate {
+        let documents = Documents::reading_with(project);
+        match of(state, &documents, "n1", id) {
+            Assignment::Own(wanted) => wanted.gate,
+            other => panic!("expected an own row, not {other:?}"),
+        }
+    }
+
+    #[test]
+    fn dependencies_open_the_gate_by_their_condition() {
+        use ReplicaState::{Degraded, Pending, Pulling, Running};
+        for (service, seen, open) in [
+            ("started", Some(Running), true),
+            ("started", Some(Degraded), true),
+            ("started", Some(Pulling), false),
+            ("started", None, false),
+            ("healthy", Some(Running), true),
+            ("healthy", Some(Degraded), false),
+            ("healthy", Some(Pending), false),
+            ("optional", None, true),
+        ] {
+            let mut state = state(vec![row("db", "n2"), row(service, "n1")]);
+            if let Some(seen) = seen {
+                observe(&mut state, "shop-db-0", "n2", seen, 7);
+            }
+            let gate = gate_of(&state, &format!("shop-{service}-0"));
+            assert_eq!(gate == Gate::Open, open, "{service} {seen:?} {gate:?}");
+        }
+    }
+
+    #[test]
+    fn only_replicas_with_a_row_count_as_dependencies() {
+        let mut state = state(vec![row("started", "n1")]);
+        observe(&mut state, "shop-db-0", "n2", ReplicaState::Running, 7);
+        assert!(matches!(
+            gate_of(&state, "shop-started-0"),
+            Gate::Deferred(_)
+        ));
+    }
+
+    #[test]
+    fn a_missing_deployment_or_service_defers() {
+        let mut with_unknown = state(vec![row("nope", "n1")]);
+        assert!(matches!(
+            gate_of(&with_unknown, "shop-nope-0"),
+            Gate::Deferred(_)
+        ));
+        with_unknown.deployments.clear();
+        assert!(matches!(
+            gate_of(&with_unknown, "shop-nope-0"),
+            Gate::Deferred(_)
+        ));
+    }
+
+    #[test]
+    fn an_unisolated_node_closes_the_gate() {
+        let mut state = state(vec![row("db", "n1")]);
+        let node = Node {
+            status: NodeStatus::IsolationUnavailable.into(),
+            ..Default::default()
+        };
+        state.nodes.insert("n1".into(), Arc::new(node));
+        assert_eq!(gate_of(&state, "shop-db-0"), Gate::Isolated);
+    }
+
+    #[test]
+    fn a_moved_row_is_kept_until_the_new_host_runs_it() {
+        let documents = Documents::reading_with(project);
+        let moved = ReplicaDesired {
+            previous_host: "n1".into(),
+            ..row("db", "n2")
+        };
+        let mut state = state(vec![moved]);
+        let assignment = |state: &State| of(state, &documents, "n1", "shop-db-0");
+        let kept = Assignment::Kept { checked: false };
+        assert_eq!(assignment(&state), kept);
+        assert_eq!(here(&state, "n1").len(), 1);
+        observe(&mut state, "shop-db-0", "n2", ReplicaState::Pending, 7);
+        assert_eq!(assignment(&state), kept);
+        observe(&mut state, "shop-db-0", "n2", ReplicaState::Running, 6);
+        assert_eq!(
+            assignment(&state),
+            kept,
+            "an older container does not count"
+        );
+        observe(&mut state, "shop-db-0", "n1", ReplicaState::Running, 7);
+        assert_eq!(assignment(&state), kept, "nor does our own report");
+        observe(&mut state, "shop-db-0", "n2", ReplicaState::Running, 7);
+        assert_eq!(assignment(&state), Assignment::Gone);
+        assert!(here(&state, "n1").is_empty());
+    }
+
+    #[test]
+    fn a_namespace_is_joined_on_this_host_at_the_lowest_index() {
+        let mut rows: Vec<_> = (0..3).map(|_| row("db", "n1")).collect();
+        for (index, row) in rows.iter_mut().enumerate() {
+            row.id = format!("shop-db-{index}");
+            row.index = i32::try_from(index).unwrap();
+        }
+        rows[0].host = "n2".into();
+        let mut state = state(rows);
+        assert_eq!(running_here(&state, "n1", "shop", "db"), None);
+        for (id, host) in [
+            ("shop-db-0", "n2"),
+            ("shop-db-2", "n1"),
+            ("shop-db-1", "n1"),
+        ] {
+            observe(&mut state, id, host, ReplicaState::Running, 7);
+        }
+        assert_eq!(
+            running_here(&state, "n1", "shop", "db").as_deref(),
+            Some("c-shop-db-1")
+        );
+    }
+}

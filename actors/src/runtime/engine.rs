@@ -1,0 +1,236 @@
+//! What the runtime asks of a container engine.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use async_trait::async_trait;
+use bollard::models::ContainerCreateBody;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+
+use super::registry_key::Credential;
+
+pub use docker::DockerEngine;
+
+mod convert;
+mod docker;
+#[cfg(test)]
+pub(crate) mod fake;
+
+/// Label that marks a container as one of a cluster's.
+pub const LABEL_CLUSTER: &str = "jaco.cluster_id";
+/// Label with the deployment's name.
+pub const LABEL_DEPLOYMENT: &str = "jaco.deployment";
+/// Label with the service's name.
+pub const LABEL_SERVICE: &str = "jaco.service";
+/// Label containers are looked up by; their names are never parsed.
+pub const LABEL_REPLICA: &str = "jaco.replica_id";
+/// Label with the replica's decimal index.
+pub const LABEL_REPLICA_INDEX: &str = "jaco.replica_index";
+/// Label with the log index of the row the container was made from.
+pub const LABEL_RAFT_INDEX: &str = "jaco.raft_index";
+
+/// Why the engine did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// No answer: the engine is down, restarting or too slow.
+    #[error("container engine is unreachable: {0}")]
+    Unreachable(String),
+    /// There is no such container, image or network.
+    #[error("{0}")]
+    NotFound(String),
+    /// The name is taken, or the object is in a state that forbids the request.
+    #[error("{0}")]
+    Conflict(String),
+    /// Any other refusal.
+    #[error("{message}")]
+    Api {
+        /// HTTP status of the answer; 0 for an error inside a stream.
+        status: u16,
+        /// What the engine said.
+        message: String,
+    },
+}
+
+/// Life of a container as the engine tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Its process runs.
+    Running,
+    /// Its process ended.
+    Exited,
+    /// The engine gave up on it.
+    Dead,
+    /// It was made and never started.
+    Created,
+    /// Anything on the way: paused, restarting, removing.
+    Other,
+}
+
+/// Verdict of the engine's health check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Not decided yet.
+    Starting,
+    /// Passing.
+    Healthy,
+    /// Failing.
+    Unhealthy,
+}
+
+/// A container in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Engine id.
+    pub id: String,
+    /// Replica it belongs to, by label.
+    pub replica_id: Option<String>,
+    /// Log index it was made from; `None` when missing or unparsable.
+    pub raft_index: Option<u64>,
+    /// Whether its process runs.
+    pub status: Status,
+}
+
+/// A container up close.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// Engine id.
+    pub id: String,
+    /// `None` when the engine sent no state object.
+    pub status: Option<Status>,
+    /// Last exit code.
+    pub exit_code: i64,
+    /// The kernel killed it for its memory.
+    pub oom_killed: bool,
+    /// Verdict of the health check, when there is one.
+    pub health: Option<Health>,
+    /// Address by engine network name; networks without an address are left out.
+    pub addresses: BTreeMap<String, String>,
+}
+
+/// What happened to a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// It was started.
+    Start,
+    /// Its process ended.
+    Die,
+    /// The kernel killed a process of it.
+    Oom,
+    /// The health check changed its verdict.
+    Health,
+    /// It was removed.
+    Destroy,
+}
+
+/// One message of the engine's event stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Container it is about.
+    pub container_id: String,
+    /// Replica the container belongs to.
+    pub replica_id: String,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// Which lines of a container are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogRequest {
+    /// Unix seconds of the oldest line; 0 for all.
+    pub since: i64,
+    /// Stay attached after the newest line.
+    pub follow: bool,
+}
+
+/// Stream of a container's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LogStream {
+    /// Standard output; also a terminal's only stream.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl LogStream {
+    /// The stream as a log line names it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+impl fmt::Display for LogStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Piece of output as the engine framed it; not necessarily a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFrame {
+    /// Where it was written.
+    pub stream: LogStream,
+    /// The bytes, with the engine's timestamp in front of each message.
+    pub bytes: Bytes,
+}
+
+/// A container engine.
+///
+/// Every call is idempotent where the engine allows it: stopping or removing a container that is
+/// not there succeeds.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Asks whether the engine answers.
+    async fn ping(&self) -> Result<(), EngineError>;
+
+    /// Containers of one replica in every state.
+    async fn find(&self, cluster_id: &str, replica_id: &str) -> Result<Vec<Found>, EngineError>;
+
+    /// Every container of a cluster.
+    async fn list(&self, cluster_id: &str) -> Result<Vec<Found>, EngineError>;
+
+    /// One container up close.
+    async fn inspect(&self, container: &str) -> Result<Inspected, EngineError>;
+
+    /// Asks the registry for an image; returns once the whole answer was read without an error.
+    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError>;
+
+    /// Creates a container and returns its id.
+    async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError>;
+
+    /// Attaches a container to another network.
+    async fn connect(
+        &self,
+        network: &str,
+        container: &str,
+        aliases: &[String],
+    ) -> Result<(), EngineError>;
+
+    /// Starts a container.
+    async fn start(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Sends the container's stop signal and kills it after its own grace.
+    async fn stop(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Sends a signal at once.
+    async fn kill(&self, container: &str, signal: &str) -> Result<(), EngineError>;
+
+    /// Removes a container with its anonymous volumes, running or not.
+    async fn remove(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Follows what happens to the containers of a cluster; ends or fails with the connection.
+    fn events(&self, cluster_id: &str) -> BoxStream<'static, Result<Event, EngineError>>;
+
+    /// Output of a container, timestamps in front.
+    fn logs(
+        &self,
+        container: &str,
+        request: LogRequest,
+    ) -> BoxStream<'static, Result<LogFrame, EngineError>>;
+}
+
+/// Grace of a container that declares none.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);

@@ -1,0 +1,242 @@
+//! The engine's answers as the runtime's own types.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
+    ContainerSummaryStateEnum, EventMessage, HealthStatusEnum,
+};
+
+use super::{
+    EngineError, Event, EventKind, Found, Health, Inspected, LABEL_RAFT_INDEX, LABEL_REPLICA,
+    Status,
+};
+
+pub(super) fn error(error: bollard::errors::Error) -> EngineError {
+    use bollard::errors::Error;
+    match error {
+        Error::DockerResponseServerError {
+            status_code,
+            message,
+        } => match status_code {
+            404 => EngineError::NotFound(message),
+            409 => EngineError::Conflict(message),
+            status => EngineError::Api { status, message },
+        },
+        Error::DockerStreamError { error } => EngineError::Api {
+            status: 0,
+            message: error,
+        },
+        Error::JsonDataError { message, .. } => EngineError::Api { status: 0, message },
+        // The rest of this foreign enum is transport trouble: connect, read, timeout.
+        other => EngineError::Unreachable(chain(&other)),
+    }
+}
+
+/// An error with its causes; the transport's own text alone says little.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+pub(super) fn found(summary: ContainerSummary) -> Option<Found> {
+    let labels = summary.labels.unwrap_or_default();
+    Some(Found {
+        id: summary.id?,
+        replica_id: labels.get(LABEL_REPLICA).cloned(),
+        raft_index: raft_index(&labels),
+        status: match summary.state {
+            Some(ContainerSummaryStateEnum::RUNNING) => Status::Running,
+            Some(ContainerSummaryStateEnum::EXITED) => Status::Exited,
+            Some(ContainerSummaryStateEnum::DEAD) => Status::Dead,
+            Some(ContainerSummaryStateEnum::CREATED) => Status::Created,
+            Some(
+                ContainerSummaryStateEnum::EMPTY
+                | ContainerSummaryStateEnum::PAUSED
+                | ContainerSummaryStateEnum::RESTARTING
+                | ContainerSummaryStateEnum::REMOVING
+                | ContainerSummaryStateEnum::STOPPING,
+            )
+            | None => Status::Other,
+        },
+    })
+}
+
+fn raft_index(labels: &HashMap<String, String>) -> Option<u64> {
+    labels.get(LABEL_RAFT_INDEX)?.parse().ok()
+}
+
+pub(super) fn inspected(id: &str, answer: ContainerInspectResponse) -> Inspected {
+    let state = answer.state;
+    let addresses = answer
+        .network_settings
+        .and_then(|settings| settings.networks)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|(network, endpoint)| {
+            let address = endpoint.ip_address.filter(|address| !address.is_empty())?;
+            Some((network, address))
+        })
+        .collect();
+    Inspected {
+        id: answer.id.unwrap_or_else(|| id.to_owned()),
+        status: state.as_ref().map(|state| match state.status {
+            Some(ContainerStateStatusEnum::RUNNING) => Status::Running,
+            Some(ContainerStateStatusEnum::EXITED) => Status::Exited,
+            Some(ContainerStateStatusEnum::DEAD) => Status::Dead,
+            Some(ContainerStateStatusEnum::CREATED) => Status::Created,
+            Some(
+                ContainerStateStatusEnum::EMPTY
+                | ContainerStateStatusEnum::PAUSED
+                | ContainerStateStatusEnum::RESTARTING
+                | ContainerStateStatusEnum::REMOVING
+                | ContainerStateStatusEnum::STOPPING,
+            )
+            | None => Status::Other,
+        }),
+        exit_code: state.as_ref().and_then(|s| s.exit_code).unwrap_or(0),
+        oom_killed: state.as_ref().and_then(|s| s.oom_killed).unwrap_or(false),
+        health: state
+            .and_then(|state| state.health)
+            .and_then(|health| match health.status {
+                Some(HealthStatusEnum::STARTING) => Some(Health::Starting),
+                Some(HealthStatusEnum::HEALTHY) => Some(Health::Healthy),
+                Some(HealthStatusEnum::UNHEALTHY) => Some(Health::Unhealthy),
+                Some(HealthStatusEnum::EMPTY | HealthStatusEnum::NONE) | None => None,
+            }),
+        addresses,
+    }
+}
+
+/// `None` for actions that change nothing the runtime looks at.
+pub(super) fn event(message: EventMessage) -> Option<Event> {
+    let action = message.action?;
+    let kind = match action.split(':').next().unwrap_or_default() {
+        "start" | "unpause" => EventKind::Start,
+        "die" | "died" | "pause" => EventKind::Die,
+        "oom" => EventKind::Oom,
+        "health_status" => EventKind::Health,
+        "destroy" | "remove" => EventKind::Destroy,
+        _ => return None,
+    };
+    let actor = message.actor?;
+    Some(Event {
+        container_id: actor.id?,
+        replica_id: actor.attributes?.remove(LABEL_REPLICA)?,
+        kind,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::{
+        ContainerState, EndpointSettings, EventActor, Health as EngineHealth, NetworkSettings,
+    };
+
+    use super::*;
+
+    #[test]
+    fn errors_are_told_apart_by_what_the_caller_does_next() {
+        let server = |status_code| bollard::errors::Error::DockerResponseServerError {
+            status_code,
+            message: "why".into(),
+        };
+        assert_eq!(error(server(404)), EngineError::NotFound("why".into()));
+        assert_eq!(error(server(409)), EngineError::Conflict("why".into()));
+        assert_eq!(
+            error(server(500)),
+            EngineError::Api {
+                status: 500,
+                message: "why".into()
+            }
+        );
+        let timeout = error(bollard::errors::Error::RequestTimeoutError);
+        assert!(matches!(timeout, EngineError::Unreachable(_)), "{timeout}");
+    }
+
+    #[test]
+    fn an_unparsable_index_label_reads_as_none() {
+        for (label, index) in [(Some("12"), Some(12)), (Some("x"), None), (None, None)] {
+            let labels = label.map(|value| (LABEL_RAFT_INDEX.to_owned(), value.to_owned()));
+            let summary = ContainerSummary {
+                id: Some("c1".into()),
+                labels: Some(labels.into_iter().collect()),
+                ..Default::default()
+            };
+            assert_eq!(found(summary).unwrap().raft_index, index);
+        }
+    }
+
+    #[test]
+    fn networks_without_an_address_are_left_out() {
+        let endpoint = |address: &str| EndpointSettings {
+            ip_address: Some(address.to_owned()),
+            ..Default::default()
+        };
+        let answer = ContainerInspectResponse {
+            network_settings: Some(NetworkSettings {
+                networks: Some(
+                    [
+                        ("a".to_owned(), endpoint("10.0.0.2")),
+                        ("b".to_owned(), endpoint("")),
+                    ]
+                    .into(),
+                ),
+                ..Default::default()
+            }),
+            state: Some(ContainerState {
+                status: Some(ContainerStateStatusEnum::RUNNING),
+                health: Some(EngineHealth {
+                    status: Some(HealthStatusEnum::UNHEALTHY),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let seen = inspected("c1", answer);
+        assert_eq!(seen.id, "c1");
+        assert_eq!(seen.addresses, [("a".into(), "10.0.0.2".into())].into());
+        assert_eq!(seen.health, Some(Health::Unhealthy));
+        assert_eq!(
+            inspected("c1", ContainerInspectResponse::default()).status,
+            None
+        );
+    }
+
+    #[test]
+    fn events_without_a_replica_label_are_ignored() {
+        let message = |action: &str, labels: &[(&str, &str)]| EventMessage {
+            action: Some(action.to_owned()),
+            actor: Some(EventActor {
+                id: Some("c1".into()),
+                attributes: Some(
+                    labels
+                        .iter()
+                        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                        .collect(),
+                ),
+            }),
+            ..Default::default()
+        };
+        let ours = [(LABEL_REPLICA, "web-0")];
+        assert_eq!(
+            event(message("health_status: healthy", &ours))
+                .unwrap()
+                .kind,
+            EventKind::Health
+        );
+        assert_eq!(event(message("die", &ours)).unwrap().replica_id, "web-0");
+        assert_eq!(event(message("die", &[])), None);
+        assert_eq!(event(message("exec_start: sh", &ours)), None);
+    }
+}

@@ -1,0 +1,391 @@
+//! Docker Engine API over a unix socket; Podman's compatible socket works too.
+
+use std::{collections::HashMap, path::PathBuf, time::Duration};
+
+use arc_swap::ArcSwapOption;
+use async_trait::async_trait;
+use bollard::{
+    API_DEFAULT_VERSION, Docker,
+    auth::DockerCredentials,
+    container::LogOutput,
+    models::{ContainerCreateBody, EndpointSettings, NetworkConnectRequest},
+    query_parameters::{
+        CreateContainerOptions, CreateImageOptions, EventsOptions, InspectContainerOptions,
+        KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions,
+        StartContainerOptions, StopContainerOptions,
+    },
+};
+use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
+use http::HeaderValue;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+use super::{
+    DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LABEL_CLUSTER, LABEL_REPLICA,
+    LogFrame, LogRequest, LogStream, convert,
+};
+use crate::runtime::registry_key::Credential;
+
+/// Creates and starts run at once; more make every one of them slower.
+const CONCURRENT_STARTS: usize = 8;
+/// Longest wait for an answer; streams are not bounded by it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// A pull is not answered before the registry was.
+const PULL_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A Docker or Podman engine behind a unix socket.
+///
+/// Connects at the first call and again after a failure, so it can exist before the engine does.
+pub struct DockerEngine {
+    connection: Arc<Connection>,
+    starts: Semaphore,
+}
+
+struct Connection {
+    socket: PathBuf,
+    client: ArcSwapOption<Docker>,
+}
+
+impl Connection {
+    async fn client(&self) -> Result<Arc<Docker>, EngineError> {
+        if let Some(client) = self.client.load_full() {
+            return Ok(client);
+        }
+        let docker = connect(&self.socket)?;
+        let docker = Arc::new(docker.negotiate_version().await.map_err(convert::error)?);
+        self.client.store(Some(docker.clone()));
+        Ok(docker)
+    }
+
+    /// Forgets the client when the engine is gone: the next one may speak another version.
+    fn failed(&self, error: bollard::errors::Error) -> EngineError {
+        let error = convert::error(error);
+        if matches!(error, EngineError::Unreachable(_)) {
+            self.client.store(None);
+        }
+        error
+    }
+
+    /// A stream that connects when it is first polled.
+    fn stream<T: Send + 'static>(
+        self: Arc<Self>,
+        open: impl FnOnce(&Docker) -> BoxStream<'static, Result<T, bollard::errors::Error>>
+        + Send
+        + 'static,
+    ) -> BoxStream<'static, Result<T, EngineError>> {
+        let connected = async move {
+            let client = self.client().await?;
+            let stream = open(&client);
+            Ok::<_, EngineError>(stream.map_err(move |error| self.failed(error)))
+        };
+        futures::stream::once(connected).try_flatten().boxed()
+    }
+}
+
+impl DockerEngine {
+    /// An engine at `socket`; nothing is connected yet.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        let connection = Arc::new(Connection {
+            socket: socket.into(),
+            client: ArcSwapOption::empty(),
+        });
+        Self {
+            connection,
+            starts: Semaphore::new(CONCURRENT_STARTS),
+        }
+    }
+
+    async fn client(&self) -> Result<Arc<Docker>, EngineError> {
+        self.connection.client().await
+    }
+
+    fn settle<T>(&self, result: Result<T, bollard::errors::Error>) -> Result<T, EngineError> {
+        result.map_err(|error| self.connection.failed(error))
+    }
+
+    async fn list_by(&self, labels: Vec<String>) -> Result<Vec<Found>, EngineError> {
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(HashMap::from([("label".to_owned(), labels)])),
+            ..Default::default()
+        };
+        let listed = self.client().await?.list_containers(Some(options)).await;
+        Ok(self
+            .settle(listed)?
+            .into_iter()
+            .filter_map(convert::found)
+            .collect())
+    }
+
+    async fn start_slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        // Only a closed semaphore fails, and this one is never closed.
+        self.starts.acquire().await.ok()
+    }
+}
+
+fn connect(socket: &std::path::Path) -> Result<Docker, EngineError> {
+    let docker = Docker::connect_with_unix(
+        &socket.to_string_lossy(),
+        REQUEST_TIMEOUT.as_secs(),
+        API_DEFAULT_VERSION,
+    )
+    .map_err(convert::error)?;
+    Ok(docker.with_request_modifier(|mut request| {
+        // The engine decodes this header as base64url; the client encodes the standard alphabet.
+        if let Some(auth) = request.headers_mut().get_mut("X-Registry-Auth") {
+            let url_safe: Vec<u8> = auth
+                .as_bytes()
+                .iter()
+                .map(|byte| match byte {
+                    b'+' => b'-',
+                    b'/' => b'_',
+                    byte => *byte,
+                })
+                .collect();
+            if let Ok(value) = HeaderValue::from_bytes(&url_safe) {
+                *auth = value;
+            }
+        }
+        request
+    }))
+}
+
+/// A thing that is not there needs no removing.
+fn absent_is_done(result: Result<(), EngineError>) -> Result<(), EngineError> {
+    match result {
+        Err(EngineError::NotFound(_)) => Ok(()),
+        other => other,
+    }
+}
+
+#[async_trait]
+impl Engine for DockerEngine {
+    async fn ping(&self) -> Result<(), EngineError> {
+        let answer = self.client().await?.ping().await;
+        self.settle(answer).map(drop)
+    }
+
+    async fn find(&self, cluster_id: &str, replica_id: &str) -> Result<Vec<Found>, EngineError> {
+        self.list_by(vec![
+            format!("{LABEL_CLUSTER}={cluster_id}"),
+            format!("{LABEL_REPLICA}={replica_id}"),
+        ])
+        .await
+    }
+
+    async fn list(&self, cluster_id: &str) -> Result<Vec<Found>, EngineError> {
+        self.list_by(vec![format!("{LABEL_CLUSTER}={cluster_id}")])
+            .await
+    }
+
+    async fn inspect(&self, container: &str) -> Result<Inspected, EngineError> {
+        let answer = self
+            .client()
+            .await?
+            .inspect_container(container, None::<InspectContainerOptions>)
+            .await;
+        Ok(convert::inspected(container, self.settle(answer)?))
+    }
+
+    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError> {
+        let options = CreateImageOptions {
+            from_image: Some(tagged(image)),
+            ..Default::default()
+        };
+        let credentials = auth.map(|credential| DockerCredentials {
+            username: Some(credential.username.clone()),
+            password: Some(credential.secret.clone()),
+            serveraddress: Some(credential.server.clone()),
+            ..Default::default()
+        });
+        let client = self.client().await?;
+        let progress = Docker::clone(&client)
+            .with_timeout(PULL_TIMEOUT)
+            .create_image(Some(options), None, credentials)
+            .try_for_each(|_| future::ready(Ok(())))
+            .await;
+        self.settle(progress)
+    }
+
+    async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
+        let _slot = self.start_slot().await;
+        let options = CreateContainerOptions {
+            name: Some(name.to_owned()),
+            ..Default::default()
+        };
+        let answer = self
+            .client()
+            .await?
+            .create_container(Some(options), body)
+            .await;
+        Ok(self.settle(answer)?.id)
+    }
+
+    async fn connect(
+        &self,
+        network: &str,
+        container: &str,
+        aliases: &[String],
+    ) -> Result<(), EngineError> {
+        let request = NetworkConnectRequest {
+            container: container.to_owned(),
+            endpoint_config: Some(EndpointSettings {
+                aliases: Some(aliases.to_vec()),
+                ..Default::default()
+            }),
+        };
+        let answer = self.client().await?.connect_network(network, request).await;
+        self.settle(answer)
+    }
+
+    async fn start(&self, container: &str) -> Result<(), EngineError> {
+        let _slot = self.start_slot().await;
+        let answer = self
+            .client()
+            .await?
+            .start_container(container, None::<StartContainerOptions>)
+            .await;
+        self.settle(answer)
+    }
+
+    async fn stop(&self, container: &str) -> Result<(), EngineError> {
+        let client = self.client().await?;
+        let answer = client
+            .inspect_container(container, None::<InspectContainerOptions>)
+            .await;
+        let grace = match self.settle(answer) {
+            Ok(answer) => answer
+                .config
+                .and_then(|config| config.stop_timeout)
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .map_or(DEFAULT_GRACE, Duration::from_secs),
+            Err(EngineError::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // Podman does not fall back to the container's own grace, so it is always spelled out.
+        let options = StopContainerOptions {
+            t: i32::try_from(grace.as_secs()).ok(),
+            ..Default::default()
+        };
+        let answer = Docker::clone(&client)
+            .with_timeout(REQUEST_TIMEOUT + grace)
+            .stop_container(container, Some(options))
+            .await;
+        absent_is_done(self.settle(answer))
+    }
+
+    async fn kill(&self, container: &str, signal: &str) -> Result<(), EngineError> {
+        let options = KillContainerOptions {
+            signal: signal.to_owned(),
+        };
+        let answer = self
+            .client()
+            .await?
+            .kill_container(container, Some(options))
+            .await;
+        absent_is_done(self.settle(answer))
+    }
+
+    async fn remove(&self, container: &str) -> Result<(), EngineError> {
+        let options = RemoveContainerOptions {
+            v: true,
+            force: true,
+            ..Default::default()
+        };
+        let answer = self
+            .client()
+            .await?
+            .remove_container(container, Some(options))
+            .await;
+        absent_is_done(self.settle(answer))
+    }
+
+    fn events(&self, cluster_id: &str) -> BoxStream<'static, Result<Event, EngineError>> {
+        let filters = HashMap::from([
+            ("type".to_owned(), vec!["container".to_owned()]),
+            (
+                "label".to_owned(),
+                vec![format!("{LABEL_CLUSTER}={cluster_id}")],
+            ),
+        ]);
+        let options = EventsOptions {
+            filters: Some(filters),
+            ..Default::default()
+        };
+        let events = Arc::clone(&self.connection)
+            .stream(|docker| docker.events(Some(options)).boxed())
+            .try_filter_map(|message| future::ready(Ok(convert::event(message))));
+        events.boxed()
+    }
+
+    fn logs(
+        &self,
+        container: &str,
+        request: LogRequest,
+    ) -> BoxStream<'static, Result<LogFrame, EngineError>> {
+        let options = LogsOptions {
+            follow: request.follow,
+            stdout: true,
+            stderr: true,
+            since: i32::try_from(request.since).unwrap_or(i32::MAX),
+            timestamps: true,
+            tail: "all".to_owned(),
+            ..Default::default()
+        };
+        let container = container.to_owned();
+        let output = Arc::clone(&self.connection)
+            .stream(move |docker| docker.logs(&container, Some(options)).boxed());
+        output.map_ok(frame).boxed()
+    }
+}
+
+fn frame(output: LogOutput) -> LogFrame {
+    let (stream, bytes) = match output {
+        LogOutput::StdErr { message } => (LogStream::Stderr, message),
+        LogOutput::StdOut { message }
+        | LogOutput::StdIn { message }
+        | LogOutput::Console { message } => (LogStream::Stdout, message),
+    };
+    LogFrame { stream, bytes }
+}
+
+/// The engine pulls every tag of a reference without one; people mean `latest`.
+fn tagged(image: &str) -> String {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    if last.contains([':', '@']) {
+        image.to_owned()
+    } else {
+        format!("{image}:latest")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_reference_means_latest() {
+        for (image, pulled) in [
+            ("alpine", "alpine:latest"),
+            ("alpine:3", "alpine:3"),
+            ("reg:5000/app", "reg:5000/app:latest"),
+            ("reg:5000/app@sha256:ab", "reg:5000/app@sha256:ab"),
+        ] {
+            assert_eq!(tagged(image), pulled);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_missing_socket_is_unreachable_and_not_fatal() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = DockerEngine::new(folder.path().join("none.sock"));
+        let error = engine.ping().await.unwrap_err();
+        assert!(matches!(error, EngineError::Unreachable(_)), "{error}");
+        let mut events = engine.events("c");
+        assert!(matches!(
+            events.next().await,
+            Some(Err(EngineError::Unreachable(_)))
+        ));
+    }
+}

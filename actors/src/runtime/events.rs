@@ -1,0 +1,122 @@
+//! The engine's event stream, one per node.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use tracing::{info, warn};
+
+use super::{Shared, engine::Event, manager};
+use crate::supervision::{Context, Failure, Handle, Worker};
+
+/// Wait between attempts to subscribe.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What an [`EngineEventsActor`] starts from.
+#[derive(Clone)]
+pub struct Args {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) manager: Handle<manager::Msg>,
+}
+
+/// Messages of the [`EngineEventsActor`].
+#[derive(Debug)]
+pub enum Msg {
+    /// Subscribe.
+    Connect,
+    /// The engine answered and the subscription stands.
+    Connected,
+    /// The engine told something.
+    Event(Event),
+    /// The stream ended.
+    Ended(String),
+}
+
+/// Follows the engine's events and hands them to the manager.
+pub struct EngineEventsActor {
+    args: Args,
+}
+
+impl Worker for EngineEventsActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "EngineEventsActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        let this = Self { args };
+        this.set_up(false);
+        ctx.send_to_self(Msg::Connect);
+        Ok(this)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        match msg {
+            Msg::Connect => self.connect(ctx),
+            Msg::Connected => {
+                info!("engine events connected");
+                self.set_up(true);
+            }
+            Msg::Event(event) => {
+                // A restarting manager looks at every replica when it is back.
+                let _ = self.args.manager.cast(manager::Msg::Engine(event));
+            }
+            Msg::Ended(reason) => {
+                if self.args.shared.events_up() {
+                    warn!(%reason, "engine events lost");
+                }
+                self.set_up(false);
+                ctx.send_after(RETRY, Msg::Connect);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EngineEventsActor {
+    fn connect(&self, ctx: &Context<Self>) {
+        let deps = self.args.shared.deps.clone();
+        let me = ctx.handle();
+        ctx.spawn(async move {
+            let mut state = deps.raft.subscribe();
+            let cluster = state.wait_for(|state| state.cluster.is_some()).await;
+            let cluster = match cluster.map(|state| state.cluster.clone()) {
+                Ok(Some(cluster)) => cluster,
+                Ok(None) | Err(_) => return Msg::Ended("the state is gone".to_owned()),
+            };
+            let mut events = deps.engine.events(&cluster.cluster_id);
+            // The first poll sends the subscription; it ends with the first event.
+            let mut first = events.next();
+            let early = tokio::select! {
+                biased;
+                event = &mut first => Some(event),
+                ping = deps.engine.ping() => match ping {
+                    Ok(()) => None,
+                    Err(error) => return Msg::Ended(error.to_string()),
+                },
+            };
+            let up = !matches!(early, Some(None | Some(Err(_))));
+            if up {
+                let _ = me.cast(Msg::Connected);
+            }
+            let mut next = match early {
+                Some(event) => event,
+                None => first.await,
+            };
+            loop {
+                match next {
+                    Some(Ok(event)) => {
+                        let _ = me.cast(Msg::Event(event));
+                    }
+                    Some(Err(error)) => return Msg::Ended(error.to_string()),
+                    None => return Msg::Ended("the stream ended".to_owned()),
+                }
+                next = events.next().await;
+            }
+        });
+    }
+
+    fn set_up(&self, up: bool) {
+        if self.args.shared.set_events_up(up) {
+            let _ = self.args.manager.cast(manager::Msg::EventsUp(up));
+        }
+    }
+}

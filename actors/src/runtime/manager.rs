@@ -1,0 +1,389 @@
+//! One replica actor per row of this host, and the sweep for what no row wants.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jaco_proto::v1::ReplicaState;
+use jaco_raftnode::State;
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use super::{
+    Shared, assignment,
+    engine::{EngineError, Event, Found},
+    publisher,
+    replica::{
+        self, ReplicaActor,
+        core::RESTARTS,
+        report::{Report, code},
+    },
+};
+use crate::supervision::{ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, Worker};
+
+mod sweep;
+
+/// Time between sweeps, and between looks at everything.
+const TICK: Duration = Duration::from_secs(30);
+/// Wait before a child that could not be started or stopped is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a [`RuntimeActor`] starts from.
+#[derive(Clone)]
+pub struct Args {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) reports: Handle<publisher::Msg>,
+}
+
+/// Messages of the [`RuntimeActor`].
+#[derive(Debug)]
+pub enum Msg {
+    /// The replicated state changed.
+    StateChanged(watch::Receiver<Arc<State>>),
+    /// Thirty seconds passed.
+    Tick,
+    /// Look for containers that no row wants.
+    Sweep,
+    /// Outcome of a sweep's listing.
+    Listed(Result<Vec<Found>, EngineError>),
+    /// A container that no row wants was removed, or not.
+    Reclaimed(String, Result<(), EngineError>),
+    /// The engine told something.
+    Engine(Event),
+    /// The engine's event stream came up or broke.
+    EventsUp(bool),
+    /// Nothing of a replica is left here.
+    Finished(String),
+    /// A replica actor crashed once too often.
+    Exhausted {
+        /// Its replica.
+        id: String,
+        /// Why it crashed last.
+        reason: String,
+    },
+    /// A child was started, or could not be.
+    Started(String, bool),
+    /// A child was stopped and forgotten.
+    Stopped(String),
+}
+
+/// Where a replica's actor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Child {
+    Up,
+    Stopping,
+    /// Down for good, until the row is newer than this.
+    Exhausted(u64),
+}
+
+/// Follows the state and keeps one [`ReplicaActor`] per row of this host.
+pub struct RuntimeActor {
+    args: Args,
+    children: BTreeMap<String, Child>,
+    seen: Arc<State>,
+    reclaiming: BTreeSet<String>,
+    listing: bool,
+}
+
+impl Worker for RuntimeActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "RuntimeActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        let deps = args.shared.deps.clone();
+        let state = deps.raft.subscribe();
+        let seen = state.borrow().clone();
+        let mut this = Self {
+            args,
+            children: BTreeMap::new(),
+            seen,
+            reclaiming: BTreeSet::new(),
+            listing: false,
+        };
+        this.recall(ctx);
+        this.sync(ctx);
+        this.everyone(|| replica::Msg::Dispatch);
+        let up = this.args.shared.events_up();
+        this.everyone(|| replica::Msg::EventsUp(up));
+        this.everyone(|| replica::Msg::Hint);
+        follow(ctx, state);
+        ctx.send_after(TICK, Msg::Tick);
+        let mut caught_up = deps.caught_up.clone();
+        ctx.spawn(async move {
+            if caught_up.wait_for(|caught_up| *caught_up).await.is_err() {
+                // Nobody will say so any more.
+                std::future::pending::<()>().await;
+            }
+            Msg::Sweep
+        });
+        Ok(this)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        match msg {
+            Msg::StateChanged(mut state) => {
+                let newest = state.borrow_and_update().clone();
+                follow(ctx, state);
+                self.state_changed(ctx, newest);
+            }
+            Msg::Tick => {
+                ctx.send_after(TICK, Msg::Tick);
+                ctx.send_to_self(Msg::Sweep);
+                self.sync(ctx);
+                self.everyone(|| replica::Msg::Dispatch);
+                self.everyone(|| replica::Msg::Tick);
+            }
+            Msg::Sweep => self.sweep(ctx),
+            Msg::Listed(listed) => self.listed(ctx, listed),
+            Msg::Reclaimed(container, result) => {
+                self.reclaiming.remove(&container);
+                if let Err(error) = result {
+                    warn!(%container, %error, "container not reclaimed");
+                }
+            }
+            Msg::Engine(event) => self.tell(&event.replica_id, replica::Msg::Hint),
+            Msg::EventsUp(up) => self.everyone(|| replica::Msg::EventsUp(up)),
+            Msg::Finished(id) => self.finished(ctx, id),
+            Msg::Exhausted { id, reason } => self.exhausted(&id, &reason),
+            Msg::Started(id, true) => self.tell(&id, replica::Msg::Dispatch),
+            Msg::Started(id, false) => {
+                self.forget(&id);
+                self.stop_child(ctx, id);
+            }
+            Msg::Stopped(id) => {
+                self.forget(&id);
+                self.sync(ctx);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RuntimeActor {
+    /// Finds the children an earlier instance of this actor left.
+    fn recall(&mut self, ctx: &Context<Self>) {
+        let family = ctx.path().rsplit_once('/').map_or("", |(family, _)| family);
+        let prefix = format!("{family}/{}", key(""));
+        let mut strangers = Vec::new();
+        let mut failed = Vec::new();
+        {
+            let mut roster = self.args.shared.roster();
+            for info in ctx.supervisor().describe() {
+                let Some(id) = info.path.strip_prefix(&prefix).map(str::to_owned) else {
+                    continue;
+                };
+                if !roster.contains_key(&id) {
+                    strangers.push(id.clone());
+                }
+                let child = match info.state {
+                    ActorState::Exhausted => {
+                        failed.push((id.clone(), info.last_failure.unwrap_or_default()));
+                        Child::Exhausted(self.reported_index(&id))
+                    }
+                    ActorState::Starting
+                    | ActorState::Running
+                    | ActorState::Backoff
+                    | ActorState::Stopped => Child::Up,
+                };
+                self.children.insert(id, child);
+            }
+            roster.retain(|id, _| self.children.contains_key(id));
+        }
+        for (id, reason) in failed {
+            self.publish_exhausted(&id, &reason);
+        }
+        for id in strangers {
+            self.stop_child(ctx, id);
+        }
+    }
+
+    fn state_changed(&mut self, ctx: &Context<Self>, state: Arc<State>) {
+        let seen = std::mem::replace(&mut self.seen, Arc::clone(&state));
+        let host = &self.args.shared.deps.host;
+        let unchanged = seen.replicas_desired.ptr_eq(&state.replicas_desired)
+            && seen.replicas_observed.ptr_eq(&state.replicas_observed)
+            && seen.deployments.ptr_eq(&state.deployments)
+            && seen.nodes.get(host) == state.nodes.get(host)
+            && seen.cluster.is_some() == state.cluster.is_some();
+        if !unchanged {
+            self.sync(ctx);
+            self.everyone(|| replica::Msg::Dispatch);
+        }
+    }
+
+    /// Starts what is missing and re-arms what is exhausted; what is no longer wanted winds
+    /// itself up and says so.
+    fn sync(&mut self, ctx: &Context<Self>) {
+        let shared = Arc::clone(&self.args.shared);
+        let state = shared.deps.raft.state();
+        if state.cluster.is_none() {
+            return;
+        }
+        shared
+            .documents
+            .retain(|name| state.deployments.contains_key(name));
+        let here = assignment::here(&state, &shared.deps.host);
+        for id in &here {
+            if !self.children.contains_key(id) {
+                self.start_child(ctx, id);
+            }
+        }
+        for (id, child) in self.children.clone() {
+            let Child::Exhausted(index) = child else {
+                continue;
+            };
+            match state.replicas_desired.get(&id) {
+                Some(row) if here.contains(&id) => {
+                    if row.raft_index > index {
+                        self.revive_child(ctx, id);
+                    }
+                }
+                // Nobody is left to wind it up: the sweep removes the container.
+                Some(_) | None => {
+                    self.stop_child(ctx, id);
+                    ctx.send_to_self(Msg::Sweep);
+                }
+            }
+        }
+    }
+
+    fn start_child(&mut self, ctx: &Context<Self>, id: &str) {
+        let args = replica::actor::Args {
+            id: id.to_owned(),
+            shared: Arc::clone(&self.args.shared),
+            reports: self.args.reports.clone(),
+            manager: ctx.handle(),
+        };
+        let (spec, handle) = ChildSpec::worker::<ReplicaActor>(key(id), args);
+        let (manager, replica) = (ctx.handle(), id.to_owned());
+        let spec = spec.on_exhausted(OnExhausted::notify(move |report| {
+            // A restarting manager finds it in the supervisor's description.
+            let _ = manager.cast(Msg::Exhausted {
+                id: replica.clone(),
+                reason: report.last_failure.clone(),
+            });
+        }));
+        self.children.insert(id.to_owned(), Child::Up);
+        self.args.shared.roster().insert(id.to_owned(), handle);
+        let (supervisor, id) = (ctx.supervisor(), id.to_owned());
+        ctx.spawn(async move {
+            let started = supervisor.start_child(spec).await;
+            if let Err(error) = &started {
+                warn!(replica = %id, %error, "replica actor not started");
+                tokio::time::sleep(RETRY).await;
+            }
+            Msg::Started(id, started.is_ok())
+        });
+    }
+
+    fn revive_child(&mut self, ctx: &Context<Self>, id: String) {
+        info!(replica = %id, "replica actor re-armed by a new row");
+        self.children.insert(id.clone(), Child::Up);
+        let supervisor = ctx.supervisor();
+        ctx.spawn(async move {
+            let revived = supervisor.revive_child(&key(&id)).await;
+            Msg::Started(id, revived.is_ok())
+        });
+    }
+
+    fn stop_child(&mut self, ctx: &Context<Self>, id: String) {
+        self.children.insert(id.clone(), Child::Stopping);
+        let supervisor = ctx.supervisor();
+        ctx.spawn(async move {
+            // Unknown is as good as stopped.
+            let _ = supervisor.stop_child(&key(&id)).await;
+            Msg::Stopped(id)
+        });
+    }
+
+    fn finished(&mut self, ctx: &Context<Self>, id: String) {
+        let deps = &self.args.shared.deps;
+        if assignment::here(&deps.raft.state(), &deps.host).contains(&id) {
+            self.tell(&id, replica::Msg::Dispatch);
+        } else if self.children.get(&id) == Some(&Child::Up) {
+            self.stop_child(ctx, id);
+        }
+    }
+
+    fn exhausted(&mut self, id: &str, reason: &str) {
+        error!(replica = %id, %reason, "replica actor gave up");
+        let state = self.args.shared.deps.raft.state();
+        let index = state
+            .replicas_desired
+            .get(id)
+            .map_or(0, |row| row.raft_index);
+        self.children.insert(id.to_owned(), Child::Exhausted(index));
+        self.publish_exhausted(id, reason);
+    }
+
+    fn publish_exhausted(&self, id: &str, reason: &str) {
+        let deps = &self.args.shared.deps;
+        let state = deps.raft.state();
+        let Some(row) = state.replicas_desired.get(id) else {
+            return;
+        };
+        let container = state.replicas_observed.get(id);
+        let container = container.map_or("", |seen| seen.container_id.as_str());
+        let report = Report::new(ReplicaState::Failed, row.raft_index)
+            .because(
+                code::RESTART_EXHAUSTED,
+                format!("its actor failed: {reason}"),
+            )
+            .with("consecutive_failures", RESTARTS + 1)
+            .with("cause", "actor")
+            .of(container);
+        let row = report.observed(id, &deps.host, deps.clock.timestamp());
+        let _ = self
+            .args
+            .reports
+            .cast(publisher::Msg::Report(Box::new(row)));
+    }
+
+    /// Row an exhausted child was last reported for.
+    fn reported_index(&self, id: &str) -> u64 {
+        let state = self.args.shared.deps.raft.state();
+        let reported = state
+            .replicas_observed
+            .get(id)
+            .filter(|seen| seen.code == code::RESTART_EXHAUSTED)
+            .map(|seen| seen.desired_raft_index);
+        let row = state.replicas_desired.get(id).map(|row| row.raft_index);
+        reported.or(row).unwrap_or(0)
+    }
+
+    fn forget(&mut self, id: &str) {
+        self.children.remove(id);
+        self.args.shared.roster().remove(id);
+    }
+
+    fn tell(&self, id: &str, msg: replica::Msg) {
+        if let Some(handle) = self.args.shared.roster().get(id) {
+            // One that is restarting looks at everything when it is back.
+            let _ = handle.cast(msg);
+        }
+    }
+
+    fn everyone(&self, msg: impl Fn() -> replica::Msg) {
+        for handle in self.args.shared.roster().values() {
+            let _ = handle.cast(msg());
+        }
+    }
+}
+
+/// Reports the next change of the state, once.
+fn follow(ctx: &Context<RuntimeActor>, mut state: watch::Receiver<Arc<State>>) {
+    ctx.spawn(async move {
+        if state.changed().await.is_err() {
+            // The state has no writer any more: this node is going down.
+            std::future::pending::<()>().await;
+        }
+        Msg::StateChanged(state)
+    });
+}
+
+fn key(id: &str) -> String {
+    format!("replica:{id}")
+}

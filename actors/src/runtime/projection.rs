@@ -1,0 +1,330 @@
+//! A compose service and a row as the engine's create request. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bollard::models::{
+    ContainerCreateBody, DeviceMapping, DeviceRequest, EndpointSettings, HealthConfig, HostConfig,
+    HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
+};
+use jaco_proto::{
+    manifest::compose::{Healthcheck, NetworkMode, Service, VolumeDeclaration},
+    v1::{ReplicaDesired, ServiceSpec},
+};
+
+use super::engine::{
+    LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_RAFT_INDEX, LABEL_REPLICA, LABEL_REPLICA_INDEX,
+    LABEL_SERVICE,
+};
+
+mod mounts;
+#[cfg(test)]
+mod tests;
+
+/// Network of a service that names none.
+pub const DEFAULT_NETWORK: &str = "_default";
+
+/// A network this host is ready to attach containers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Name in the engine.
+    pub engine_network: String,
+    /// Address of the bridge, where its resolver listens.
+    pub gateway: String,
+}
+
+/// Where the container's network comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Networking<'a> {
+    /// These, in attach order; the first at create.
+    Attached(&'a [Attachment]),
+    /// Loopback only.
+    None,
+    /// The namespace of this container.
+    Joined(&'a str),
+}
+
+/// Everything a container is built from.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Cluster the container belongs to.
+    pub cluster_id: &'a str,
+    /// Row it is made from.
+    pub row: &'a ReplicaDesired,
+    /// Its service in the stored document.
+    pub service: &'a Service,
+    /// Top-level volumes of that document.
+    pub volumes: &'a BTreeMap<String, VolumeDeclaration>,
+    /// Where its network comes from.
+    pub networking: Networking<'a>,
+}
+
+/// Networks of a service in attach order: the revision's list, else the document's, else the
+/// default network.
+#[must_use]
+pub fn networks(spec: Option<&ServiceSpec>, service: &Service) -> Vec<String> {
+    if service.network_mode.is_some() {
+        return Vec::new();
+    }
+    let listed = spec
+        .map(|spec| &spec.networks)
+        .filter(|networks| !networks.is_empty())
+        .unwrap_or(&service.networks);
+    let mut resolved: Vec<String> = Vec::with_capacity(listed.len().max(1));
+    for name in listed {
+        let name = if name == "default" {
+            DEFAULT_NETWORK
+        } else {
+            name
+        };
+        if !resolved.iter().any(|known| known == name) {
+            resolved.push(name.to_owned());
+        }
+    }
+    if resolved.is_empty() {
+        resolved.push(DEFAULT_NETWORK.to_owned());
+    }
+    resolved
+}
+
+/// Names a replica answers to on each of its networks.
+#[must_use]
+pub fn aliases(row: &ReplicaDesired) -> Vec<String> {
+    let (service, deployment) = (&row.service, &row.deployment);
+    vec![
+        service.clone(),
+        format!("{service}.{deployment}"),
+        format!("{service}.{deployment}.jaco.internal"),
+    ]
+}
+
+/// Name of a replica's container.
+#[must_use]
+pub fn container_name(replica_id: &str) -> String {
+    format!("jaco_{replica_id}")
+}
+
+/// The image of a row; an older row has none and runs the document's.
+#[must_use]
+pub fn image<'a>(row: &'a ReplicaDesired, service: &'a Service) -> &'a str {
+    if row.image.is_empty() {
+        service.image.as_deref().unwrap_or_default()
+    } else {
+        &row.image
+    }
+}
+
+/// Whether a service declares a health check that runs.
+#[must_use]
+pub fn declares_healthcheck(service: &Service) -> bool {
+    service.healthcheck.as_ref().is_some_and(|check| {
+        check
+            .test
+            .first()
+            .is_some_and(|kind| !kind.eq_ignore_ascii_case("none"))
+    })
+}
+
+/// The create request of a container.
+#[must_use]
+pub fn project(source: &Source<'_>) -> ContainerCreateBody {
+    let service = source.service;
+    let attached = matches!(source.networking, Networking::Attached(_));
+    ContainerCreateBody {
+        image: Some(image(source.row, service).to_owned()),
+        cmd: service.command.clone(),
+        entrypoint: service.entrypoint.clone(),
+        working_dir: service.working_dir.clone(),
+        user: service.user.clone(),
+        hostname: service.hostname.clone().filter(|_| attached),
+        domainname: service.domainname.clone().filter(|_| attached),
+        env: Some(environment(&service.environment)),
+        labels: Some(labels(source)),
+        healthcheck: service.healthcheck.as_ref().map(healthcheck),
+        stop_signal: service.stop_signal.clone(),
+        stop_timeout: service
+            .stop_grace_period
+            .and_then(|grace| i64::try_from(grace.as_secs()).ok()),
+        host_config: Some(host_config(source)),
+        networking_config: first_network(source),
+        ..Default::default()
+    }
+}
+
+fn environment(environment: &BTreeMap<String, Option<String>>) -> Vec<String> {
+    environment
+        .iter()
+        .map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or_default()))
+        .collect()
+}
+
+fn labels(source: &Source<'_>) -> HashMap<String, String> {
+    let row = source.row;
+    let own = [
+        (LABEL_CLUSTER, source.cluster_id.to_owned()),
+        (LABEL_DEPLOYMENT, row.deployment.clone()),
+        (LABEL_SERVICE, row.service.clone()),
+        (LABEL_REPLICA, row.id.clone()),
+        (LABEL_REPLICA_INDEX, row.index.to_string()),
+        (LABEL_RAFT_INDEX, row.raft_index.to_string()),
+    ];
+    let compose = source.service.labels.clone().into_iter();
+    compose
+        .chain(own.map(|(key, value)| (key.to_owned(), value)))
+        .collect()
+}
+
+fn healthcheck(check: &Healthcheck) -> HealthConfig {
+    let nanos = |duration: Option<std::time::Duration>| {
+        duration.map(|duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+    };
+    HealthConfig {
+        test: Some(check.test.clone()),
+        interval: nanos(check.interval),
+        timeout: nanos(check.timeout),
+        retries: check.retries,
+        start_period: nanos(check.start_period),
+        start_interval: None,
+    }
+}
+
+fn first_network(source: &Source<'_>) -> Option<NetworkingConfig> {
+    let Networking::Attached([first, ..]) = source.networking else {
+        return None;
+    };
+    let endpoint = EndpointSettings {
+        aliases: Some(aliases(source.row)),
+        ..Default::default()
+    };
+    Some(NetworkingConfig {
+        endpoints_config: Some(HashMap::from([(first.engine_network.clone(), endpoint)])),
+    })
+}
+
+fn host_config(source: &Source<'_>) -> HostConfig {
+    let service = source.service;
+    let (network_mode, resolvers, attached) = match source.networking {
+        Networking::Attached(bridges) => (
+            bridges.first().map(|first| first.engine_network.clone()),
+            resolvers(service, bridges),
+            true,
+        ),
+        Networking::None => (Some("none".to_owned()), Vec::new(), false),
+        Networking::Joined(container) => {
+            (Some(format!("container:{container}")), Vec::new(), false)
+        }
+    };
+    let if_attached = |list: &Vec<String>| some(list.clone()).filter(|_| attached);
+    let (binds, mounts) = mounts::split(source);
+    let resources = &service.resources;
+    HostConfig {
+        network_mode,
+        dns: some(resolvers),
+        dns_search: if_attached(&service.dns_search),
+        dns_options: if_attached(&service.dns_opt),
+        extra_hosts: if_attached(&service.extra_hosts),
+        binds: some(binds),
+        mounts: some(mounts),
+        tmpfs: (!service.tmpfs.is_empty()).then(|| service.tmpfs.clone().into_iter().collect()),
+        readonly_rootfs: Some(service.read_only),
+        privileged: Some(service.privileged),
+        init: service.init,
+        shm_size: service.shm_size,
+        cap_add: some(service.cap_add.clone()),
+        cap_drop: some(service.cap_drop.clone()),
+        security_opt: some(service.security_opt.clone()),
+        sysctls: (!service.sysctls.is_empty())
+            .then(|| service.sysctls.clone().into_iter().collect()),
+        ulimits: some(ulimits(service)),
+        devices: some(devices(service)),
+        device_requests: some(device_requests(service)),
+        ipc_mode: service.ipc.clone(),
+        pid_mode: service.pid.clone(),
+        uts_mode: service.uts.clone(),
+        userns_mode: service.userns_mode.clone(),
+        cgroup_parent: service.cgroup_parent.clone(),
+        cgroupns_mode: service.cgroup.as_deref().and_then(cgroup_namespace),
+        log_config: service.logging.as_ref().map(|logging| HostConfigLogConfig {
+            typ: (!logging.driver.is_empty()).then(|| logging.driver.clone()),
+            config: Some(logging.options.clone().into_iter().collect()),
+        }),
+        nano_cpus: resources.nano_cpus,
+        memory: resources.memory,
+        memory_reservation: resources.memory_reservation,
+        pids_limit: resources.pids.filter(|pids| *pids > 0),
+        cpu_shares: resources.cpu_shares,
+        cpuset_cpus: resources.cpuset.clone(),
+        ..Default::default()
+    }
+}
+
+/// The document's resolvers, else those of every attached network.
+fn resolvers(service: &Service, bridges: &[Attachment]) -> Vec<String> {
+    if service.dns.is_empty() {
+        bridges
+            .iter()
+            .map(|bridge| bridge.gateway.clone())
+            .collect()
+    } else {
+        service.dns.clone()
+    }
+}
+
+fn ulimits(service: &Service) -> Vec<ResourcesUlimits> {
+    let limit =
+        |(name, limit): (&String, &jaco_proto::manifest::compose::Ulimit)| ResourcesUlimits {
+            name: Some(name.clone()),
+            soft: Some(limit.soft),
+            hard: Some(limit.hard),
+        };
+    service.ulimits.iter().map(limit).collect()
+}
+
+fn devices(service: &Service) -> Vec<DeviceMapping> {
+    service
+        .devices
+        .iter()
+        .map(|device| DeviceMapping {
+            path_on_host: Some(device.source.clone()),
+            path_in_container: Some(device.target.clone()),
+            cgroup_permissions: Some(device.permissions.clone()),
+        })
+        .collect()
+}
+
+fn device_requests(service: &Service) -> Vec<DeviceRequest> {
+    service
+        .gpus
+        .iter()
+        .map(|gpu| DeviceRequest {
+            driver: Some(gpu.driver.clone()),
+            // The engine takes either a count or ids.
+            count: gpu.device_ids.is_empty().then_some(gpu.count),
+            device_ids: some(gpu.device_ids.clone()),
+            // One inner list: all of them must be present.
+            capabilities: some(gpu.capabilities.clone()).map(|all| vec![all]),
+            options: Some(gpu.options.clone().into_iter().collect()),
+        })
+        .collect()
+}
+
+fn cgroup_namespace(mode: &str) -> Option<HostConfigCgroupnsModeEnum> {
+    match mode {
+        "host" => Some(HostConfigCgroupnsModeEnum::HOST),
+        "private" => Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        _ => None,
+    }
+}
+
+/// An empty list is the engine's default.
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// Whether a service joins the namespace of another one's replica.
+#[must_use]
+pub fn joined_service(service: &Service) -> Option<&str> {
+    match &service.network_mode {
+        Some(NetworkMode::Service(name)) => Some(name),
+        Some(NetworkMode::None) | None => None,
+    }
+}

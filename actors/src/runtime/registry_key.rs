@@ -1,0 +1,277 @@
+//! Image references, registry keys and the credential that pulls an image.
+//!
+//! Keys are `host[:port][/path]`, canonical on both sides: what an operator stores and what a
+//! pull looks up meet in [`canonical`].
+
+use std::fmt;
+
+use imbl::OrdMap;
+use jaco_proto::v1::RegistryCredential;
+use std::sync::Arc;
+
+const HUB: &str = "docker.io";
+const HUB_ALIASES: [&str; 3] = [
+    "index.docker.io",
+    "registry-1.docker.io",
+    "registry.docker.io",
+];
+
+/// A reference or key that names no registry or repository.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidReference {
+    /// Nothing is left of a registry key.
+    #[error("registry key has no host")]
+    EmptyHost,
+    /// The image reference does not name a repository.
+    #[error("invalid image reference `{0}`")]
+    Image(String),
+}
+
+/// A login for one registry.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// Account name.
+    pub username: String,
+    /// Password or token.
+    pub secret: String,
+    /// Host part of the stored key.
+    pub server: String,
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential")
+            .field("username", &self.username)
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Spells a registry the one way it is stored and looked up.
+///
+/// # Errors
+/// [`InvalidReference::EmptyHost`] when no host is left.
+pub fn canonical(key: &str) -> Result<String, InvalidReference> {
+    let lower = key.trim().to_lowercase();
+    let rest = lower
+        .split_once("://")
+        .map_or(lower.as_str(), |(_, rest)| rest);
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if host.is_empty() {
+        return Err(InvalidReference::EmptyHost);
+    }
+    let host = if HUB_ALIASES.contains(&host) {
+        HUB
+    } else {
+        host
+    };
+    let path = path.trim_matches('/');
+    Ok(if path.is_empty() {
+        host.to_owned()
+    } else {
+        format!("{host}/{path}")
+    })
+}
+
+/// The key an image is looked up by: host and full repository path, without tag or digest.
+///
+/// # Errors
+/// [`InvalidReference::Image`] when the reference names no repository.
+pub fn image_key(image: &str) -> Result<String, InvalidReference> {
+    let invalid = || InvalidReference::Image(image.to_owned());
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let (host, path) = match name.split_once('/') {
+        Some((first, rest)) if is_host(first) => (first, rest),
+        Some(_) | None => (HUB, name),
+    };
+    let last = path.rfind('/').map_or(0, |slash| slash + 1);
+    let path = path[last..]
+        .find(':')
+        .map_or(path, |colon| &path[..last + colon]);
+    if path.is_empty() || !path.split('/').all(is_component) {
+        return Err(invalid());
+    }
+    let host = host.to_lowercase();
+    let host = if HUB_ALIASES.contains(&host.as_str()) {
+        HUB
+    } else {
+        &host
+    };
+    if host.starts_with(':') {
+        return Err(invalid());
+    }
+    Ok(if host == HUB && !path.contains('/') {
+        format!("{HUB}/library/{path}")
+    } else {
+        format!("{host}/{path}")
+    })
+}
+
+/// The credential for an image: the longest stored prefix, or the registry's only one.
+///
+/// `None` pulls anonymously.
+///
+/// # Errors
+/// [`InvalidReference::Image`]: an unparsable reference is a failed pull, not an anonymous one.
+pub fn resolve(
+    image: &str,
+    stored: &OrdMap<String, Arc<RegistryCredential>>,
+) -> Result<Option<Credential>, InvalidReference> {
+    let key = image_key(image)?;
+    let mut candidate = key.as_str();
+    loop {
+        if let Some(found) = stored.get(candidate) {
+            return Ok(Some(credential(candidate, found)));
+        }
+        match candidate.rsplit_once('/') {
+            Some((shorter, _)) => candidate = shorter,
+            None => break,
+        }
+    }
+    let host = host_of(&key);
+    let mut of_host = stored.iter().filter(|(key, _)| host_of(key) == host);
+    Ok(match (of_host.next(), of_host.next()) {
+        (Some((key, only)), None) => Some(credential(key, only)),
+        (None, _) | (Some(_), Some(_)) => None,
+    })
+}
+
+fn credential(key: &str, stored: &RegistryCredential) -> Credential {
+    Credential {
+        username: stored.username.clone(),
+        secret: String::from_utf8_lossy(&stored.secret).into_owned(),
+        server: host_of(key).to_owned(),
+    }
+}
+
+fn host_of(key: &str) -> &str {
+    key.split_once('/').map_or(key, |(host, _)| host)
+}
+
+/// The first segment is a registry when it cannot be a repository component.
+fn is_host(segment: &str) -> bool {
+    segment == "localhost"
+        || segment.contains(['.', ':'])
+        || segment.bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
+fn is_component(part: &str) -> bool {
+    !part.is_empty()
+        && part
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn store(keys: &[&str]) -> OrdMap<String, Arc<RegistryCredential>> {
+        keys.iter()
+            .map(|key| {
+                let row = RegistryCredential {
+                    registry: (*key).to_owned(),
+                    username: format!("user-of-{key}"),
+                    secret: b"s3cret".to_vec(),
+                    updated_at: None,
+                };
+                ((*key).to_owned(), Arc::new(row))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn images_have_one_spelling() {
+        for (image, key) in [
+            ("alpine", "docker.io/library/alpine"),
+            ("alpine:3.20", "docker.io/library/alpine"),
+            ("alpine@sha256:abc", "docker.io/library/alpine"),
+            ("bitnami/redis:7", "docker.io/bitnami/redis"),
+            ("index.docker.io/bitnami/redis", "docker.io/bitnami/redis"),
+            ("docker.io/alpine", "docker.io/library/alpine"),
+            ("GHCR.io/owner/app:1@sha256:abc", "ghcr.io/owner/app"),
+            ("localhost/app", "localhost/app"),
+            ("reg.local:5000/team/app:v1", "reg.local:5000/team/app"),
+            ("reg.local:5000/app", "reg.local:5000/app"),
+        ] {
+            assert_eq!(image_key(image).as_deref(), Ok(key), "{image}");
+        }
+    }
+
+    #[test]
+    fn references_without_a_repository_are_refused() {
+        for image in [
+            "",
+            ":tag",
+            "ghcr.io/",
+            "a//b",
+            "Upper",
+            "ghcr.io/Owner/app",
+            "a b",
+        ] {
+            assert!(image_key(image).is_err(), "{image:?}");
+        }
+    }
+
+    #[test]
+    fn keys_are_stored_canonically() {
+        for (written, key) in [
+            (" https://GHCR.io/Owner/ ", "ghcr.io/owner"),
+            ("registry-1.docker.io", "docker.io"),
+            ("https://index.docker.io/v1/?x=1#y", "docker.io/v1"),
+            ("reg.local:5000", "reg.local:5000"),
+        ] {
+            assert_eq!(canonical(written).as_deref(), Ok(key), "{written}");
+        }
+        assert_eq!(canonical("https:///x"), Err(InvalidReference::EmptyHost));
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let stored = store(&["ghcr.io", "ghcr.io/owner"]);
+        let found = resolve("ghcr.io/owner/app:1", &stored).unwrap().unwrap();
+        assert_eq!(found.username, "user-of-ghcr.io/owner");
+        assert_eq!(found.server, "ghcr.io");
+        let found = resolve("ghcr.io/ownership/app", &stored).unwrap().unwrap();
+        assert_eq!(found.username, "user-of-ghcr.io");
+    }
+
+    #[test]
+    fn a_single_credential_of_the_host_is_used_and_two_are_not() {
+        let one = store(&["ghcr.io/a", "quay.io"]);
+        assert_eq!(
+            resolve("ghcr.io/b/app", &one).unwrap().unwrap().username,
+            "user-of-ghcr.io/a"
+        );
+        let two = store(&["ghcr.io/a", "ghcr.io/c"]);
+        assert_eq!(resolve("ghcr.io/b/app", &two), Ok(None));
+    }
+
+    #[test]
+    fn a_bad_reference_is_an_error_not_an_anonymous_pull() {
+        assert!(resolve("no such image", &store(&["docker.io"])).is_err());
+    }
+
+    #[test]
+    fn secrets_do_not_reach_debug_output() {
+        let found = resolve("alpine", &store(&["docker.io"])).unwrap();
+        assert!(!format!("{found:?}").contains("s3cret"));
+    }
+
+    proptest! {
+        #[test]
+        fn canonical_is_idempotent(key in "\\PC{0,40}") {
+            if let Ok(once) = canonical(&key) {
+                prop_assert_eq!(canonical(&once), Ok(once));
+            }
+        }
+
+        #[test]
+        fn resolving_never_panics(image in "\\PC{0,60}") {
+            let _ = resolve(&image, &store(&["docker.io", "ghcr.io/a"]));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The shell around a replica's core.
+
+use std::{future::Future, sync::Arc};
+
+use jaco_proto::v1::ReplicaState;
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use super::{
+    core::{Assignment, Core, Effect, Input, Now, PrepareError, Seed},
+    launch::{self, Launch},
+    report::Report,
+};
+use crate::{
+    runtime::{Shared, assignment, manager, publisher},
+    supervision::{Context, Failure, Handle, TaskHandle, Worker},
+};
+
+/// What a [`ReplicaActor`] starts from.
+#[derive(Clone)]
+pub struct Args {
+    pub(crate) id: String,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) reports: Handle<publisher::Msg>,
+    pub(crate) manager: Handle<manager::Msg>,
+}
+
+/// Messages of a [`ReplicaActor`].
+#[derive(Debug)]
+pub enum Msg {
+    /// The state changed in a way that may matter: read the row again.
+    Dispatch,
+    /// Thirty seconds passed: say again what the cluster does not know.
+    Tick,
+    /// The engine told something about the container.
+    Hint,
+    /// The engine's event stream came up or broke.
+    EventsUp(bool),
+    /// The core's deadline.
+    Timeout,
+    /// Outcome of an effect.
+    Done(Outcome),
+}
+
+/// What a task of the actor brings back; opaque to everyone else.
+#[derive(Debug)]
+pub struct Outcome(OutcomeKind);
+
+#[derive(Debug)]
+enum OutcomeKind {
+    Input(Input),
+    Prepared(u64, Result<Box<Launch>, PrepareError>),
+}
+
+/// Drives one replica of this host to what the state wants.
+pub struct ReplicaActor {
+    args: Args,
+    core: Core,
+    state: ReplicaState,
+    /// What the next create is made of.
+    launch: Option<Launch>,
+    slow: Option<TaskHandle>,
+    timer: Option<TaskHandle>,
+    deferred: Option<String>,
+}
+
+impl Worker for ReplicaActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "ReplicaActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        let state = args.shared.deps.raft.state();
+        let host = &args.shared.deps.host;
+        let observed = state.replicas_observed.get(&args.id);
+        let seed = Seed {
+            report: observed
+                .filter(|row| row.host == *host)
+                // What was said about this actor's own crashes is no fact about the container.
+                .filter(|row| {
+                    row.details
+                        .get("cause")
+                        .is_none_or(|cause| cause != "actor")
+                })
+                .map(|row| Report::from(row.as_ref())),
+            failures: state
+                .restart_counters
+                .get(&args.id)
+                .and_then(|counter| u32::try_from(counter.consecutive_failures).ok())
+                .unwrap_or(0),
+        };
+        let this = Self {
+            core: Core::new(host.clone(), seed, args.shared.events_up()),
+            state: observed.map_or(ReplicaState::Unspecified, |row| row.state()),
+            args,
+            launch: None,
+            slow: None,
+            timer: None,
+            deferred: None,
+        };
+        ctx.send_to_self(Msg::Dispatch);
+        Ok(this)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        let input = match msg {
+            Msg::Dispatch => match self.assignment() {
+                Some(assignment) => Input::Assign(assignment),
+                None => return Ok(()),
+            },
+            Msg::Tick => {
+                self.say_again();
+                return Ok(());
+            }
+            Msg::Hint => Input::Hint,
+            Msg::EventsUp(up) => Input::Events(up),
+            Msg::Timeout => Input::Timeout,
+            Msg::Done(Outcome(OutcomeKind::Input(input))) => input,
+            Msg::Done(Outcome(OutcomeKind::Prepared(generation, result))) => {
+                let result = result.map(|launch| self.launch = Some(*launch));
+                if let Err(error) = &result {
+                    info!(replica = %self.args.id, %error, "start not prepared yet");
+                }
+                Input::Prepared(generation, result)
+            }
+        };
+        let now = Now {
+            instant: Instant::now().into_std(),
+            wall: self.args.shared.deps.clock.now(),
+        };
+        for effect in self.core.handle(now, input) {
+            self.run(ctx, effect);
+        }
+        self.log_deferral();
+        self.arm(ctx);
+        Ok(())
+    }
+}
+
+impl ReplicaActor {
+    /// `None` while there is no cluster: an empty state says nothing about rows.
+    fn assignment(&self) -> Option<Assignment> {
+        let shared = &self.args.shared;
+        let state = shared.deps.raft.state();
+        state.cluster.as_ref()?;
+        let (documents, host) = (&shared.documents, &shared.deps.host);
+        Some(assignment::of(&state, documents, host, &self.args.id))
+    }
+
+    fn run(&mut self, ctx: &Context<Self>, effect: Effect) {
+        let shared = &self.args.shared;
+        let (engine, id) = (Arc::clone(&shared.deps.engine), self.args.id.clone());
+        match effect {
+            Effect::Lookup(generation) => {
+                let cluster = shared.deps.raft.state().cluster.clone();
+                let cluster = cluster
+                    .map(|meta| meta.cluster_id.clone())
+                    .unwrap_or_default();
+                self.input(ctx, async move {
+                    Input::Found(generation, engine.find(&cluster, &id).await)
+                });
+            }
+            Effect::Prepare(generation) => {
+                let task = launch::prepare(Arc::clone(shared), id);
+                self.slow(ctx, async move {
+                    let prepared = task.await.map(Box::new);
+                    OutcomeKind::Prepared(generation, prepared)
+                });
+            }
+            Effect::Pull(generation) => {
+                let Some(launch) = self.launch.clone() else {
+                    return;
+                };
+                let task = launch::pull(Arc::clone(shared), launch);
+                self.input(ctx, async move { Input::Pulled(generation, task.await) });
+            }
+            Effect::Launch(generation) => {
+                let Some(launch) = self.launch.take() else {
+                    return;
+                };
+                // Kept for the pull that a vanished image asks for.
+                self.launch = Some(launch.clone());
+                let task = launch::launch(engine, launch);
+                self.input(ctx, async move { Input::Launched(generation, task.await) });
+            }
+            Effect::Start(generation, container) => self.input(ctx, async move {
+                Input::Started(generation, engine.start(&container).await)
+            }),
+            Effect::Inspect(generation, container) => self.input(ctx, async move {
+                Input::Inspected(generation, engine.inspect(&container).await)
+            }),
+            Effect::Discard(generation, containers) => {
+                let task = launch::discard(engine, containers);
+                self.input(ctx, async move { Input::Discarded(generation, task.await) });
+            }
+            Effect::Cancel => {
+                if let Some(task) = self.slow.take() {
+                    task.abort();
+                }
+            }
+            Effect::Publish(report) => self.publish(&report),
+            Effect::Finished => {
+                let _ = self.args.manager.cast(manager::Msg::Finished(id));
+            }
+        }
+    }
+
+    fn input(&mut self, ctx: &Context<Self>, task: impl Future<Output = Input> + Send + 'static) {
+        self.slow(ctx, async move { OutcomeKind::Input(task.await) });
+    }
+
+    fn slow(
+        &mut self,
+        ctx: &Context<Self>,
+        task: impl Future<Output = OutcomeKind> + Send + 'static,
+    ) {
+        self.slow = Some(ctx.spawn(async move { Msg::Done(Outcome(task.await)) }));
+    }
+
+    fn publish(&mut self, report: &Report) {
+        if report.state != self.state {
+            info!(
+                replica = %self.args.id,
+                from = self.state.as_str_name(),
+                to = report.state.as_str_name(),
+                code = %report.code,
+                "replica state changed"
+            );
+            self.state = report.state;
+        }
+        let deps = &self.args.shared.deps;
+        let row = report.observed(&self.args.id, &deps.host, deps.clock.timestamp());
+        // A restarting publisher loses it; the next tick says it again.
+        let _ = self
+            .args
+            .reports
+            .cast(publisher::Msg::Report(Box::new(row)));
+    }
+
+    /// Repeats the last report if the state holds something else of this host, or nothing.
+    fn say_again(&mut self) {
+        let shared = &self.args.shared;
+        let state = shared.deps.raft.state();
+        let own = state
+            .replicas_desired
+            .get(&self.args.id)
+            .filter(|row| row.host == shared.deps.host);
+        let (Some(row), Some(report)) = (own, self.core.last_report().cloned()) else {
+            return;
+        };
+        let known = state.replicas_observed.get(&self.args.id);
+        let heard = known.is_some_and(|seen| Report::from(seen.as_ref()).says_the_same_as(&report));
+        if !heard && report.raft_index >= row.raft_index {
+            self.publish(&report);
+        }
+    }
+
+    fn log_deferral(&mut self) {
+        let deferred = self.core.deferred();
+        if deferred != self.deferred.as_deref() {
+            self.deferred = deferred.map(str::to_owned);
+            if let Some(reason) = &self.deferred {
+                info!(replica = %self.args.id, %reason, "start deferred");
+            }
+        }
+    }
+
+    fn arm(&mut self, ctx: &Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
+        if let Some(due) = self.core.poll_timeout() {
+            let delay = due.saturating_duration_since(Instant::now().into_std());
+            debug!(replica = %self.args.id, ?delay, "timer armed");
+            self.timer = Some(ctx.send_after(delay, Msg::Timeout));
+        }
+    }
+}

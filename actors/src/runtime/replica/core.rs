@@ -1,0 +1,373 @@
+//! The decisions of one replica: what is asked next of the engine, and what is published.
+//!
+//! The core is fed what happened and answers with effects. At most one slow effect is in flight;
+//! each carries a generation, and an outcome of an older generation is ignored. Pulling and
+//! preparing can be cancelled at any point; creating, starting and removing always run to their
+//! end, because a half-done one leaves a container that only its outcome tells of.
+
+use std::time::{Duration, Instant};
+
+use jaco_proto::v1::ReplicaState;
+
+use super::report::{Report, code};
+use crate::runtime::engine::EngineError;
+pub use input::{Assignment, Effect, Gate, Input, Now, PrepareError, Seed, Wanted};
+use watch::Watch;
+
+mod input;
+mod start;
+mod watch;
+
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;
+
+/// Failures in a row that are answered with a restart.
+pub const RESTARTS: u32 = 3;
+/// Time until a refused start is tried again.
+pub const RETRY: Duration = Duration::from_secs(30);
+/// Time between polls of a container that is not proven yet.
+pub const POLL_PENDING: Duration = Duration::from_secs(1);
+/// Time between polls of a running container without engine events.
+pub const POLL_RUNNING: Duration = Duration::from_secs(5);
+/// Time between polls when engine events tell what changes.
+pub const POLL_SAFETY: Duration = Duration::from_secs(30);
+
+const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing in flight; looks again at the deadline, or when the assignment changes.
+    Waiting(Option<Instant>),
+    Looking,
+    Preparing,
+    Pulling,
+    PullBackoff(Instant),
+    Launching,
+    Starting(String),
+    Discarding,
+    Watching(Watch),
+    RestartBackoff {
+        until: Instant,
+        container: String,
+    },
+    Finished,
+}
+
+/// State machine of one replica.
+#[derive(Debug)]
+pub struct Core {
+    host: String,
+    assignment: Assignment,
+    phase: Phase,
+    generation: u64,
+    /// Row of the start or the container at hand.
+    target: Option<u64>,
+    /// The row left while its start was under way, so nothing of it is kept.
+    abandoned: bool,
+    /// The start at hand replaces a failed container: same image, no pull.
+    restarting: bool,
+    failures: u32,
+    pull_attempts: u32,
+    troubles: u32,
+    conflicts: u32,
+    setbacks: u32,
+    engine_down: bool,
+    /// Row whose restart budget is spent.
+    exhausted: Option<u64>,
+    events: bool,
+    published: Option<Report>,
+    effects: Vec<Effect>,
+}
+
+impl Core {
+    /// A replica of which nothing is known but `seed`; it waits for its first assignment.
+    #[must_use]
+    pub fn new(host: impl Into<String>, seed: Seed, events: bool) -> Self {
+        Self {
+            host: host.into(),
+            assignment: Assignment::Gone,
+            phase: Phase::Finished,
+            generation: 0,
+            target: None,
+            abandoned: false,
+            restarting: false,
+            failures: seed.failures,
+            pull_attempts: 0,
+            troubles: 0,
+            conflicts: 0,
+            setbacks: 0,
+            engine_down: false,
+            exhausted: seed
+                .report
+                .as_ref()
+                .filter(|report| report.code == code::RESTART_EXHAUSTED)
+                .map(|report| report.raft_index),
+            events,
+            published: seed.report,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes one input and returns what must be done, in order.
+    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        match input {
+            Input::Assign(assignment) => self.assign(assignment),
+            Input::Timeout => self.timeout(now),
+            Input::Hint => self.hint(),
+            Input::Events(up) => self.events_changed(now, up),
+            Input::Found(generation, result) if self.expects(generation) => {
+                self.found(now, result);
+            }
+            Input::Prepared(generation, result) if self.expects(generation) => {
+                self.prepared(now, result);
+            }
+            Input::Pulled(generation, result) if self.expects(generation) => {
+                self.pulled(now, result);
+            }
+            Input::Launched(generation, result) if self.expects(generation) => {
+                self.launched(now, result);
+            }
+            Input::Started(generation, result) if self.expects(generation) => {
+                self.started(now, result);
+            }
+            Input::Inspected(generation, result) if self.expects(generation) => {
+                self.inspected(now, result);
+            }
+            Input::Discarded(generation, result) if self.expects(generation) => {
+                self.discarded(now, result);
+            }
+            Input::Found(..)
+            | Input::Prepared(..)
+            | Input::Pulled(..)
+            | Input::Launched(..)
+            | Input::Started(..)
+            | Input::Inspected(..)
+            | Input::Discarded(..) => {}
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When [`Input::Timeout`] is due; always later than the last one that was handled.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Waiting(until) => *until,
+            Phase::PullBackoff(until) | Phase::RestartBackoff { until, .. } => Some(*until),
+            Phase::Watching(watch) => watch.next_poll(),
+            Phase::Looking
+            | Phase::Preparing
+            | Phase::Pulling
+            | Phase::Launching
+            | Phase::Starting(_)
+            | Phase::Discarding
+            | Phase::Finished => None,
+        }
+    }
+
+    /// What was last said about the replica.
+    #[must_use]
+    pub fn last_report(&self) -> Option<&Report> {
+        self.published.as_ref()
+    }
+
+    /// Why a wanted start has not begun, if so.
+    #[must_use]
+    pub fn deferred(&self) -> Option<&str> {
+        match (&self.phase, &self.assignment) {
+            (
+                Phase::Waiting(None),
+                Assignment::Own(Wanted {
+                    gate: Gate::Deferred(why),
+                    ..
+                }),
+            ) => Some(why),
+            (
+                Phase::Waiting(_)
+                | Phase::Looking
+                | Phase::Preparing
+                | Phase::Pulling
+                | Phase::PullBackoff(_)
+                | Phase::Launching
+                | Phase::Starting(_)
+                | Phase::Discarding
+                | Phase::Watching(_)
+                | Phase::RestartBackoff { .. }
+                | Phase::Finished,
+                _,
+            ) => None,
+        }
+    }
+
+    fn assign(&mut self, assignment: Assignment) {
+        let first = matches!(self.phase, Phase::Finished);
+        if self.assignment == assignment && !first {
+            return;
+        }
+        if self.raft_index() != own_index(&assignment) && own_index(&assignment).is_some() {
+            // A new row is a new start for every budget; an actor that only just woke up goes on
+            // with the row it reported on.
+            let known = self.published.as_ref().map(|report| report.raft_index);
+            if !first || known.is_some_and(|known| Some(known) != own_index(&assignment)) {
+                self.failures = 0;
+            }
+            if self.exhausted != own_index(&assignment) {
+                self.exhausted = None;
+            }
+            self.setbacks = 0;
+            self.restarting = false;
+            self.abandoned = false;
+        }
+        self.assignment = assignment;
+        match &self.phase {
+            // These read the assignment when their outcome arrives.
+            Phase::Looking | Phase::Launching | Phase::Starting(_) | Phase::Discarding => {
+                self.note_abandoned();
+            }
+            Phase::Preparing | Phase::Pulling | Phase::PullBackoff(_) => {
+                if self.raft_index() != self.target {
+                    self.note_abandoned();
+                    self.effects.push(Effect::Cancel);
+                    self.look();
+                }
+            }
+            Phase::RestartBackoff { .. } => {
+                if self.raft_index() != self.target {
+                    self.note_abandoned();
+                    self.look();
+                }
+            }
+            Phase::Waiting(_) => {
+                self.note_abandoned();
+                self.look();
+            }
+            Phase::Watching(watch) => {
+                let superseded = match &self.assignment {
+                    Assignment::Own(wanted) => wanted.raft_index != watch.index(),
+                    Assignment::Kept { .. } => false,
+                    Assignment::Gone => true,
+                };
+                if superseded {
+                    self.look();
+                }
+            }
+            // Even a row that is gone may have left a container behind.
+            Phase::Finished => self.look(),
+        }
+    }
+
+    fn timeout(&mut self, now: Now) {
+        if self.poll_timeout().is_none_or(|due| due > now.instant) {
+            return;
+        }
+        match &mut self.phase {
+            Phase::Waiting(_) => self.look(),
+            Phase::PullBackoff(_) => self.pull(),
+            Phase::RestartBackoff { container, .. } => {
+                let container = std::mem::take(container);
+                self.restarting = true;
+                self.discard(vec![container]);
+            }
+            Phase::Watching(_) => self.inspect(true),
+            Phase::Looking
+            | Phase::Preparing
+            | Phase::Pulling
+            | Phase::Launching
+            | Phase::Starting(_)
+            | Phase::Discarding
+            | Phase::Finished => {}
+        }
+    }
+
+    fn events_changed(&mut self, now: Now, up: bool) {
+        let came_up = up && !self.events;
+        self.events = up;
+        if came_up && self.engine_down {
+            self.look();
+        } else if let Phase::Watching(watch) = &mut self.phase {
+            watch.reschedule(now.instant, up);
+            if came_up {
+                // Whatever happened in between was not told.
+                self.hint();
+            }
+        }
+    }
+
+    /// Starts over from what the engine has.
+    fn look(&mut self) {
+        self.phase = Phase::Looking;
+        let generation = self.next_generation();
+        self.effects.push(Effect::Lookup(generation));
+    }
+
+    fn discard(&mut self, containers: Vec<String>) {
+        self.phase = Phase::Discarding;
+        let generation = self.next_generation();
+        self.effects.push(Effect::Discard(generation, containers));
+    }
+
+    fn discarded(&mut self, now: Now, result: Result<(), EngineError>) {
+        match result {
+            Ok(()) => self.look(),
+            Err(error) => self.trouble(now, &error),
+        }
+    }
+
+    /// The engine failed at something it should be able to do: wait, longer each time.
+    fn trouble(&mut self, now: Now, error: &EngineError) {
+        self.engine_down = true;
+        self.restarting = false;
+        let delay = exponential(self.troubles, RETRY);
+        self.troubles = self.troubles.saturating_add(1);
+        self.phase = Phase::Waiting(Some(now.instant + delay));
+        if let (Some(index), None) = (self.raft_index(), self.exhausted) {
+            self.publish(
+                Report::new(ReplicaState::Pending, index)
+                    .because(code::DOCKER_ERROR, error.to_string())
+                    .with("reason", error),
+            );
+        }
+    }
+
+    fn publish(&mut self, report: Report) {
+        let known = self.published.as_ref();
+        if known.is_some_and(|last| last.says_the_same_as(&report)) {
+            return;
+        }
+        self.published = Some(report.clone());
+        self.effects.push(Effect::Publish(Box::new(report)));
+    }
+
+    fn next_generation(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation
+    }
+
+    fn expects(&self, generation: u64) -> bool {
+        self.generation == generation
+    }
+
+    fn raft_index(&self) -> Option<u64> {
+        own_index(&self.assignment)
+    }
+
+    /// Only a container that finished its start is kept for a row that moved away.
+    fn note_abandoned(&mut self) {
+        if matches!(self.assignment, Assignment::Kept { .. }) && self.target.is_some() {
+            self.abandoned = true;
+        }
+    }
+}
+
+fn own_index(assignment: &Assignment) -> Option<u64> {
+    match assignment {
+        Assignment::Own(wanted) => Some(wanted.raft_index),
+        Assignment::Gone | Assignment::Kept { .. } => None,
+    }
+}
+
+/// 1, 2, 4, … seconds, at most `most`.
+fn exponential(attempt: u32, most: Duration) -> Duration {
+    Duration::from_secs(1u64.checked_shl(attempt.min(62)).unwrap_or(u64::MAX)).min(most)
+}

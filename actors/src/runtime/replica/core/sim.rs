@@ -1,0 +1,353 @@
+//! The core against a model of an engine that fails, loses answers and kills containers.
+
+use std::{collections::VecDeque, time::UNIX_EPOCH};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::runtime::engine::{Found, Inspected, Status};
+
+/// What a step of the world does.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The effect in flight completes.
+    Answer,
+    /// The effect in flight fails, before or after it took place.
+    Fail { late: bool, kind: u8 },
+    /// Time passes until the core's deadline.
+    Timeout,
+    /// Every running container dies.
+    Crash,
+    /// The row is issued anew.
+    Reissue,
+    /// The row is removed, or comes back.
+    Toggle,
+    /// The actor is killed; what it asked for may still take place.
+    Kill { late: bool },
+    /// The engine tells something.
+    Hint,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => Just(Step::Answer),
+        3 => (any::<bool>(), 0u8..4).prop_map(|(late, kind)| Step::Fail { late, kind }),
+        8 => Just(Step::Timeout),
+        3 => Just(Step::Crash),
+        1 => Just(Step::Reissue),
+        1 => Just(Step::Toggle),
+        1 => any::<bool>().prop_map(|late| Step::Kill { late }),
+        2 => Just(Step::Hint),
+    ]
+}
+
+/// One engine that holds containers of one replica; the name keeps them unique.
+#[derive(Default)]
+struct Engine {
+    container: Option<Found>,
+    made: u64,
+}
+
+impl Engine {
+    /// Carries an effect out and returns its outcome.
+    fn perform(&mut self, effect: &Effect, raft_index: u64) -> Option<Input> {
+        Some(match effect {
+            Effect::Lookup(g) => Input::Found(*g, Ok(self.container.iter().cloned().collect())),
+            Effect::Prepare(g) => Input::Prepared(*g, Ok(())),
+            Effect::Pull(g) => Input::Pulled(*g, Ok(())),
+            Effect::Launch(g) => Input::Launched(*g, self.launch(raft_index)),
+            Effect::Start(g, id) => Input::Started(*g, self.start(id)),
+            Effect::Inspect(g, id) => Input::Inspected(*g, self.inspect(id)),
+            Effect::Discard(g, ids) => {
+                if self.container.as_ref().is_some_and(|c| ids.contains(&c.id)) {
+                    self.container = None;
+                }
+                Input::Discarded(*g, Ok(()))
+            }
+            Effect::Cancel | Effect::Publish(_) | Effect::Finished => return None,
+        })
+    }
+
+    fn launch(&mut self, raft_index: u64) -> Result<String, EngineError> {
+        if self.container.is_some() {
+            return Err(EngineError::Conflict("name in use".into()));
+        }
+        self.made += 1;
+        let id = format!("c{}", self.made);
+        self.container = Some(Found {
+            id: id.clone(),
+            replica_id: None,
+            raft_index: Some(raft_index),
+            status: Status::Running,
+        });
+        Ok(id)
+    }
+
+    fn start(&mut self, id: &str) -> Result<(), EngineError> {
+        match &mut self.container {
+            Some(container) if container.id == id => {
+                container.status = Status::Running;
+                Ok(())
+            }
+            Some(_) | None => Err(EngineError::NotFound("gone".into())),
+        }
+    }
+
+    fn inspect(&self, id: &str) -> Result<Inspected, EngineError> {
+        match &self.container {
+            Some(container) if container.id == id => Ok(Inspected {
+                id: id.to_owned(),
+                status: Some(container.status),
+                exit_code: 1,
+                oom_killed: false,
+                health: None,
+                addresses: Default::default(),
+            }),
+            Some(_) | None => Err(EngineError::NotFound("gone".into())),
+        }
+    }
+}
+
+struct World {
+    core: Core,
+    engine: Engine,
+    now: Now,
+    inflight: VecDeque<Effect>,
+    raft_index: u64,
+    wanted: bool,
+    /// The row's last observation, as the state holds it.
+    observed: Option<Report>,
+    /// Launches since the last `running`, of one row.
+    launches: u32,
+    finished: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            core: Core::new("node-1", Seed::default(), true),
+            engine: Engine::default(),
+            now: Now {
+                instant: Instant::now(),
+                wall: UNIX_EPOCH,
+            },
+            inflight: VecDeque::new(),
+            raft_index: 1,
+            wanted: true,
+            observed: None,
+            launches: 0,
+            finished: false,
+        };
+        world.dispatch();
+        world
+    }
+
+    fn give(&mut self, input: Input) {
+        for effect in self.core.handle(self.now, input) {
+            match effect {
+                Effect::Publish(report) => {
+                    if report.state == ReplicaState::Running {
+                        self.launches = 0;
+                    }
+                    self.observed = Some(*report);
+                }
+                Effect::Cancel => {
+                    self.inflight
+                        .retain(|effect| !matches!(effect, Effect::Prepare(_) | Effect::Pull(_)));
+                }
+                Effect::Finished => self.finished = true,
+                Effect::Lookup(_)
+                | Effect::Prepare(_)
+                | Effect::Pull(_)
+                | Effect::Launch(_)
+                | Effect::Start(..)
+                | Effect::Inspect(..)
+                | Effect::Discard(..) => self.inflight.push_back(effect),
+            }
+        }
+    }
+
+    fn dispatch(&mut self) {
+        let assignment = if self.wanted {
+            Assignment::Own(Wanted {
+                raft_index: self.raft_index,
+                deployment: "d".into(),
+                image: "i".into(),
+                pull: true,
+                checked: false,
+                gate: Gate::Open,
+            })
+        } else {
+            Assignment::Gone
+        };
+        self.finished = false;
+        self.give(Input::Assign(assignment));
+    }
+
+    fn perform(&mut self, effect: &Effect) -> Option<Input> {
+        let before = self.engine.made;
+        // A create carries the row that was read when it was prepared.
+        let raft_index = self.core.target.unwrap_or(self.raft_index);
+        let outcome = self.engine.perform(effect, raft_index);
+        if self.engine.made > before {
+            self.launches += 1;
+        }
+        outcome
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Answer => {
+                if let Some(effect) = self.inflight.pop_front()
+                    && let Some(outcome) = self.perform(&effect)
+                {
+                    self.give(outcome);
+                }
+            }
+            Step::Fail { late, kind } => {
+                if let Some(effect) = self.inflight.pop_front() {
+                    if late {
+                        self.perform(&effect);
+                    }
+                    self.give(failure(&effect, kind));
+                }
+            }
+            Step::Timeout => {
+                if let Some(due) = self.core.poll_timeout() {
+                    self.now.instant = self.now.instant.max(due);
+                    self.give(Input::Timeout);
+                    let next = self.core.poll_timeout();
+                    assert!(
+                        next.is_none_or(|next| next > self.now.instant),
+                        "would spin"
+                    );
+                }
+            }
+            Step::Crash => {
+                if let Some(container) = &mut self.engine.container {
+                    container.status = Status::Exited;
+                }
+                self.give(Input::Hint);
+            }
+            Step::Reissue => {
+                self.raft_index += 1;
+                self.launches = 0;
+                self.observed = None;
+                self.dispatch();
+            }
+            Step::Toggle => {
+                self.wanted = !self.wanted;
+                self.raft_index += 1;
+                self.launches = 0;
+                self.observed = None;
+                self.dispatch();
+            }
+            Step::Kill { late } => {
+                for effect in std::mem::take(&mut self.inflight) {
+                    if late {
+                        self.perform(&effect);
+                    }
+                }
+                // Restarts of the actor are its supervisor's budget, not the container's.
+                self.launches = 0;
+                let seed = Seed {
+                    report: self.observed.clone(),
+                    failures: 0,
+                };
+                self.core = Core::new("node-1", seed, true);
+                self.dispatch();
+            }
+            Step::Hint => self.give(Input::Hint),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.inflight.len() > 2 {
+            return Err(format!("too much in flight: {:?}", self.inflight));
+        }
+        Ok(())
+    }
+
+    /// Without faults, everything in flight completes and time passes.
+    fn settle(&mut self) {
+        for _ in 0..400 {
+            while !self.inflight.is_empty() {
+                self.step(Step::Answer);
+            }
+            self.step(Step::Timeout);
+        }
+        while !self.inflight.is_empty() {
+            self.step(Step::Answer);
+        }
+    }
+}
+
+fn failure(effect: &Effect, kind: u8) -> Input {
+    let error = match kind {
+        0 => EngineError::Unreachable("down".into()),
+        1 => EngineError::NotFound("no".into()),
+        2 => EngineError::Conflict("busy".into()),
+        _ => EngineError::Api {
+            status: 500,
+            message: "no".into(),
+        },
+    };
+    match effect {
+        Effect::Lookup(g) => Input::Found(*g, Err(error)),
+        Effect::Prepare(g) => Input::Prepared(*g, Err(PrepareError::Engine(error))),
+        Effect::Pull(g) => Input::Pulled(*g, Err(error)),
+        Effect::Launch(g) => Input::Launched(*g, Err(error)),
+        Effect::Start(g, _) => Input::Started(*g, Err(error)),
+        Effect::Inspect(g, _) => Input::Inspected(*g, Err(error)),
+        Effect::Discard(g, _) => Input::Discarded(*g, Err(error)),
+        Effect::Cancel | Effect::Publish(_) | Effect::Finished => {
+            unreachable!("expects no outcome")
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_history_converges_to_what_is_wanted(
+        steps in proptest::collection::vec(step(), 0..120),
+    ) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+            prop_assert_eq!(world.check(), Ok(()));
+        }
+        world.settle();
+        if !world.wanted {
+            prop_assert!(world.engine.container.is_none());
+            prop_assert!(world.finished);
+            return Ok(());
+        }
+        let observed = world.observed.clone().expect("something was said");
+        if observed.code == code::RESTART_EXHAUSTED {
+            return Ok(());
+        }
+        let container = world.engine.container.expect("a container");
+        prop_assert_eq!(observed.state, ReplicaState::Running);
+        prop_assert_eq!(container.status, Status::Running);
+        prop_assert_eq!(container.raft_index, Some(world.raft_index));
+        prop_assert_eq!(observed.container_id, container.id);
+        prop_assert_eq!(observed.raft_index, world.raft_index);
+    }
+
+    #[test]
+    fn crashes_alone_never_exceed_the_budget(crash_after in proptest::collection::vec(0u8..4, 1..40)) {
+        let mut world = World::new();
+        for polls in crash_after {
+            for _ in 0..polls {
+                while !world.inflight.is_empty() {
+                    world.step(Step::Answer);
+                }
+                world.step(Step::Timeout);
+            }
+            world.step(Step::Crash);
+            prop_assert!(world.launches <= 1 + RESTARTS, "{} launches", world.launches);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! From an assignment to a started container.
+
+use jaco_proto::v1::ReplicaState;
+use prost_types::Timestamp;
+
+use super::{
+    Assignment, Core, Effect, Gate, Now, PULL_BACKOFF_MAX, Phase, PrepareError, RETRY, Wanted,
+    exponential,
+    watch::{Origin, Watch},
+};
+use crate::runtime::{
+    engine::{EngineError, Found, Status},
+    replica::report::{Report, code},
+};
+
+/// Name conflicts in a row that are taken for a container on its way in or out.
+const CONFLICTS: u32 = 3;
+
+impl Core {
+    pub(super) fn found(&mut self, now: Now, result: Result<Vec<Found>, EngineError>) {
+        let found = match result {
+            Ok(found) => found,
+            Err(error) => return self.trouble(now, &error),
+        };
+        self.engine_down = false;
+        self.troubles = 0;
+        match self.assignment.clone() {
+            Assignment::Gone => self.leave(found),
+            Assignment::Kept { .. } if self.abandoned => self.leave(found),
+            Assignment::Kept { .. } => self.keep(now, &found),
+            Assignment::Own(wanted) => self.own(now, &wanted, &found),
+        }
+    }
+
+    fn leave(&mut self, found: Vec<Found>) {
+        if found.is_empty() {
+            self.target = None;
+            self.phase = Phase::Finished;
+            self.published = None;
+            self.failures = 0;
+            self.exhausted = None;
+            self.effects.push(Effect::Finished);
+            return;
+        }
+        if let Some(last) = &self.published {
+            self.publish(Report::new(ReplicaState::Stopped, last.raft_index));
+        }
+        self.discard(found.into_iter().map(|container| container.id).collect());
+    }
+
+    fn keep(&mut self, now: Now, found: &[Found]) {
+        let best = found
+            .iter()
+            .find(|container| container.status == Status::Running)
+            .or(found.first());
+        match best {
+            Some(best) => {
+                let index = best.raft_index.unwrap_or(0);
+                self.watch(now, &best.id, index, Origin::Adopted);
+            }
+            None => self.phase = Phase::Waiting(None),
+        }
+    }
+
+    fn own(&mut self, now: Now, wanted: &Wanted, found: &[Found]) {
+        let index = wanted.raft_index;
+        let fits = |container: &&Found| container.raft_index == Some(index);
+        let keep = found
+            .iter()
+            .filter(fits)
+            .find(|container| container.status == Status::Running)
+            .or_else(|| found.iter().find(fits));
+        let others: Vec<String> = found
+            .iter()
+            .filter(|container| keep.is_none_or(|keep| keep.id != container.id))
+            .map(|container| container.id.clone())
+            .collect();
+        self.target = Some(index);
+        // An outdated container serves on until its successor may start.
+        if keep.is_none() && !self.may_start(now, wanted) {
+            return;
+        }
+        if !others.is_empty() {
+            if keep.is_none() {
+                self.publish(Report::new(ReplicaState::Updating, index));
+            }
+            return self.discard(others);
+        }
+        match keep {
+            Some(keep) => self.adopt(now, keep, index),
+            None => {
+                self.phase = Phase::Preparing;
+                let generation = self.next_generation();
+                self.effects.push(Effect::Prepare(generation));
+            }
+        }
+    }
+
+    /// Decides by the gate; a restart does not wait for dependencies again.
+    fn may_start(&mut self, now: Now, wanted: &Wanted) -> bool {
+        match &wanted.gate {
+            Gate::Open => true,
+            Gate::Deferred(_) if self.restarting => true,
+            Gate::Deferred(_) => {
+                self.phase = Phase::Waiting(None);
+                false
+            }
+            Gate::Isolated => {
+                self.phase = Phase::Waiting(Some(now.instant + RETRY));
+                let report = Report::new(ReplicaState::Pending, wanted.raft_index);
+                self.publish(report.because(
+                    code::ISOLATION_UNAVAILABLE,
+                    "the node cannot isolate deployments from each other",
+                ));
+                false
+            }
+        }
+    }
+
+    /// A container of the wanted row exists.
+    fn adopt(&mut self, now: Now, keep: &Found, index: u64) {
+        match keep.status {
+            Status::Running => self.watch(now, &keep.id, index, Origin::Adopted),
+            // It was never proven complete: a network may be missing.
+            Status::Created => self.discard(vec![keep.id.clone()]),
+            // Its budget is spent: left as it is, and watched in case it recovers.
+            Status::Exited | Status::Dead | Status::Other if self.exhausted.is_some() => {
+                self.watch(now, &keep.id, index, Origin::Adopted);
+            }
+            Status::Exited | Status::Dead | Status::Other => {
+                self.phase = Phase::Starting(keep.id.clone());
+                let generation = self.next_generation();
+                self.effects
+                    .push(Effect::Start(generation, keep.id.clone()));
+            }
+        }
+    }
+
+    pub(super) fn started(&mut self, now: Now, result: Result<(), EngineError>) {
+        let Phase::Starting(container) = &mut self.phase else {
+            return;
+        };
+        let container = std::mem::take(container);
+        let Some(index) = self.target.filter(|_| self.on_target()) else {
+            return self.look();
+        };
+        match result {
+            Ok(()) => self.watch(now, &container, index, Origin::New),
+            Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
+            Err(EngineError::NotFound(_) | EngineError::Conflict(_) | EngineError::Api { .. }) => {
+                self.discard(vec![container])
+            }
+        }
+    }
+
+    pub(super) fn prepared(&mut self, now: Now, result: Result<(), PrepareError>) {
+        let Assignment::Own(wanted) = self.assignment.clone() else {
+            return self.look();
+        };
+        if result.is_ok() {
+            self.setbacks = 0;
+        }
+        match result {
+            Ok(()) if self.restarting || !wanted.pull => self.launch(),
+            Ok(()) => self.first_pull(&wanted),
+            Err(PrepareError::Engine(error)) => self.trouble(now, &error),
+            Err(PrepareError::Retry(_)) => {
+                let delay = exponential(self.setbacks, RETRY);
+                self.setbacks = self.setbacks.saturating_add(1);
+                self.phase = Phase::Waiting(Some(now.instant + delay));
+            }
+            Err(PrepareError::PoolExhausted { network }) => {
+                self.phase = Phase::Waiting(Some(now.instant + RETRY));
+                let report = Report::new(ReplicaState::Failed, wanted.raft_index)
+                    .because(
+                        code::SUBNET_POOL_EXHAUSTED,
+                        "no address block is left for a network",
+                    )
+                    .with("deployment", &wanted.deployment)
+                    .with("network", network)
+                    .with("host", &self.host);
+                self.publish(report);
+            }
+        }
+    }
+
+    fn first_pull(&mut self, wanted: &Wanted) {
+        self.pull_attempts = 0;
+        let report = Report::new(ReplicaState::Pulling, wanted.raft_index)
+            .because(code::PULLING, format!("pulling {}", wanted.image))
+            .with("deployment", &wanted.deployment)
+            .with("host", &self.host);
+        self.publish(report);
+        self.pull();
+    }
+
+    pub(super) fn pull(&mut self) {
+        self.phase = Phase::Pulling;
+        self.pull_attempts = self.pull_attempts.saturating_add(1);
+        let generation = self.next_generation();
+        self.effects.push(Effect::Pull(generation));
+    }
+
+    pub(super) fn pulled(&mut self, now: Now, result: Result<(), EngineError>) {
+        let Assignment::Own(wanted) = self.assignment.clone() else {
+            return self.look();
+        };
+        match result {
+            Ok(()) => self.launch(),
+            Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
+            Err(error) => {
+                let delay = exponential(self.pull_attempts.saturating_sub(1), PULL_BACKOFF_MAX);
+                self.phase = Phase::PullBackoff(now.instant + delay);
+                let reason = format!("{}: {error}", wanted.image);
+                let report = Report::new(ReplicaState::Pending, wanted.raft_index)
+                    .because(code::IMAGE_PULL_FAILED, &reason)
+                    .with("deployment", &wanted.deployment)
+                    .with("host", &self.host)
+                    .with("reason", reason)
+                    .with("attempt", self.pull_attempts)
+                    .with("next_retry_at", Timestamp::from(now.wall + delay));
+                self.publish(report);
+            }
+        }
+    }
+
+    fn launch(&mut self) {
+        self.phase = Phase::Launching;
+        let generation = self.next_generation();
+        self.effects.push(Effect::Launch(generation));
+    }
+
+    pub(super) fn launched(&mut self, now: Now, result: Result<String, EngineError>) {
+        let restart = std::mem::take(&mut self.restarting);
+        let wanted = match &self.assignment {
+            Assignment::Own(wanted) if self.on_target() => wanted.clone(),
+            Assignment::Own(_) | Assignment::Kept { .. } | Assignment::Gone => {
+                return self.look();
+            }
+        };
+        match result {
+            Ok(container) => {
+                self.conflicts = 0;
+                self.watch(now, &container, wanted.raft_index, Origin::New);
+            }
+            Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
+            Err(EngineError::NotFound(_)) if restart && wanted.pull => self.first_pull(&wanted),
+            Err(EngineError::Conflict(_)) if self.conflicts < CONFLICTS => {
+                // A create of an earlier actor may still be under way under this name.
+                self.conflicts += 1;
+                self.restarting = restart;
+                self.phase = Phase::Waiting(Some(now.instant + exponential(0, RETRY)));
+            }
+            Err(error) => {
+                self.conflicts = 0;
+                self.phase = Phase::Waiting(Some(now.instant + RETRY));
+                self.publish(
+                    Report::new(ReplicaState::Failed, wanted.raft_index)
+                        .because(code::DOCKER_ERROR, error.to_string())
+                        .with("reason", error),
+                );
+            }
+        }
+    }
+
+    /// Whether the row at hand is still the wanted one.
+    fn on_target(&self) -> bool {
+        self.target.is_some() && self.raft_index() == self.target
+    }
+
+    fn watch(&mut self, now: Now, container: &str, index: u64, origin: Origin) {
+        self.target = None;
+        self.restarting = false;
+        self.abandoned = false;
+        let known = self.published.as_ref();
+        let watch = Watch::new(now.instant, container, index, origin, known);
+        self.phase = Phase::Watching(watch);
+        // Right away: for its address, and because it may be dead already.
+        self.inspect(false);
+    }
+}

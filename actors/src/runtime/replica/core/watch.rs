@@ -1,0 +1,210 @@
+//! Watching a container, and what its failures lead to.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use jaco_proto::v1::ReplicaState;
+
+use super::{
+    Assignment, Core, Effect, Now, POLL_PENDING, POLL_RUNNING, POLL_SAFETY, Phase, RESTARTS, RETRY,
+    exponential,
+};
+use crate::runtime::{
+    engine::{EngineError, Inspected},
+    replica::{
+        health::{POLLS_UNTIL_RUNNING, judge, judge_failure},
+        report::{Report, code},
+    },
+};
+
+/// How a container came to be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Just started, so nothing known about it counts.
+    New,
+    /// Found as it is.
+    Adopted,
+}
+
+/// A container under watch.
+#[derive(Debug)]
+pub(super) struct Watch {
+    container: String,
+    index: u64,
+    up_polls: u8,
+    started_at: Option<SystemTime>,
+    state: ReplicaState,
+    next: Instant,
+    /// A poll is in flight, and whether it counts towards the five.
+    inflight: Option<bool>,
+    /// Something was told while a poll was in flight.
+    again: bool,
+}
+
+impl Watch {
+    pub(super) fn new(
+        now: Instant,
+        container: &str,
+        index: u64,
+        origin: Origin,
+        known: Option<&Report>,
+    ) -> Self {
+        let known = match origin {
+            Origin::New => None,
+            Origin::Adopted => known.filter(|report| {
+                report.container_id == container && report.state == ReplicaState::Running
+            }),
+        };
+        Self {
+            container: container.to_owned(),
+            index,
+            // What the cluster already knows to run does not have to prove it again.
+            up_polls: known.map_or(0, |_| POLLS_UNTIL_RUNNING),
+            started_at: known.and_then(|report| report.started_at),
+            state: ReplicaState::Pending,
+            next: now + POLL_PENDING,
+            inflight: None,
+            again: false,
+        }
+    }
+
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
+
+    pub(super) fn next_poll(&self) -> Option<Instant> {
+        self.inflight.is_none().then_some(self.next)
+    }
+
+    /// The event stream came or went; without it, polls are due sooner.
+    pub(super) fn reschedule(&mut self, now: Instant, events: bool) {
+        self.next = self.next.min(now + self.interval(events));
+    }
+
+    fn interval(&self, events: bool) -> Duration {
+        match self.state {
+            ReplicaState::Running | ReplicaState::Degraded if events => POLL_SAFETY,
+            ReplicaState::Running | ReplicaState::Degraded => POLL_RUNNING,
+            ReplicaState::Failed => POLL_SAFETY,
+            ReplicaState::Pending
+            | ReplicaState::Pulling
+            | ReplicaState::Updating
+            | ReplicaState::Stopped
+            | ReplicaState::Unspecified => POLL_PENDING,
+        }
+    }
+}
+
+impl Core {
+    /// The engine told something: look now rather than at the next poll.
+    pub(super) fn hint(&mut self) {
+        if let Phase::Watching(watch) = &mut self.phase {
+            if watch.inflight.is_some() {
+                watch.again = true;
+            } else {
+                self.inspect(false);
+            }
+        }
+    }
+
+    pub(super) fn inspect(&mut self, timed: bool) {
+        let generation = self.next_generation();
+        if let Phase::Watching(watch) = &mut self.phase {
+            watch.inflight = Some(timed);
+            let container = watch.container.clone();
+            self.effects.push(Effect::Inspect(generation, container));
+        }
+    }
+
+    pub(super) fn inspected(&mut self, now: Now, result: Result<Inspected, EngineError>) {
+        let checked = match &self.assignment {
+            Assignment::Own(wanted) => wanted.checked,
+            Assignment::Kept { checked } => *checked,
+            Assignment::Gone => false,
+        };
+        let Phase::Watching(watch) = &mut self.phase else {
+            return;
+        };
+        let timed = watch.inflight.take().unwrap_or(false);
+        let again = std::mem::take(&mut watch.again);
+        let mut report = match result {
+            Ok(seen) => {
+                let mut report = judge(&seen, checked, timed, &mut watch.up_polls);
+                for (network, address) in seen.addresses {
+                    report.details.insert(format!("ip.{network}"), address);
+                }
+                report
+            }
+            Err(error @ EngineError::Unreachable(_)) => return self.trouble(now, &error),
+            Err(error) => {
+                watch.up_polls = 0;
+                judge_failure(&error)
+            }
+        };
+        if report.state == ReplicaState::Running && watch.started_at.is_none() {
+            watch.started_at = Some(now.wall);
+        }
+        report.container_id.clone_from(&watch.container);
+        report.raft_index = watch.index;
+        report.started_at = watch.started_at;
+        watch.state = report.state;
+        let interval = watch.interval(self.events);
+        // A look in between does not shift the polls that count.
+        if timed || now.instant >= watch.next || interval > POLL_PENDING {
+            watch.next = now.instant + interval;
+        }
+        self.conclude(now, report);
+        if again {
+            self.hint();
+        }
+    }
+
+    fn conclude(&mut self, now: Now, report: Report) {
+        let owned = matches!(self.assignment, Assignment::Own(_));
+        match report.state {
+            ReplicaState::Running => {
+                self.exhausted = None;
+                self.failures = 0;
+                self.publish(report);
+            }
+            // Only `running` takes back that the budget is spent.
+            _ if self.exhausted.is_some() => {}
+            ReplicaState::Failed | ReplicaState::Degraded if owned => self.fail(now, report),
+            ReplicaState::Failed
+            | ReplicaState::Degraded
+            | ReplicaState::Pending
+            | ReplicaState::Pulling
+            | ReplicaState::Updating
+            | ReplicaState::Stopped
+            | ReplicaState::Unspecified => self.publish(report),
+        }
+    }
+
+    /// Counts one failure: a restart after 1, 2 and 4 seconds, then no more.
+    fn fail(&mut self, now: Now, mut report: Report) {
+        let Phase::Watching(watch) = &self.phase else {
+            return;
+        };
+        self.failures = self.failures.saturating_add(1);
+        if self.failures > RESTARTS {
+            self.exhausted = Some(watch.index);
+            report.state = ReplicaState::Failed;
+            let text = format!(
+                "{} failures in a row, last: {}",
+                self.failures, report.message
+            );
+            let report = report
+                .because(code::RESTART_EXHAUSTED, text)
+                .with("consecutive_failures", self.failures)
+                .with("cause", "container");
+            return self.publish(report);
+        }
+        let delay = exponential(self.failures - 1, RETRY);
+        let container = watch.container.clone();
+        self.target = Some(watch.index);
+        self.phase = Phase::RestartBackoff {
+            until: now.instant + delay,
+            container,
+        };
+        self.publish(report);
+    }
+}

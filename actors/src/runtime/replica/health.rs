@@ -1,0 +1,157 @@
+//! What an inspected container means for its replica.
+
+use jaco_proto::v1::ReplicaState;
+
+use super::report::{Report, code};
+use crate::runtime::engine::{EngineError, Health, Inspected, Status};
+
+/// Consecutive polls a container without a health check must be up to count as running.
+pub const POLLS_UNTIL_RUNNING: u8 = 5;
+
+/// Judges one inspection.
+///
+/// `up_polls` is the count of consecutive polls that found the container up; it is advanced by a
+/// `timed` poll, left alone by any other that finds it up, and reset by anything else.
+/// `checked` says that the service declares a health check; one baked into the image does not
+/// count.
+#[must_use]
+pub fn judge(seen: &Inspected, checked: bool, timed: bool, up_polls: &mut u8) -> Report {
+    let report = |state| Report::new(state, 0);
+    let running = match seen.status {
+        None => {
+            *up_polls = 0;
+            return report(ReplicaState::Failed)
+                .because(code::NO_STATE, "the engine sent no state");
+        }
+        Some(Status::Exited | Status::Dead) => {
+            *up_polls = 0;
+            return exited(seen);
+        }
+        Some(Status::Running) => true,
+        Some(Status::Created | Status::Other) => false,
+    };
+    if checked {
+        match seen.health {
+            Some(Health::Starting) => return report(ReplicaState::Pending),
+            Some(Health::Healthy) => return report(ReplicaState::Running),
+            Some(Health::Unhealthy) => {
+                return report(ReplicaState::Degraded)
+                    .because("", "the health check reports unhealthy");
+            }
+            None => {}
+        }
+    }
+    if !running {
+        *up_polls = 0;
+        return report(ReplicaState::Pending);
+    }
+    if timed {
+        *up_polls = up_polls.saturating_add(1).min(POLLS_UNTIL_RUNNING);
+    }
+    report(if *up_polls >= POLLS_UNTIL_RUNNING {
+        ReplicaState::Running
+    } else {
+        ReplicaState::Pending
+    })
+}
+
+/// Judges an inspection that failed for another reason than an unreachable engine.
+#[must_use]
+pub fn judge_failure(error: &EngineError) -> Report {
+    Report::new(ReplicaState::Failed, 0).because(code::INSPECT_FAILED, error.to_string())
+}
+
+fn exited(seen: &Inspected) -> Report {
+    let text = if seen.oom_killed {
+        "the container ran out of memory".to_owned()
+    } else {
+        format!("the container exited with code {}", seen.exit_code)
+    };
+    let report = Report::new(ReplicaState::Failed, 0).because(code::CONTAINER_EXITED, text);
+    if seen.exit_code == 0 {
+        report
+    } else {
+        report.with("exit_code", seen.exit_code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ReplicaState::{Degraded, Failed, Pending, Running};
+
+    fn seen(status: Option<Status>, health: Option<Health>) -> Inspected {
+        Inspected {
+            id: "c1".into(),
+            status,
+            exit_code: 0,
+            oom_killed: false,
+            health,
+            addresses: Default::default(),
+        }
+    }
+
+    #[test]
+    fn every_row_of_the_health_table_holds() {
+        let up = Some(Status::Running);
+        for (status, health, checked, before, state, code, after) in [
+            (None, None, false, 3, Failed, "no_state", 0),
+            (
+                Some(Status::Exited),
+                None,
+                false,
+                5,
+                Failed,
+                "container_exited",
+                0,
+            ),
+            (
+                Some(Status::Dead),
+                None,
+                false,
+                5,
+                Failed,
+                "container_exited",
+                0,
+            ),
+            (up, Some(Health::Starting), true, 0, Pending, "", 0),
+            (up, Some(Health::Healthy), true, 0, Running, "", 0),
+            (up, Some(Health::Unhealthy), true, 0, Degraded, "", 0),
+            (up, Some(Health::Unhealthy), false, 0, Pending, "", 1),
+            (up, None, true, 3, Pending, "", 4),
+            (up, None, false, 3, Pending, "", 4),
+            (up, None, false, 4, Running, "", 5),
+            (up, None, false, 5, Running, "", 5),
+            (Some(Status::Other), None, false, 4, Pending, "", 0),
+            (Some(Status::Created), None, false, 4, Pending, "", 0),
+        ] {
+            let mut polls = before;
+            let report = judge(&seen(status, health), checked, true, &mut polls);
+            let what = format!("{status:?} {health:?} checked={checked} after {before}");
+            assert_eq!(
+                (report.state, report.code.as_str()),
+                (state, code),
+                "{what}"
+            );
+            assert_eq!(polls, after, "{what}");
+        }
+    }
+
+    #[test]
+    fn only_timed_polls_count() {
+        let mut polls = 4;
+        let report = judge(&seen(Some(Status::Running), None), false, false, &mut polls);
+        assert_eq!((report.state, polls), (Pending, 4));
+    }
+
+    #[test]
+    fn a_clean_exit_has_no_exit_code_detail() {
+        let mut inspected = seen(Some(Status::Exited), None);
+        assert!(judge(&inspected, false, true, &mut 0).details.is_empty());
+        inspected.exit_code = 137;
+        assert_eq!(
+            judge(&inspected, false, true, &mut 0).details["exit_code"],
+            "137"
+        );
+    }
+}

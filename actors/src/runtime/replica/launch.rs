@@ -1,0 +1,144 @@
+//! The effects of a start: from a row to a running container.
+
+use std::sync::Arc;
+
+use bollard::models::ContainerCreateBody;
+
+use super::core::PrepareError;
+use crate::runtime::{
+    Deps, NetworkError, Shared, assignment,
+    engine::{Engine, EngineError},
+    projection::{
+        self, Attachment, Networking, Source, aliases, container_name, joined_service, networks,
+        project,
+    },
+    registry_key,
+};
+
+/// A start that has everything it needs.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    image: String,
+    name: String,
+    body: ContainerCreateBody,
+    /// Networks after the first.
+    rest: Vec<String>,
+    aliases: Vec<String>,
+}
+
+/// Reads the row's service, makes its networks ready and builds the create request.
+pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, PrepareError> {
+    let deps = &shared.deps;
+    let state = deps.raft.state();
+    let retry = |why: &str| PrepareError::Retry(why.to_owned());
+    let row = state.replicas_desired.get(&id).cloned();
+    let row = row.ok_or_else(|| retry("the row is gone"))?;
+    let cluster = state.cluster.as_ref().ok_or_else(|| retry("no cluster"))?;
+    let deployment = state.deployments.get(&row.deployment);
+    let deployment = deployment.ok_or_else(|| retry("the deployment is gone"))?;
+    let project_of = shared.documents.of(deployment);
+    let document = project_of
+        .as_ref()
+        .as_ref()
+        .map_err(|error| PrepareError::Retry(error.clone()))?;
+    let service = document.services.get(&row.service);
+    let service = service.ok_or_else(|| retry("the service is gone"))?;
+    let spec = deployment
+        .services
+        .iter()
+        .find(|spec| spec.name == row.service);
+
+    let mut bridges = Vec::new();
+    for network in networks(spec, service) {
+        bridges.push(ensure(deps, &row.deployment, &network).await?);
+    }
+    let joined = match joined_service(service) {
+        Some(name) => Some(
+            assignment::running_here(&state, &deps.host, &row.deployment, name)
+                .ok_or_else(|| retry("no running same-host replica"))?,
+        ),
+        None => None,
+    };
+    let networking = match (&joined, bridges.is_empty()) {
+        (Some(container), _) => Networking::Joined(container),
+        (None, true) => Networking::None,
+        (None, false) => Networking::Attached(&bridges),
+    };
+    let body = project(&Source {
+        cluster_id: &cluster.cluster_id,
+        row: &row,
+        service,
+        volumes: &document.volumes,
+        networking,
+    });
+    Ok(Launch {
+        image: projection::image(&row, service).to_owned(),
+        name: container_name(&row.id),
+        body,
+        rest: bridges
+            .into_iter()
+            .skip(1)
+            .map(|bridge| bridge.engine_network)
+            .collect(),
+        aliases: aliases(&row),
+    })
+}
+
+async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachment, PrepareError> {
+    let ready = deps.networks.ensure(deployment, network).await;
+    ready.map_err(|error| match error {
+        NetworkError::PoolExhausted => PrepareError::PoolExhausted {
+            network: network.to_owned(),
+        },
+        NetworkError::Unavailable(why) => PrepareError::Retry(why),
+    })
+}
+
+/// Asks the registry once, with the credential of this moment.
+pub(super) async fn pull(shared: Arc<Shared>, launch: Launch) -> Result<(), EngineError> {
+    let deps = &shared.deps;
+    let stored = deps.raft.state().registry_credentials.clone();
+    let credential =
+        registry_key::resolve(&launch.image, &stored).map_err(|error| EngineError::Api {
+            status: 0,
+            message: error.to_string(),
+        })?;
+    deps.engine.pull(&launch.image, credential.as_ref()).await
+}
+
+/// Creates, connects and starts; removes what it made when it cannot finish.
+pub(super) async fn launch(engine: Arc<dyn Engine>, launch: Launch) -> Result<String, EngineError> {
+    let container = engine.create(&launch.name, launch.body).await?;
+    let finished = async {
+        for network in &launch.rest {
+            engine.connect(network, &container, &launch.aliases).await?;
+        }
+        engine.start(&container).await
+    };
+    match finished.await {
+        Ok(()) => Ok(container),
+        Err(error) => {
+            // If this fails too, the next lookup finds it by its label.
+            let _ = engine.remove(&container).await;
+            // A missing network or command is no missing image.
+            Err(match error {
+                EngineError::NotFound(message) | EngineError::Conflict(message) => {
+                    EngineError::Api { status: 0, message }
+                }
+                other @ (EngineError::Unreachable(_) | EngineError::Api { .. }) => other,
+            })
+        }
+    }
+}
+
+/// Stops and removes each container; the first error ends it.
+pub(crate) async fn discard(
+    engine: Arc<dyn Engine>,
+    containers: Vec<String>,
+) -> Result<(), EngineError> {
+    for container in containers {
+        engine.stop(&container).await?;
+        engine.remove(&container).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! What the owning host says about a replica.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use jaco_proto::v1::{ReplicaObserved, ReplicaState};
+use prost_types::Timestamp;
+
+/// Codes of [`Report::code`].
+pub mod code {
+    /// The first pull attempt runs.
+    pub const PULLING: &str = "pulling";
+    /// A pull attempt failed; another follows.
+    pub const IMAGE_PULL_FAILED: &str = "image_pull_failed";
+    /// The node cannot isolate tenants, so nothing is started.
+    pub const ISOLATION_UNAVAILABLE: &str = "isolation_unavailable";
+    /// The engine refused to create or start the container, or does not answer.
+    pub const DOCKER_ERROR: &str = "docker_error";
+    /// The address pool has no block for a network.
+    pub const SUBNET_POOL_EXHAUSTED: &str = "subnet_pool_exhausted";
+    /// The container's process ended.
+    pub const CONTAINER_EXITED: &str = "container_exited";
+    /// The container could not be inspected.
+    pub const INSPECT_FAILED: &str = "inspect_failed";
+    /// The engine sent no state.
+    pub const NO_STATE: &str = "no_state";
+    /// A restart budget is spent.
+    pub const RESTART_EXHAUSTED: &str = "restart_exhausted";
+}
+
+/// One observation, before it is stamped with host and time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Where the replica is in its life.
+    pub state: ReplicaState,
+    /// Why, when the state alone does not say.
+    pub code: String,
+    /// One sentence for people.
+    pub message: String,
+    /// The facts behind it, and `ip.<engine network>` for every address.
+    pub details: BTreeMap<String, String>,
+    /// Container it is about; empty when there is none.
+    pub container_id: String,
+    /// First time this container was seen running.
+    pub started_at: Option<SystemTime>,
+    /// Row the container was made from, or the row being started.
+    pub raft_index: u64,
+}
+
+impl Report {
+    /// A report of `state` for row `raft_index`, about no container yet.
+    #[must_use]
+    pub fn new(state: ReplicaState, raft_index: u64) -> Self {
+        Self {
+            state,
+            code: String::new(),
+            message: String::new(),
+            details: BTreeMap::new(),
+            container_id: String::new(),
+            started_at: None,
+            raft_index,
+        }
+    }
+
+    /// Gives the reason.
+    #[must_use]
+    pub fn because(mut self, code: &str, message: impl Into<String>) -> Self {
+        code.clone_into(&mut self.code);
+        self.message = message.into();
+        self
+    }
+
+    /// Adds one fact.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl ToString) -> Self {
+        self.details.insert(key.to_owned(), value.to_string());
+        self
+    }
+
+    /// Names the container.
+    #[must_use]
+    pub fn of(mut self, container_id: &str) -> Self {
+        container_id.clone_into(&mut self.container_id);
+        self
+    }
+
+    /// Whether the cluster would learn nothing new from `other`.
+    #[must_use]
+    pub fn says_the_same_as(&self, other: &Self) -> bool {
+        self.state == other.state
+            && self.code == other.code
+            && self.details == other.details
+            && self.container_id == other.container_id
+            && self.raft_index == other.raft_index
+    }
+
+    /// The observation as it is replicated.
+    #[must_use]
+    pub fn observed(&self, id: &str, host: &str, now: Timestamp) -> ReplicaObserved {
+        ReplicaObserved {
+            id: id.to_owned(),
+            state: self.state.into(),
+            code: self.code.clone(),
+            message: self.message.clone(),
+            details: self.details.clone().into_iter().collect(),
+            container_id: self.container_id.clone(),
+            host: host.to_owned(),
+            started_at: self.started_at.map(Timestamp::from),
+            last_health_at: Some(now),
+            desired_raft_index: self.raft_index,
+        }
+    }
+}
+
+impl From<&ReplicaObserved> for Report {
+    fn from(row: &ReplicaObserved) -> Self {
+        Self {
+            state: row.state(),
+            code: row.code.clone(),
+            message: row.message.clone(),
+            details: row.details.clone().into_iter().collect(),
+            container_id: row.container_id.clone(),
+            started_at: row.started_at.as_ref().and_then(wall),
+            raft_index: row.desired_raft_index,
+        }
+    }
+}
+
+fn wall(at: &Timestamp) -> Option<SystemTime> {
+    let seconds = u64::try_from(at.seconds).ok()?;
+    let nanos = u32::try_from(at.nanos).ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds) + Duration::from_nanos(nanos.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_survives_the_state() {
+        let report = Report {
+            started_at: Some(UNIX_EPOCH + Duration::from_millis(1_500)),
+            ..Report::new(ReplicaState::Failed, 7)
+        }
+        .because(code::CONTAINER_EXITED, "exited with 3")
+        .with("exit_code", 3)
+        .of("c1");
+        let row = report.observed("web-0", "node-1", Timestamp::default());
+        assert_eq!(row.host, "node-1");
+        assert_eq!(row.last_health_at, Some(Timestamp::default()));
+        assert_eq!(Report::from(&row), report);
+    }
+
+    #[test]
+    fn a_different_text_alone_is_no_news() {
+        let a = Report::new(ReplicaState::Running, 1).of("c1");
+        let b = a.clone().because("", "other words");
+        assert!(a.says_the_same_as(&b));
+        assert!(!a.says_the_same_as(&b.with("ip.n", "10.0.0.1")));
+    }
+}

@@ -1,0 +1,273 @@
+//! The shell of the scheduler.
+
+use std::{sync::Arc, time::Duration};
+
+use jaco_raftnode::{Committed, Propose, ProposeError, State};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard, watch},
+    time::{Instant, timeout},
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    pace::{Outcome, Pace},
+    reconcile::{Memo, Pass, reconcile},
+};
+use crate::{
+    clock::Clock,
+    commit::commit,
+    supervision::{Context, Failure, TaskHandle, Worker},
+};
+
+/// After this a proposal counts as lost, whatever became of it; far above a commit's budget.
+const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);
+
+/// What a scheduler needs, now and after every restart.
+#[derive(Clone)]
+pub struct Args {
+    /// Where the state is read and changed.
+    pub raft: Arc<dyn Propose>,
+    /// Whether this node leads and has applied an entry of its own term.
+    pub is_leader: watch::Receiver<bool>,
+    /// Time of the commands.
+    pub clock: Clock,
+    gate: Arc<Mutex<()>>,
+}
+
+impl Args {
+    /// Arguments of one node's scheduler.
+    #[must_use]
+    pub fn new(raft: Arc<dyn Propose>, is_leader: watch::Receiver<bool>, clock: Clock) -> Self {
+        Self {
+            raft,
+            is_leader,
+            clock,
+            gate: Arc::default(),
+        }
+    }
+}
+
+/// Held while a proposal is under way. A proposal cannot be taken back, so it outlives an actor
+/// that is killed; were the next instance not to wait for it, it would issue the same replicas
+/// again, and their containers would be made twice.
+type Gate = OwnedMutexGuard<()>;
+
+/// Mailbox of the scheduler.
+pub enum Msg {
+    /// Leadership may have changed.
+    Leadership(watch::Receiver<bool>),
+    /// Something a pass depends on changed.
+    Changed(watch::Receiver<Arc<State>>),
+    /// A pass may be due.
+    Wake,
+    /// The proposal of an earlier instance or stretch of leadership is over.
+    Begin {
+        /// The stretch of leadership that waited for it.
+        stint: u64,
+        /// What it waited for.
+        gate: Gate,
+    },
+    /// The proposal of a pass is over, and its outcome shows in the local state.
+    Finished {
+        /// The stretch of leadership the pass belongs to.
+        stint: u64,
+        /// What became of it.
+        outcome: Result<Committed, ProposeError>,
+    },
+}
+
+/// Brings the replicas nearer to what the deployments ask for, on the leader only.
+pub struct SchedulerActor {
+    args: Args,
+    pace: Pace,
+    memo: Memo,
+    leading: bool,
+    stint: u64,
+    following: Option<TaskHandle>,
+    proposing: Option<TaskHandle>,
+    timer: Option<(Instant, TaskHandle)>,
+}
+
+impl Worker for SchedulerActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "SchedulerActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        ctx.send_to_self(Msg::Leadership(args.is_leader.clone()));
+        Ok(Self {
+            args,
+            pace: Pace::default(),
+            memo: Memo::default(),
+            leading: false,
+            stint: 0,
+            following: None,
+            proposing: None,
+            timer: None,
+        })
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        let now = Instant::now().into_std();
+        match msg {
+            Msg::Leadership(is_leader) => self.lead(ctx, is_leader),
+            Msg::Changed(state) if self.leading => {
+                self.pace.handle_change(now);
+                self.follow(ctx, state);
+            }
+            Msg::Changed(_) => {}
+            Msg::Wake => {
+                if self.pace.handle_timeout(now) {
+                    self.begin(ctx);
+                }
+            }
+            Msg::Begin { stint, gate } if stint == self.stint => self.pass(ctx, gate),
+            Msg::Begin { .. } => {}
+            Msg::Finished { stint, outcome } if stint == self.stint => {
+                if let Err(error) = &outcome {
+                    warn!(%error, "pass failed");
+                }
+                self.pace.handle_finished(rate(&outcome), now);
+            }
+            Msg::Finished { .. } => {}
+        }
+        self.arm(ctx);
+        Ok(())
+    }
+}
+
+impl SchedulerActor {
+    fn lead(&mut self, ctx: &Context<Self>, mut is_leader: watch::Receiver<bool>) {
+        let leads = *is_leader.borrow_and_update();
+        ctx.spawn(async move {
+            if is_leader.changed().await.is_err() {
+                std::future::pending::<()>().await; // the node is going down
+            }
+            Msg::Leadership(is_leader)
+        });
+        if leads == self.leading {
+            return;
+        }
+        self.leading = leads;
+        self.pace
+            .handle_leadership(leads, Instant::now().into_std());
+        self.stint += 1;
+        for task in [self.following.take(), self.proposing.take()]
+            .into_iter()
+            .flatten()
+        {
+            task.abort();
+        }
+        if leads {
+            // What was remembered may be from before another leader's time.
+            self.memo = Memo::default();
+            self.follow(ctx, self.args.raft.subscribe());
+        }
+        debug!(leads, "scheduler leadership");
+    }
+
+    fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
+        if let Some(task) = self.following.take() {
+            task.abort(); // of an earlier stint, when its last message came late
+        }
+        let mut last = states.borrow_and_update().clone();
+        self.following = Some(ctx.spawn(async move {
+            loop {
+                if states.changed().await.is_err() {
+                    std::future::pending::<()>().await; // the node is going down
+                }
+                let next = states.borrow_and_update().clone();
+                if concerns_scheduling(&last, &next) {
+                    return Msg::Changed(states);
+                }
+                last = next;
+            }
+        }));
+    }
+
+    fn begin(&mut self, ctx: &Context<Self>) {
+        if let Ok(gate) = Arc::clone(&self.args.gate).try_lock_owned() {
+            return self.pass(ctx, gate);
+        }
+        let (gate, stint) = (Arc::clone(&self.args.gate), self.stint);
+        self.proposing = Some(ctx.spawn(async move {
+            let gate = gate.lock_owned().await;
+            Msg::Begin { stint, gate }
+        }));
+    }
+
+    fn pass(&mut self, ctx: &Context<Self>, gate: Gate) {
+        let state = self.args.raft.state();
+        let Pass { batch, summary } =
+            reconcile(&state, &mut self.memo, self.args.clock.timestamp());
+        let Some(batch) = batch else {
+            self.pace
+                .handle_finished(Outcome::Done, Instant::now().into_std());
+            return;
+        };
+        info!(
+            upserts = summary.upserts,
+            removals = summary.removals,
+            statuses = summary.statuses,
+            counters = summary.counters,
+            applied_index = state.applied_index,
+            "proposing a pass"
+        );
+        let (raft, stint) = (Arc::clone(&self.args.raft), self.stint);
+        let proposal = tokio::spawn(async move {
+            let outcome = timeout(LONGEST_PROPOSAL, commit(raft.as_ref(), batch)).await;
+            drop(gate);
+            outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer".to_owned())))
+        });
+        self.proposing = Some(ctx.spawn(async move {
+            let outcome = proposal.await.unwrap_or(Err(ProposeError::Unavailable));
+            Msg::Finished { stint, outcome }
+        }));
+    }
+
+    /// Keeps exactly one timer, at the deadline.
+    fn arm(&mut self, ctx: &Context<Self>) {
+        let deadline = self.pace.deadline().map(Instant::from_std);
+        if deadline == self.timer.as_ref().map(|(at, _)| *at)
+            && self
+                .timer
+                .as_ref()
+                .is_none_or(|(_, task)| !task.is_finished())
+        {
+            return;
+        }
+        if let Some((_, task)) = self.timer.take() {
+            task.abort();
+        }
+        self.timer = deadline.map(|at| {
+            let task = ctx.spawn(async move {
+                tokio::time::sleep_until(at).await;
+                Msg::Wake
+            });
+            (at, task)
+        });
+    }
+}
+
+fn rate(outcome: &Result<Committed, ProposeError>) -> Outcome {
+    match outcome {
+        Ok(_) => Outcome::Done,
+        Err(ProposeError::Unknown(_)) => Outcome::Unknown,
+        Err(
+            ProposeError::Rejected(_)
+            | ProposeError::NoLeader
+            | ProposeError::Busy
+            | ProposeError::Unavailable,
+        ) => Outcome::Failed,
+    }
+}
+
+/// Whether a pass could come out differently.
+fn concerns_scheduling(before: &State, after: &State) -> bool {
+    !(before.deployments.ptr_eq(&after.deployments)
+        && before.nodes.ptr_eq(&after.nodes)
+        && before.replicas_observed.ptr_eq(&after.replicas_observed))
+}
+
+#[cfg(test)]
+mod tests;

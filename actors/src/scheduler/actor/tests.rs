@@ -1,0 +1,247 @@
+use std::time::{Duration, SystemTime};
+
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::{command, testing::MemoryRaft};
+use prost_types::Timestamp;
+
+use super::*;
+use crate::supervision::{KillMode, Strategy, SupervisorSpec, Tree};
+
+const WEB: &str = "services:\n  web:\n    image: nginx\n";
+
+/// A raft whose commits take as long as a slow disk's.
+struct Slow(MemoryRaft);
+
+const COMMIT: Duration = Duration::from_millis(300);
+
+impl Propose for Slow {
+    fn propose(&self, command: v1::Command) -> jaco_raftnode::propose::ProposeFuture {
+        let raft = self.0.clone();
+        Box::pin(async move {
+            // Once it is handed over, nobody can take it back.
+            let commit = tokio::spawn(async move {
+                pass(COMMIT).await;
+                raft.propose(command).await
+            });
+            commit.await.unwrap()
+        })
+    }
+
+    fn state(&self) -> Arc<State> {
+        self.0.state()
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
+        self.0.subscribe()
+    }
+}
+
+struct Lab {
+    raft: MemoryRaft,
+    lead: watch::Sender<bool>,
+    tree: Tree,
+}
+
+impl Lab {
+    async fn start(leads: bool) -> Self {
+        let raft = MemoryRaft::with_ready_nodes(&["n1"]);
+        let (lead, is_leader) = watch::channel(leads);
+        let clock = Clock::from_fn(|| SystemTime::UNIX_EPOCH + Duration::from_secs(1000));
+        let args = Args::new(Arc::new(Slow(raft.clone())), is_leader, clock);
+        let (scheduler, _) = crate::scheduler::supervisor(args);
+        let spec = SupervisorSpec::new(Strategy::OneForOne).child(scheduler);
+        let tree = Tree::start("node", spec).await.unwrap();
+        Self { raft, lead, tree }
+    }
+
+    fn apply(&self, payload: Payload) {
+        let ts = Timestamp {
+            seconds: 1000,
+            nanos: 0,
+        };
+        self.raft.apply(command("test", ts, payload)).unwrap();
+    }
+
+    fn deploy(&self, revision: u64, replicas: i32) {
+        self.apply(Payload::DeploymentApply(v1::DeploymentApply {
+            deployment: "app".into(),
+            revision,
+            compose_yaml: WEB.into(),
+            services: vec![v1::ServiceSpec {
+                name: "web".into(),
+                replicas,
+                networks: vec!["_default".into()],
+                ..Default::default()
+            }],
+            ..Default::default()
+        }));
+    }
+
+    async fn replicas(&self, count: usize) {
+        let mut states = self.raft.subscribe();
+        let settled = states.wait_for(|state| state.replicas_desired.len() == count);
+        let waited = tokio::time::timeout(Duration::from_secs(120), settled).await;
+        waited.expect("never settled").unwrap();
+    }
+
+    fn commits(&self) -> usize {
+        self.raft.committed().len()
+    }
+}
+
+/// Lets everything that is going to happen within `time` happen.
+async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_creates_replicas_and_an_idle_cluster_writes_nothing() {
+    let lab = Lab::start(true).await;
+    let began = Instant::now();
+    lab.deploy(1, 3);
+    lab.replicas(3).await;
+    assert!(began.elapsed() <= crate::scheduler::pace::LONGEST_WAIT + COMMIT);
+    let commits = lab.commits();
+    pass(Duration::from_secs(3600)).await;
+    assert_eq!(lab.commits(), commits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn follower_acts_the_moment_it_leads_and_stops_when_it_does_not() {
+    let lab = Lab::start(false).await;
+    lab.deploy(1, 1);
+    pass(Duration::from_secs(120)).await;
+    assert!(lab.raft.state().replicas_desired.is_empty());
+
+    let began = Instant::now();
+    lab.lead.send_replace(true);
+    lab.replicas(1).await;
+    assert!(began.elapsed() < COMMIT * 2);
+
+    lab.lead.send_replace(false);
+    pass(Duration::from_millis(1)).await;
+    lab.deploy(2, 2);
+    pass(Duration::from_secs(120)).await;
+    assert_eq!(lab.raft.state().replicas_desired.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn flock_of_changes_is_one_pass() {
+    let lab = Lab::start(true).await;
+    pass(Duration::from_secs(1)).await;
+    for (revision, replicas) in [(1, 1), (2, 2), (3, 3)] {
+        lab.deploy(revision, replicas);
+        pass(Duration::from_millis(20)).await;
+    }
+    let commits = lab.commits();
+    lab.replicas(3).await;
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(lab.commits(), commits + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_proposals_are_made_again() {
+    let lab = Lab::start(true).await;
+    for error in [
+        ProposeError::NoLeader,
+        ProposeError::Busy,
+        ProposeError::Unavailable,
+    ] {
+        lab.raft.fail_next(1, error);
+    }
+    lab.deploy(1, 2);
+    lab.replicas(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answer_and_crashes_issue_no_replica_twice() {
+    let lab = Lab::start(true).await;
+    lab.raft.lose_next_answers(1);
+    lab.deploy(1, 2);
+    lab.replicas(2).await;
+    let rows = lab.raft.state().replicas_desired.clone();
+    pass(Duration::from_secs(120)).await;
+    for mode in [KillMode::Kill, KillMode::Panic] {
+        lab.tree.kill("node/scheduler/reconcile", mode).unwrap();
+        pass(Duration::from_secs(60)).await;
+    }
+    assert_eq!(lab.raft.state().replicas_desired, rows);
+
+    lab.deploy(2, 1);
+    lab.replicas(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn scheduler_killed_amid_a_proposal_issues_no_replica_twice() {
+    for mode in [KillMode::Kill, KillMode::Panic] {
+        let lab = Lab::start(true).await;
+        pass(Duration::from_secs(1)).await;
+        let commits = lab.commits();
+        lab.deploy(1, 2);
+        pass(crate::scheduler::pace::QUIET + COMMIT / 2).await;
+        assert_eq!(lab.commits(), commits + 1, "the proposal is under way");
+        lab.tree.kill("node/scheduler/reconcile", mode).unwrap();
+        pass(Duration::from_secs(60)).await;
+        assert_eq!(lab.raft.state().replicas_desired.len(), 2);
+        assert_eq!(lab.commits(), commits + 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_document_is_reported_once() {
+    let lab = Lab::start(true).await;
+    lab.apply(Payload::DeploymentApply(v1::DeploymentApply {
+        deployment: "app".into(),
+        revision: 1,
+        compose_yaml: b"services: [".to_vec(),
+        ..Default::default()
+    }));
+    let commits = lab.commits();
+    pass(Duration::from_secs(600)).await;
+    assert_eq!(lab.commits(), commits + 1);
+    let state = lab.raft.state();
+    assert!(
+        state.deployments["app"].status_details["reason"].starts_with("compose parse failed: ")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_of_a_container_is_counted_once_and_forgotten_when_it_runs() {
+    let lab = Lab::start(true).await;
+    lab.deploy(1, 1);
+    lab.replicas(1).await;
+    let report = |state: v1::ReplicaState, code: &str, seconds| {
+        let row = &lab.raft.state().replicas_desired["app-web-0"];
+        lab.apply(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
+            replica: Some(v1::ReplicaObserved {
+                id: row.id.clone(),
+                state: state.into(),
+                code: code.into(),
+                host: row.host.clone(),
+                desired_raft_index: row.raft_index,
+                last_health_at: Some(Timestamp { seconds, nanos: 0 }),
+                ..Default::default()
+            }),
+        }));
+    };
+    report(v1::ReplicaState::Failed, "container_exited", 7);
+    for _ in 0..2 {
+        pass(Duration::from_secs(60)).await;
+        let state = lab.raft.state();
+        let counter = &state.restart_counters["app-web-0"];
+        assert_eq!(counter.consecutive_failures, 1);
+        assert_eq!(
+            counter.last_attempt_at,
+            Some(Timestamp {
+                seconds: 7,
+                nanos: 0
+            })
+        );
+        lab.tree
+            .kill("node/scheduler/reconcile", KillMode::Panic)
+            .unwrap();
+    }
+    report(v1::ReplicaState::Running, "", 8);
+    pass(Duration::from_secs(60)).await;
+    assert!(lab.raft.state().restart_counters.is_empty());
+}

@@ -1,0 +1,262 @@
+//! When the scheduler makes a pass.
+//!
+//! Changes are waited out for a moment, because they come in flocks, but never for long; a
+//! failed pass is repeated, more and more slowly; and only one pass is under way at a time.
+//! After a pass ran, [`Pace::deadline`] lies in the future or there is none, so a shell that
+//! sleeps until it never spins.
+
+use std::time::{Duration, Instant};
+
+/// Quiet time after the last change before a pass.
+pub const QUIET: Duration = Duration::from_millis(50);
+/// Longest time a change waits for quiet.
+pub const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// Time between passes when nothing changes.
+pub const SAFETY_TICK: Duration = Duration::from_secs(30);
+/// First delay after a failed pass; doubles up to the safety tick.
+pub const FIRST_RETRY: Duration = Duration::from_millis(250);
+
+/// How long a proposal with an unknown outcome may still be committed. A pass made before that
+/// would issue the same replicas again.
+pub const COMMIT_BUDGET: Duration = Duration::from_secs(5);
+
+/// How a pass ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The state shows it.
+    Done,
+    /// Nothing was committed.
+    Failed,
+    /// It may be committed yet.
+    Unknown,
+}
+
+/// Decides when a pass is due; see the module documentation.
+#[derive(Clone, Debug, Default)]
+pub struct Pace {
+    leading: bool,
+    running: bool,
+    /// First and last change that no pass has seen.
+    changes: Option<(Instant, Instant)>,
+    /// When the next pass is due if nothing changes.
+    tick: Option<Instant>,
+    /// No pass before this time.
+    not_before: Option<Instant>,
+    failures: u32,
+}
+
+impl Pace {
+    /// This node became leader, or ceased to be; a new leader looks at once.
+    pub fn handle_leadership(&mut self, leading: bool, now: Instant) {
+        if leading == self.leading {
+            return;
+        }
+        *self = Self {
+            leading,
+            tick: leading.then_some(now),
+            ..Self::default()
+        };
+    }
+
+    /// Something a pass depends on changed.
+    pub fn handle_change(&mut self, now: Instant) {
+        if self.leading {
+            let first = self.changes.map_or(now, |(first, _)| first);
+            self.changes = Some((first, now));
+        }
+    }
+
+    /// Whether to make a pass now; if so, it counts as begun, with all changes so far.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let due = self.deadline().is_some_and(|deadline| deadline <= now);
+        if due {
+            self.running = true;
+            self.changes = None;
+            self.tick = Some(now + SAFETY_TICK);
+        }
+        due
+    }
+
+    /// The pass that was begun is over; unless it is done it is made again.
+    pub fn handle_finished(&mut self, outcome: Outcome, now: Instant) {
+        if !self.running {
+            return; // of an earlier term
+        }
+        self.running = false;
+        let shortest = match outcome {
+            Outcome::Done => {
+                self.failures = 0;
+                self.not_before = None;
+                return;
+            }
+            Outcome::Failed => FIRST_RETRY,
+            Outcome::Unknown => COMMIT_BUDGET,
+        };
+        let delay = FIRST_RETRY
+            .saturating_mul(1 << self.failures.min(16))
+            .clamp(shortest, SAFETY_TICK);
+        self.failures += 1;
+        self.not_before = Some(now + delay);
+        self.tick = Some(now + delay);
+    }
+
+    /// When a pass is due; `None` while one is under way or another node leads.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        if !self.leading || self.running {
+            return None;
+        }
+        let settled = self
+            .changes
+            .map(|(first, last)| (last + QUIET).min(first + LONGEST_WAIT));
+        let earliest = [settled, self.tick].into_iter().flatten().min()?;
+        Some(
+            self.not_before
+                .map_or(earliest, |floor| earliest.max(floor)),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn settled(start: Instant) -> Pace {
+        let mut pace = Pace::default();
+        pace.handle_leadership(true, start);
+        assert!(pace.handle_timeout(start));
+        pace.handle_finished(Outcome::Done, start);
+        pace
+    }
+
+    #[test]
+    fn follower_never_has_a_deadline() {
+        let now = Instant::now();
+        let mut pace = Pace::default();
+        pace.handle_change(now);
+        pace.handle_leadership(false, now);
+        assert_eq!(pace.deadline(), None);
+        assert!(!pace.handle_timeout(now + SAFETY_TICK));
+    }
+
+    #[test]
+    fn new_leader_looks_at_once_and_then_every_tick() {
+        let now = Instant::now();
+        let pace = settled(now);
+        assert_eq!(pace.deadline(), Some(now + SAFETY_TICK));
+    }
+
+    #[test]
+    fn change_is_seen_after_a_quiet_moment() {
+        let now = Instant::now();
+        let mut pace = settled(now);
+        pace.handle_change(now + ms(10));
+        pace.handle_change(now + ms(40));
+        assert_eq!(pace.deadline(), Some(now + ms(90)));
+        assert!(!pace.handle_timeout(now + ms(89)));
+        assert!(pace.handle_timeout(now + ms(90)));
+    }
+
+    #[test]
+    fn steady_changes_cannot_put_a_pass_off_for_long() {
+        let now = Instant::now();
+        let mut pace = settled(now);
+        let begun = (0..).map(|step| ms(step * 20)).find(|&at| {
+            pace.handle_change(now + at);
+            pace.handle_timeout(now + at)
+        });
+        assert_eq!(begun, Some(LONGEST_WAIT));
+    }
+
+    #[test]
+    fn change_during_a_pass_waits_for_its_end() {
+        let now = Instant::now();
+        let mut pace = settled(now);
+        pace.handle_change(now);
+        assert!(pace.handle_timeout(now + QUIET));
+        pace.handle_change(now + ms(60));
+        assert_eq!(pace.deadline(), None);
+        assert!(!pace.handle_timeout(now + ms(1000)));
+        pace.handle_finished(Outcome::Done, now + ms(1000));
+        assert_eq!(pace.deadline(), Some(now + ms(110)));
+        assert!(pace.handle_timeout(now + ms(1000)));
+    }
+
+    #[test]
+    fn failed_passes_are_repeated_ever_more_slowly() {
+        let mut now = Instant::now();
+        let mut pace = Pace::default();
+        pace.handle_leadership(true, now);
+        let mut delays = Vec::new();
+        for _ in 0..9 {
+            assert!(pace.handle_timeout(now));
+            pace.handle_finished(Outcome::Failed, now);
+            pace.handle_change(now); // must not shorten the delay
+            let next = pace.deadline().unwrap();
+            delays.push((next - now).as_millis());
+            now = next;
+        }
+        assert_eq!(
+            delays,
+            [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
+        );
+    }
+
+    #[test]
+    fn pass_that_may_still_land_is_waited_out() {
+        let now = Instant::now();
+        let mut pace = Pace::default();
+        pace.handle_leadership(true, now);
+        assert!(pace.handle_timeout(now));
+        pace.handle_finished(Outcome::Unknown, now);
+        pace.handle_change(now);
+        assert_eq!(pace.deadline(), Some(now + COMMIT_BUDGET));
+    }
+
+    #[test]
+    fn a_new_term_forgets_the_delays_and_passes_of_the_old_one() {
+        let now = Instant::now();
+        let mut pace = Pace::default();
+        pace.handle_leadership(true, now);
+        assert!(pace.handle_timeout(now));
+        pace.handle_leadership(false, now);
+        assert_eq!(pace.deadline(), None);
+        pace.handle_leadership(true, now + ms(5));
+        pace.handle_finished(Outcome::Failed, now + ms(6));
+        assert_eq!(pace.deadline(), Some(now + ms(5)));
+    }
+
+    proptest! {
+        #[test]
+        fn deadline_is_never_due_after_a_pass_began(
+            steps in proptest::collection::vec((0..5_u8, 0..2000_u64), 0..60),
+        ) {
+            let mut now = Instant::now();
+            let mut pace = Pace::default();
+            for (step, delay) in steps {
+                now += ms(delay);
+                match step {
+                    0 => pace.handle_leadership(true, now),
+                    1 => pace.handle_leadership(delay % 7 != 0, now),
+                    2 => pace.handle_finished(Outcome::Done, now),
+                    3 => pace.handle_finished(Outcome::Failed, now),
+                    _ => pace.handle_change(now),
+                }
+                pace.handle_timeout(now);
+                prop_assert!(pace.deadline().is_none_or(|deadline| deadline > now));
+                // A change is never put off past its limit while nothing fails.
+                if let (Some((first, _)), Some(deadline), 0) =
+                    (pace.changes, pace.deadline(), pace.failures)
+                {
+                    prop_assert!(deadline <= first + LONGEST_WAIT);
+                }
+            }
+        }
+    }
+}

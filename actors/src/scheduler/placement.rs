@@ -1,0 +1,347 @@
+//! Which hosts the replicas of a service run on.
+//!
+//! A pure function of the state: the same rows and the same eligible hosts give the same
+//! answer on every leader, whatever passes came before. A placed replica stays where it is as
+//! long as its host is eligible; only the others get a host, in index order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jaco_proto::v1::{self, service_spec::PlacementMode};
+use jaco_raftnode::State;
+
+/// One wanted replica and its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Replica id.
+    pub id: String,
+    /// Position within the service.
+    pub index: i32,
+    /// Host it is to run on.
+    pub host: String,
+}
+
+/// Why a service cannot be placed; its rows are left as they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unplaceable {
+    /// Replicas are wanted and no host may take one.
+    #[error("service {service:?}: no eligible hosts")]
+    NoEligibleHosts {
+        /// Service of the deployment.
+        service: String,
+    },
+    /// The pinned hosts cannot hold the replicas one by one.
+    #[error(
+        "service {service:?}: only {eligible} eligible host(s) but {replicas} replicas requested"
+    )]
+    TooFewHosts {
+        /// Service of the deployment.
+        service: String,
+        /// Pinned hosts that are eligible.
+        eligible: usize,
+        /// Replicas asked for.
+        replicas: usize,
+    },
+    /// The id belongs to another service already.
+    #[error("replica_id_conflict: {id}")]
+    IdConflict {
+        /// The id both services want.
+        id: String,
+    },
+}
+
+/// A service of a deployment, as placement sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Deployment name.
+    pub deployment: &'a str,
+    /// Scheduling settings.
+    pub spec: &'a v1::ServiceSpec,
+}
+
+/// Replicas per host over all services, kept up to date within a pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Load(BTreeMap<String, usize>);
+
+impl Load {
+    /// Counts the rows of `state`.
+    #[must_use]
+    pub fn of(state: &State) -> Self {
+        let mut load = Self::default();
+        for row in state.replicas_desired.values() {
+            load.add(&row.host);
+        }
+        load
+    }
+
+    /// One replica more on `host`.
+    pub fn add(&mut self, host: &str) {
+        match self.0.get_mut(host) {
+            Some(count) => *count += 1,
+            None => {
+                self.0.insert(host.to_owned(), 1);
+            }
+        }
+    }
+
+    /// One replica less on `host`.
+    pub fn remove(&mut self, host: &str) {
+        if let Some(count) = self.0.get_mut(host) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn on(&self, host: &str) -> usize {
+        self.0.get(host).copied().unwrap_or(0)
+    }
+}
+
+/// Hostnames that may be given replicas, bytewise ascending.
+#[must_use]
+pub fn eligible_hosts(state: &State) -> Vec<String> {
+    let ready = v1::NodeStatus::Ready;
+    state
+        .nodes
+        .iter()
+        .filter(|(_, node)| node.status() == ready && !node.draining)
+        .map(|(hostname, _)| hostname.clone())
+        .collect()
+}
+
+/// Id of replica `index` under every mode but `global`.
+#[must_use]
+pub fn positional_id(deployment: &str, service: &str, index: usize) -> String {
+    format!("{deployment}-{service}-{index}")
+}
+
+/// Id of the replica on `host` under `global`.
+#[must_use]
+pub fn global_id(deployment: &str, service: &str, host: &str) -> String {
+    let host: String = host
+        .chars()
+        .flat_map(|c| {
+            let kept = c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+            // One dash per byte, so that the length of the host name is kept.
+            std::iter::repeat_n(if kept { c } else { '-' }, c.len_utf8())
+        })
+        .collect();
+    format!("{deployment}-{service}-{host}")
+}
+
+/// FNV-1a, 32 bits, over the UTF-8 bytes.
+#[must_use]
+pub fn fnv1a32(text: &str) -> u32 {
+    text.bytes().fold(2_166_136_261, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
+    })
+}
+
+/// Places every wanted replica of one service, by index.
+///
+/// `rows` are the current rows of this service by id, `eligible` is sorted; `load` counts all
+/// replicas and is moved along with the placements made here.
+///
+/// # Errors
+/// [`Unplaceable`] if the service cannot be placed as a whole; `load` is unchanged then.
+pub fn place(
+    subject: Subject<'_>,
+    rows: &BTreeMap<&str, &v1::ReplicaDesired>,
+    eligible: &[String],
+    load: &mut Load,
+) -> Result<Vec<Placed>, Unplaceable> {
+    let replicas = usize::try_from(subject.spec.replicas).unwrap_or(0);
+    let mode = subject.spec.placement();
+    match mode {
+        PlacementMode::Global => global(subject, rows, eligible, load),
+        PlacementMode::Hosts => {
+            let listed: BTreeSet<&str> = subject.spec.hosts.iter().map(String::as_str).collect();
+            let eligible: Vec<&str> = borrowed(eligible)
+                .filter(|host| listed.contains(host))
+                .collect();
+            check_eligible(subject, &eligible, replicas)?;
+            if eligible.len() < replicas {
+                return Err(Unplaceable::TooFewHosts {
+                    service: subject.spec.name.clone(),
+                    eligible: eligible.len(),
+                    replicas,
+                });
+            }
+            Ok(positional(subject, rows, &eligible, replicas, load, pinned))
+        }
+        PlacementMode::Pack => {
+            let eligible: Vec<&str> = borrowed(eligible).collect();
+            check_eligible(subject, &eligible, replicas)?;
+            let counts = count(rows.values().map(|row| row.host.as_str()));
+            Ok(positional(
+                subject,
+                rows,
+                &eligible,
+                replicas,
+                load,
+                |want| packed(want, &counts),
+            ))
+        }
+        PlacementMode::Unspecified | PlacementMode::Spread => {
+            let eligible: Vec<&str> = borrowed(eligible).collect();
+            check_eligible(subject, &eligible, replicas)?;
+            Ok(positional(subject, rows, &eligible, replicas, load, spread))
+        }
+    }
+}
+
+fn borrowed(hosts: &[String]) -> impl Iterator<Item = &str> {
+    hosts.iter().map(String::as_str)
+}
+
+fn check_eligible(
+    subject: Subject<'_>,
+    eligible: &[&str],
+    replicas: usize,
+) -> Result<(), Unplaceable> {
+    if replicas > 0 && eligible.is_empty() {
+        return Err(Unplaceable::NoEligibleHosts {
+            service: subject.spec.name.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// What a mode may look at when it chooses one host.
+struct Want<'a> {
+    id: &'a str,
+    index: usize,
+    eligible: &'a [&'a str],
+    /// Replicas of this service by host: the kept ones and those placed so far.
+    taken: &'a BTreeMap<&'a str, usize>,
+    load: &'a Load,
+}
+
+fn positional<'h>(
+    subject: Subject<'_>,
+    rows: &BTreeMap<&str, &v1::ReplicaDesired>,
+    eligible: &[&'h str],
+    replicas: usize,
+    load: &mut Load,
+    choose: impl Fn(&Want<'_>) -> Option<usize>,
+) -> Vec<Placed> {
+    let ids: Vec<String> = (0..replicas)
+        .map(|index| positional_id(subject.deployment, &subject.spec.name, index))
+        .collect();
+    // What stays is settled first, so that no newcomer depends on the order of indexes.
+    let kept: Vec<Option<&'h str>> = ids
+        .iter()
+        .map(|id| {
+            let row = rows.get(id.as_str())?;
+            let at = eligible.binary_search(&row.host.as_str()).ok()?;
+            eligible.get(at).copied()
+        })
+        .collect();
+    let mut taken = count(kept.iter().flatten().copied());
+    let mut placed = Vec::with_capacity(replicas);
+    for (index, (id, kept)) in ids.into_iter().zip(kept).enumerate() {
+        let host = match kept {
+            Some(host) => host,
+            None => {
+                let want = Want {
+                    id: &id,
+                    index,
+                    eligible,
+                    taken: &taken,
+                    load,
+                };
+                let Some(host) = choose(&want).and_then(|at| eligible.get(at).copied()) else {
+                    continue; // only with no eligible host, which was refused above
+                };
+                *taken.entry(host).or_default() += 1;
+                if let Some(row) = rows.get(id.as_str()) {
+                    load.remove(&row.host);
+                }
+                load.add(host);
+                host
+            }
+        };
+        placed.push(Placed {
+            index: i32::try_from(index).unwrap_or(i32::MAX),
+            host: host.to_owned(),
+            id,
+        });
+    }
+    placed
+}
+
+/// Fewest of this service, then fewest in all, then the heaviest rendezvous weight.
+fn spread(want: &Want<'_>) -> Option<usize> {
+    let rank = |host: &str| {
+        let weight = fnv1a32(&format!("{host}/{}", want.id));
+        let own = want.taken.get(host).copied().unwrap_or(0);
+        (own, want.load.on(host), std::cmp::Reverse(weight))
+    };
+    // `min_by_key` keeps the first of equals, and the hosts are sorted.
+    (0..want.eligible.len()).min_by_key(|&at| want.eligible.get(at).map(|host| rank(host)))
+}
+
+/// Fewest of this service when the pass began; all newcomers of a pass land together.
+fn packed(want: &Want<'_>, at_start: &BTreeMap<&str, usize>) -> Option<usize> {
+    (0..want.eligible.len()).min_by_key(|&at| {
+        want.eligible
+            .get(at)
+            .map(|host| at_start.get(host).copied().unwrap_or(0))
+    })
+}
+
+/// The host at this index, or the next one that holds none of the service.
+fn pinned(want: &Want<'_>) -> Option<usize> {
+    let hosts = want.eligible.len();
+    let free = |at: &usize| {
+        want.eligible
+            .get(*at)
+            .is_some_and(|host| !want.taken.contains_key(host))
+    };
+    let start = want.index.checked_rem(hosts)?;
+    (0..hosts)
+        .map(|step| (start + step) % hosts)
+        .find(free)
+        .or(Some(start))
+}
+
+fn global(
+    subject: Subject<'_>,
+    rows: &BTreeMap<&str, &v1::ReplicaDesired>,
+    eligible: &[String],
+    load: &mut Load,
+) -> Result<Vec<Placed>, Unplaceable> {
+    let mut placed = Vec::with_capacity(eligible.len());
+    let mut ids = BTreeSet::new();
+    for (index, host) in eligible.iter().enumerate() {
+        let id = global_id(subject.deployment, &subject.spec.name, host);
+        if !ids.insert(id.clone()) {
+            return Err(Unplaceable::IdConflict { id });
+        }
+        placed.push(Placed {
+            index: i32::try_from(index).unwrap_or(i32::MAX),
+            host: host.clone(),
+            id,
+        });
+    }
+    for new in &placed {
+        match rows.get(new.id.as_str()) {
+            Some(row) if row.host == new.host => {}
+            Some(row) => {
+                load.remove(&row.host);
+                load.add(&new.host);
+            }
+            None => load.add(&new.host),
+        }
+    }
+    Ok(placed)
+}
+
+fn count<'a>(hosts: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
+    let mut counts = BTreeMap::new();
+    for host in hosts {
+        *counts.entry(host).or_default() += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! What the scheduler needs of each compose document, read once per content.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jaco_proto::{
+    manifest::{SpecHasher, compose::Project},
+    v1,
+};
+use jaco_raftnode::State;
+
+/// Scheduling view of one service of a compose document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// Image reference.
+    pub image: String,
+    /// Hash of everything the container is built from.
+    pub spec_hash: Vec<u8>,
+}
+
+/// Templates of the services that the document has and gives an image, or why it cannot be
+/// read.
+pub type Templates = Result<BTreeMap<String, Template>, String>;
+
+/// Templates by deployment.
+///
+/// An entry is good for exactly the document and services it was made from, so a rollback, or a
+/// deployment that was deleted and applied again under the same revision, is read anew.
+pub struct Projects {
+    read: fn(&v1::Deployment) -> Templates,
+    known: BTreeMap<String, (Arc<v1::Deployment>, Arc<Templates>)>,
+}
+
+impl Default for Projects {
+    fn default() -> Self {
+        Self::reading_with(read)
+    }
+}
+
+impl Projects {
+    /// Starts empty, with `read` as the way from a deployment to its templates.
+    #[must_use]
+    pub fn reading_with(read: fn(&v1::Deployment) -> Templates) -> Self {
+        Self {
+            read,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Templates of `deployment`, read only if its content is new.
+    pub fn of(&mut self, deployment: &Arc<v1::Deployment>) -> Arc<Templates> {
+        if let Some((from, templates)) = self.known.get_mut(&deployment.name) {
+            if Arc::ptr_eq(from, deployment) {
+                return Arc::clone(templates);
+            }
+            if same_content(from, deployment) {
+                *from = Arc::clone(deployment);
+                return Arc::clone(templates);
+            }
+        }
+        let templates = Arc::new((self.read)(deployment));
+        let entry = (Arc::clone(deployment), Arc::clone(&templates));
+        self.known.insert(deployment.name.clone(), entry);
+        templates
+    }
+
+    /// Forgets deployments that `state` no longer has.
+    pub fn retain(&mut self, state: &State) {
+        self.known
+            .retain(|name, _| state.deployments.contains_key(name));
+    }
+}
+
+fn same_content(a: &v1::Deployment, b: &v1::Deployment) -> bool {
+    a.applied_revision == b.applied_revision
+        && a.compose_yaml == b.compose_yaml
+        && a.services == b.services
+}
+
+/// Reads the stored document of a deployment.
+fn read(deployment: &v1::Deployment) -> Templates {
+    let fault = |error: jaco_proto::Error| error.to_string();
+    let project = Project::parse(&deployment.compose_yaml).map_err(fault)?;
+    let hasher = SpecHasher::new(&deployment.compose_yaml).map_err(fault)?;
+    let template = |spec: &v1::ServiceSpec| {
+        let image = project.services.get(&spec.name)?.image.clone()?;
+        let spec_hash = hasher.hash(&spec.name, &spec.networks)?.to_vec();
+        Some((spec.name.clone(), Template { image, spec_hash }))
+    };
+    Ok(deployment.services.iter().filter_map(template).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn templates(compose: &str, services: &[&str]) -> Templates {
+        read(&v1::Deployment {
+            compose_yaml: compose.as_bytes().to_vec(),
+            services: services
+                .iter()
+                .map(|&name| v1::ServiceSpec {
+                    name: name.into(),
+                    networks: vec!["_default".into()],
+                    ..Default::default()
+                })
+                .collect(),
+            ..Default::default()
+        })
+    }
+
+    #[test]
+    fn services_come_with_their_image_and_hash() {
+        let one = "services: {web: {image: nginx}, db: {image: postgres}}";
+        let other = "# same\nservices:\n  web:\n    image: nginx\n  db:\n    image: mysql\n";
+        let [one, other] = [one, other].map(|text| templates(text, &["web", "db"]).unwrap());
+        assert_eq!(one["web"].image, "nginx");
+        assert_eq!(one["web"], other["web"]);
+        assert_ne!(one["db"].spec_hash, other["db"].spec_hash);
+    }
+
+    #[test]
+    fn service_that_the_document_lacks_has_no_template() {
+        let found = templates("services: {web: {image: nginx}}", &["web", "gone"]).unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["web"]);
+    }
+
+    #[test]
+    fn document_that_is_no_compose_file_says_why() {
+        assert!(templates("services: [", &["web"]).is_err());
+    }
+}

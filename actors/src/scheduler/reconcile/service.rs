@@ -1,0 +1,221 @@
+//! One deployment and its services within a pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jaco_proto::v1::{self, DeploymentStatus, command::Payload};
+
+use super::{Plan, Rearmed};
+use crate::scheduler::{
+    placement::{self, Placed, Subject, Unplaceable},
+    projects::{Template, Templates},
+};
+
+/// Why a deployment is pending.
+struct Blocked {
+    reason: String,
+    code: Option<&'static str>,
+}
+
+impl From<String> for Blocked {
+    fn from(reason: String) -> Self {
+        Self { reason, code: None }
+    }
+}
+
+impl From<Unplaceable> for Blocked {
+    fn from(why: Unplaceable) -> Self {
+        let code = match why {
+            Unplaceable::NoEligibleHosts { .. } | Unplaceable::TooFewHosts { .. } => {
+                "cannot_satisfy_host_placement"
+            }
+            Unplaceable::IdConflict { .. } => "replica_id_conflict",
+        };
+        Self {
+            reason: why.to_string(),
+            code: Some(code),
+        }
+    }
+}
+
+impl<'a> Plan<'a> {
+    /// Plans one deployment; a document that cannot be read changes nothing but the status.
+    pub(super) fn deployment(
+        &mut self,
+        deployment: &'a v1::Deployment,
+        templates: &Templates,
+        rearmed: &mut Rearmed,
+    ) {
+        let templates = match templates {
+            Ok(templates) => templates,
+            Err(error) => {
+                let reason = format!("compose parse failed: {error}");
+                self.status(deployment, Some(reason.into()));
+                return;
+            }
+        };
+        self.retire(deployment);
+        let mut specs: Vec<&v1::ServiceSpec> = deployment.services.iter().collect();
+        specs.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut blocked = None;
+        for spec in specs {
+            let subject = Subject {
+                deployment: &deployment.name,
+                spec,
+            };
+            let outcome = self.service(deployment, subject, templates.get(&spec.name), rearmed);
+            // The first obstacle is the one shown; the others follow once it is gone.
+            if let Err(why) = outcome {
+                blocked.get_or_insert(why);
+            }
+        }
+        self.status(deployment, blocked);
+    }
+
+    /// Removes the replicas of services the revision no longer has.
+    fn retire(&mut self, deployment: &'a v1::Deployment) {
+        let wanted: BTreeSet<&str> = deployment
+            .services
+            .iter()
+            .map(|s| s.name.as_str())
+            .collect();
+        let gone: Vec<(&'a str, &'a str)> = self
+            .rows
+            .iter()
+            .filter(|((owner, service), _)| *owner == deployment.name && !wanted.contains(service))
+            .flat_map(|(_, rows)| rows.iter().map(|(id, row)| (*id, row.host.as_str())))
+            .collect();
+        for (id, host) in gone {
+            self.remove(id, host);
+        }
+    }
+
+    fn service(
+        &mut self,
+        deployment: &'a v1::Deployment,
+        subject: Subject<'a>,
+        template: Option<&Template>,
+        rearmed: &mut Rearmed,
+    ) -> Result<(), Blocked> {
+        let name = &subject.spec.name;
+        let template =
+            template.ok_or_else(|| format!("service {name:?} not found in compose project"))?;
+        let owner = (subject.deployment, subject.spec.name.as_str());
+        let rows = self.rows.get(&owner).cloned().unwrap_or_default();
+        let mut load = self.load.clone();
+        let placed = placement::place(subject, &rows, &self.eligible, &mut load)?;
+        if let Some(placed) = placed
+            .iter()
+            .find(|placed| self.is_taken(&placed.id, owner))
+        {
+            let id = placed.id.clone();
+            return Err(Unplaceable::IdConflict { id }.into());
+        }
+        self.load = load;
+
+        let wanted: BTreeSet<&str> = placed.iter().map(|placed| placed.id.as_str()).collect();
+        let surplus: Vec<(&str, &str)> = rows
+            .iter()
+            .filter(|(id, _)| !wanted.contains(*id))
+            .map(|(id, row)| (*id, row.host.as_str()))
+            .collect();
+        for placed in &placed {
+            let row = rows.get(placed.id.as_str()).copied();
+            let changed = row.is_none_or(|row| {
+                row.host != placed.host
+                    || row.image != template.image
+                    || row.spec_hash != template.spec_hash
+            });
+            if changed || rearmed.is_due(self.state, deployment, &placed.id) {
+                let replica = self.replica(owner, placed, row, template);
+                self.upsert(owner, replica);
+            }
+        }
+        for (id, host) in surplus {
+            self.remove(id, host);
+        }
+        Ok(())
+    }
+
+    fn is_taken(&self, id: &str, owner: (&str, &str)) -> bool {
+        let row = self.state.replicas_desired.get(id);
+        row.is_some_and(|row| (row.deployment.as_str(), row.service.as_str()) != owner)
+            || self.issued.get(id).is_some_and(|by| *by != owner)
+    }
+
+    fn replica(
+        &self,
+        (deployment, service): (&str, &str),
+        placed: &Placed,
+        row: Option<&v1::ReplicaDesired>,
+        template: &Template,
+    ) -> v1::ReplicaDesired {
+        let previous_host = match row {
+            // The old host keeps serving until the new one runs, if it is there at all.
+            Some(row) if row.host != placed.host => row.host.as_str(),
+            Some(row) if !self.has_arrived(row) => row.previous_host.as_str(),
+            Some(_) | None => "",
+        };
+        let is_member = self.state.nodes.contains_key(previous_host);
+        v1::ReplicaDesired {
+            id: placed.id.clone(),
+            deployment: deployment.to_owned(),
+            service: service.to_owned(),
+            index: placed.index,
+            host: placed.host.clone(),
+            image: template.image.clone(),
+            raft_index: 0, // set by the apply
+            spec_hash: template.spec_hash.clone(),
+            previous_host: if is_member {
+                previous_host.to_owned()
+            } else {
+                String::new()
+            },
+        }
+    }
+
+    /// Whether `row` runs where it is wanted, so that no move is under way.
+    fn has_arrived(&self, row: &v1::ReplicaDesired) -> bool {
+        let observed = self.state.replicas_observed.get(&row.id);
+        observed.is_some_and(|seen| {
+            seen.state() == v1::ReplicaState::Running
+                && seen.host == row.host
+                && seen.desired_raft_index >= row.raft_index
+        })
+    }
+
+    fn upsert(&mut self, owner: (&'a str, &'a str), replica: v1::ReplicaDesired) {
+        let id = replica.id.clone();
+        self.summary.upserts += 1;
+        self.push(Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert {
+            replica: Some(replica),
+        }));
+        // A re-issued replica starts over with a full restart budget.
+        if self.state.restart_counters.contains_key(&id) {
+            self.reset_counter(&id);
+        }
+        self.issued.insert(id, owner);
+    }
+
+    /// Sets the status if it says something else than it does now.
+    fn status(&mut self, deployment: &v1::Deployment, blocked: Option<Blocked>) {
+        let (status, details) = match blocked {
+            None => (DeploymentStatus::Active, BTreeMap::new()),
+            Some(Blocked { reason, code }) => {
+                let code = code.map(|code| ("code".to_owned(), code.to_owned()));
+                let details = std::iter::once(("reason".to_owned(), reason)).chain(code);
+                (DeploymentStatus::Pending, details.collect())
+            }
+        };
+        if deployment.status() == status && deployment.status_details == details {
+            return;
+        }
+        self.summary.statuses += 1;
+        self.push(Payload::DeploymentStatusUpdate(
+            v1::DeploymentStatusUpdate {
+                deployment: deployment.name.clone(),
+                status: status.into(),
+                details,
+            },
+        ));
+    }
+}

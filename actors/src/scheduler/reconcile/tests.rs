@@ -1,0 +1,507 @@
+use std::sync::Arc;
+
+use jaco_proto::v1::{
+    DeploymentStatus, NodeStatus, ReplicaState, restart_counter_update::Action,
+    service_spec::PlacementMode,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::scheduler::projects::{Template, Templates};
+
+/// Reads documents of lines `service image hash`.
+fn read(deployment: &v1::Deployment) -> Templates {
+    let text = std::str::from_utf8(&deployment.compose_yaml).map_err(|e| e.to_string())?;
+    let mut templates = BTreeMap::new();
+    for line in text.lines() {
+        let [service, image, hash] = line.split(' ').collect::<Vec<_>>()[..] else {
+            return Err(format!("{line:?} is no service"));
+        };
+        let template = Template {
+            image: image.to_owned(),
+            spec_hash: hash.as_bytes().to_vec(),
+        };
+        templates.insert(service.to_owned(), template);
+    }
+    Ok(templates)
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanos: 0 }
+}
+
+/// A state, the scheduler's memory, and the little of an apply that passes depend on.
+struct World {
+    state: State,
+    memo: Memo,
+}
+
+impl World {
+    fn new(hosts: &[&str]) -> Self {
+        let memo = Memo {
+            projects: Projects::reading_with(read),
+            ..Memo::default()
+        };
+        let mut world = Self {
+            state: State::default(),
+            memo,
+        };
+        hosts
+            .iter()
+            .for_each(|host| world.node(host, NodeStatus::Ready));
+        world
+    }
+
+    fn node(&mut self, host: &str, status: NodeStatus) {
+        let node = v1::Node {
+            hostname: host.into(),
+            status: status.into(),
+            ..Default::default()
+        };
+        self.state.nodes.insert(host.into(), Arc::new(node));
+    }
+
+    /// Applies a revision with these services (name, replicas) and this document.
+    fn deploy(&mut self, name: &str, services: &[(&str, i32)], compose: &str) {
+        self.state.applied_index += 1;
+        let index = self.state.applied_index;
+        let services = services.iter().map(|&(name, replicas)| v1::ServiceSpec {
+            name: name.into(),
+            replicas,
+            placement: PlacementMode::Spread.into(),
+            ..Default::default()
+        });
+        let deployment = v1::Deployment {
+            name: name.into(),
+            applied_revision: index,
+            status: DeploymentStatus::Active.into(),
+            compose_yaml: compose.as_bytes().to_vec(),
+            services: services.collect(),
+            updated_at: Some(at(i64::try_from(index).unwrap() * 100)),
+            ..Default::default()
+        };
+        self.state
+            .deployments
+            .insert(name.into(), Arc::new(deployment));
+    }
+
+    fn plan(&mut self) -> Pass {
+        reconcile(&self.state, &mut self.memo, at(1))
+    }
+
+    /// Plans, applies and answers with one line per command.
+    fn pass(&mut self) -> Vec<String> {
+        let pass = self.plan();
+        let children = children(&pass);
+        self.state.applied_index += 1;
+        children
+            .into_iter()
+            .map(|child| self.apply(child))
+            .collect()
+    }
+
+    fn apply(&mut self, command: v1::Command) -> String {
+        assert_eq!(command.identity, IDENTITY);
+        match command.payload.unwrap() {
+            Payload::ReplicaDesiredUpsert(upsert) => {
+                let mut row = upsert.replica.unwrap();
+                assert_eq!(row.raft_index, 0);
+                row.raft_index = self.state.applied_index;
+                let line = format!("upsert {} {} {}", row.id, row.host, row.image);
+                self.state
+                    .replicas_desired
+                    .insert(row.id.clone(), Arc::new(row));
+                line
+            }
+            Payload::ReplicaDesiredRemove(remove) => {
+                self.state.replicas_desired.remove(&remove.id).unwrap();
+                self.state.replicas_observed.remove(&remove.id);
+                self.state.restart_counters.remove(&remove.id);
+                format!("remove {}", remove.id)
+            }
+            Payload::DeploymentStatusUpdate(update) => {
+                let old = self.state.deployments.get_mut(&update.deployment).unwrap();
+                let deployment = Arc::make_mut(old);
+                deployment.status = update.status;
+                deployment.status_details = update.details.clone();
+                let reason = update.details.get("reason").cloned().unwrap_or_default();
+                format!(
+                    "status {} {:?} {reason}",
+                    update.deployment,
+                    update.status()
+                )
+            }
+            Payload::RestartCounterUpdate(update) => {
+                let id = update.replica_id.clone();
+                match update.action() {
+                    Action::Reset => {
+                        self.state.restart_counters.remove(&id);
+                    }
+                    Action::Increment => {
+                        let counter = v1::RestartCounter {
+                            replica_id: id.clone(),
+                            consecutive_failures: 1,
+                            last_attempt_at: command.ts,
+                        };
+                        self.state
+                            .restart_counters
+                            .insert(id.clone(), Arc::new(counter));
+                    }
+                    Action::Unspecified => panic!("unspecified"),
+                }
+                format!("counter {id} {:?}", update.action())
+            }
+            Payload::SubnetFree(free) => {
+                let key = (free.deployment, free.network, free.host);
+                self.state.subnets.remove(&key).unwrap();
+                format!("free {} {} {}", key.0, key.1, key.2)
+            }
+            other => panic!("{other:?} is not the scheduler's"),
+        }
+    }
+
+    fn observe(&mut self, id: &str, state: ReplicaState, code: &str, seconds: i64) {
+        let row = &self.state.replicas_desired[id];
+        let seen = v1::ReplicaObserved {
+            id: id.into(),
+            state: state.into(),
+            code: code.into(),
+            host: row.host.clone(),
+            desired_raft_index: row.raft_index,
+            last_health_at: Some(at(seconds)),
+            ..Default::default()
+        };
+        self.state
+            .replicas_observed
+            .insert(id.into(), Arc::new(seen));
+    }
+
+    fn details(&self, deployment: &str, key: &str) -> Option<&str> {
+        let details = &self.state.deployments[deployment].status_details;
+        details.get(key).map(String::as_str)
+    }
+
+    fn row(&self, id: &str) -> &v1::ReplicaDesired {
+        &self.state.replicas_desired[id]
+    }
+}
+
+fn children(pass: &Pass) -> Vec<v1::Command> {
+    match pass.batch.clone().and_then(|batch| batch.payload) {
+        None => Vec::new(),
+        Some(Payload::Batch(batch)) => {
+            assert!(
+                !batch.children.is_empty(),
+                "an empty batch is a needless write"
+            );
+            batch.children
+        }
+        Some(other) => panic!("{other:?} is no batch"),
+    }
+}
+
+#[test]
+fn first_pass_creates_every_replica_and_the_second_nothing() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 2), ("db", 1)], "web nginx h1\ndb pg h2");
+    assert_eq!(
+        world.pass(),
+        [
+            "upsert app-db-0 n1 pg",
+            "upsert app-web-0 n1 nginx",
+            "upsert app-web-1 n1 nginx"
+        ]
+    );
+    assert_eq!(world.row("app-web-1").index, 1);
+    assert_eq!(world.row("app-web-1").spec_hash, b"h1");
+    assert_eq!(world.row("app-web-1").previous_host, "");
+    assert_eq!(world.plan(), Pass::default());
+}
+
+#[test]
+fn scaling_adds_and_removes_at_the_end() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    world.pass();
+    world.deploy("app", &[("web", 3)], "web nginx h");
+    assert_eq!(
+        world.pass(),
+        ["upsert app-web-1 n1 nginx", "upsert app-web-2 n1 nginx"]
+    );
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    assert_eq!(world.pass(), ["remove app-web-1", "remove app-web-2"]);
+    world.deploy("app", &[("web", 0)], "web nginx h");
+    assert_eq!(world.pass(), ["remove app-web-0"]);
+}
+
+#[test]
+fn retirements_come_first_and_removals_last() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("b", 2), ("z", 1)], "b img h\nz img h");
+    world.pass();
+    world.deploy("app", &[("a", 1), ("b", 1)], "a img h\nb img h2");
+    assert_eq!(
+        world.pass(),
+        [
+            "remove app-z-0",
+            "upsert app-a-0 n1 img",
+            "upsert app-b-0 n1 img",
+            "remove app-b-1"
+        ]
+    );
+}
+
+#[test]
+fn image_or_hash_changes_reissue_and_nothing_else_does() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 1)], "web nginx:1 h1");
+    world.pass();
+    world.deploy("app", &[("web", 1)], "web nginx:1 h1");
+    assert_eq!(world.pass(), [""; 0]);
+    world.deploy("app", &[("web", 1)], "web nginx:2 h1");
+    assert_eq!(world.pass(), ["upsert app-web-0 n1 nginx:2"]);
+    world.deploy("app", &[("web", 1)], "web nginx:2 h2");
+    assert_eq!(world.pass(), ["upsert app-web-0 n1 nginx:2"]);
+}
+
+#[test]
+fn unreadable_document_blocks_everything_and_removes_nothing() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    world.pass();
+    world.deploy("app", &[("api", 1)], "what is this thing");
+    assert_eq!(
+        world.pass(),
+        ["status app Pending compose parse failed: \"what is this thing\" is no service"]
+    );
+    assert_eq!(world.plan(), Pass::default(), "a status is written once");
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    assert_eq!(world.pass(), [""; 0], "an apply makes it active by itself");
+}
+
+#[test]
+fn blocked_service_leaves_its_siblings_alone() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("api", 1), ("web", 1)], "web nginx h");
+    let status = "status app Pending service \"api\" not found in compose project";
+    assert_eq!(world.pass(), ["upsert app-web-0 n1 nginx", status]);
+    assert_eq!(world.details("app", "code"), None);
+}
+
+#[test]
+fn pending_ends_when_the_obstacle_is_gone() {
+    let mut world = World::new(&[]);
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    assert_eq!(
+        world.pass(),
+        ["status app Pending service \"web\": no eligible hosts"]
+    );
+    assert_eq!(
+        world.details("app", "code"),
+        Some("cannot_satisfy_host_placement")
+    );
+    assert_eq!(world.plan(), Pass::default());
+    world.node("n1", NodeStatus::Ready);
+    assert_eq!(
+        world.pass(),
+        ["upsert app-web-0 n1 nginx", "status app Active "]
+    );
+    assert_eq!(world.details("app", "reason"), None);
+}
+
+#[test]
+fn replicas_without_any_host_are_left_alone() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 2)], "web nginx h");
+    world.pass();
+    world.node("n1", NodeStatus::Offline);
+    world.deploy("app", &[("web", 1)], "web nginx h2");
+    assert_eq!(
+        world.pass(),
+        ["status app Pending service \"web\": no eligible hosts"]
+    );
+    assert_eq!(world.state.replicas_desired.len(), 2);
+}
+
+#[test]
+fn an_id_of_another_service_is_a_conflict_for_the_later_one() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("a", &[("b-c", 1)], "b-c one h");
+    world.deploy("a-b", &[("c", 1)], "c two h");
+    let conflict = "status a-b Pending replica_id_conflict: a-b-c-0";
+    assert_eq!(world.pass(), ["upsert a-b-c-0 n1 one", conflict]);
+    assert_eq!(world.details("a-b", "code"), Some("replica_id_conflict"));
+    assert_eq!(world.plan(), Pass::default());
+    world.deploy("a", &[("b-c", 0)], "b-c one h");
+    assert_eq!(world.pass(), ["remove a-b-c-0"]);
+    assert_eq!(
+        world.pass(),
+        ["upsert a-b-c-0 n1 two", "status a-b Active "]
+    );
+}
+
+#[test]
+fn moved_replica_remembers_its_old_host_while_that_is_a_member() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    world.pass();
+    world.node("n1", NodeStatus::IsolationUnavailable);
+    world.node("n2", NodeStatus::Ready);
+    assert_eq!(world.pass(), ["upsert app-web-0 n2 nginx"]);
+    assert_eq!(world.row("app-web-0").previous_host, "n1");
+
+    // A change during the move keeps the old container serving, one after it does not.
+    world.deploy("app", &[("web", 1)], "web nginx h2");
+    world.pass();
+    assert_eq!(world.row("app-web-0").previous_host, "n1");
+    world.observe("app-web-0", ReplicaState::Running, "", 1);
+    world.deploy("app", &[("web", 1)], "web nginx h3");
+    world.pass();
+    assert_eq!(world.row("app-web-0").previous_host, "");
+
+    world.state.nodes.remove("n2");
+    world.node("n3", NodeStatus::Ready);
+    assert_eq!(world.pass(), ["upsert app-web-0 n3 nginx"]);
+    assert_eq!(world.row("app-web-0").previous_host, "");
+}
+
+#[test]
+fn what_belongs_to_no_deployment_goes() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    world.pass();
+    for deployment in ["app", "gone"] {
+        let key = (
+            deployment.to_owned(),
+            "_default".to_owned(),
+            "n1".to_owned(),
+        );
+        let row = v1::Subnet {
+            deployment: deployment.into(),
+            network: "_default".into(),
+            host: "n1".into(),
+            ..Default::default()
+        };
+        world.state.subnets.insert(key, Arc::new(row));
+    }
+    let row = v1::ReplicaDesired {
+        deployment: "gone".into(),
+        ..Default::default()
+    };
+    world
+        .state
+        .replicas_desired
+        .insert("gone-web-0".into(), Arc::new(row));
+    assert_eq!(world.pass(), ["remove gone-web-0", "free gone _default n1"]);
+    assert_eq!(world.plan(), Pass::default());
+}
+
+#[test]
+fn failures_are_counted_with_the_time_of_their_report() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    world.pass();
+    world.observe("app-web-0", ReplicaState::Failed, "container_exited", 77);
+    assert_eq!(world.pass(), ["counter app-web-0 Increment"]);
+    let counter = &world.state.restart_counters["app-web-0"];
+    assert_eq!(counter.last_attempt_at, Some(at(77)));
+    assert_eq!(world.plan(), Pass::default());
+    world.observe("app-web-0", ReplicaState::Running, "", 78);
+    assert_eq!(world.pass(), ["counter app-web-0 Reset"]);
+}
+
+#[test]
+fn reissued_replica_starts_with_a_full_budget() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    world.pass();
+    world.observe("app-web-0", ReplicaState::Failed, "container_exited", 77);
+    world.pass();
+    // Failed once more, and not counted yet: the new row makes that history.
+    world.observe("app-web-0", ReplicaState::Failed, "container_exited", 78);
+    world.deploy("app", &[("web", 1)], "web nginx h2");
+    assert_eq!(
+        world.pass(),
+        ["upsert app-web-0 n1 nginx", "counter app-web-0 Reset"]
+    );
+    assert_eq!(world.plan(), Pass::default());
+}
+
+#[test]
+fn applying_again_tries_exhausted_replicas_once_more() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("app", &[("web", 2)], "web nginx h");
+    world.pass();
+    world.observe("app-web-1", ReplicaState::Failed, "container_exited", 120);
+    assert_eq!(world.pass(), ["counter app-web-1 Increment"]);
+    world.observe("app-web-1", ReplicaState::Failed, "restart_exhausted", 130);
+    assert_eq!(world.plan(), Pass::default());
+
+    world.deploy("app", &[("web", 2)], "web nginx h");
+    let first = world.plan();
+    assert_eq!(world.plan(), first, "a proposal that is lost is made again");
+    assert_eq!(
+        world.pass(),
+        ["upsert app-web-1 n1 nginx", "counter app-web-1 Reset"]
+    );
+    assert_eq!(
+        world.plan(),
+        Pass::default(),
+        "the old report says nothing about the new row"
+    );
+
+    // It gives up again on a node whose clock lags behind the apply.
+    world.observe("app-web-1", ReplicaState::Failed, "restart_exhausted", 140);
+    assert_eq!(world.plan(), Pass::default());
+}
+
+#[test]
+fn documents_are_read_once_per_content() {
+    static READS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    fn counting(deployment: &v1::Deployment) -> Templates {
+        READS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        read(deployment)
+    }
+    let reads = || READS.load(std::sync::atomic::Ordering::Relaxed);
+    let mut world = World::new(&[]);
+    world.memo.projects = Projects::reading_with(counting);
+    world.deploy("app", &[("web", 1)], "web nginx h");
+    world.pass(); // writes the status, hence a new row of the same content
+    world.pass();
+    assert_eq!(reads(), 1);
+
+    // Deleted and applied again under the same revision, with other content.
+    let mut other = world.state.deployments["app"].as_ref().clone();
+    other.compose_yaml = b"web apache h".to_vec();
+    world
+        .state
+        .deployments
+        .insert("app".into(), Arc::new(other));
+    world.node("n1", NodeStatus::Ready);
+    assert_eq!(world.pass()[0], "upsert app-web-0 n1 apache");
+    assert_eq!(reads(), 2);
+}
+
+proptest! {
+    #[test]
+    fn one_pass_is_enough(
+        script in proptest::collection::vec((0..4_usize, 0..5_i32, 0..3_u8, 0..16_u8), 1..12),
+    ) {
+        let mut world = World::new(&["n1", "n2", "n3"]);
+        for (name, replicas, hash, nodes) in script {
+            let name = ["a", "a-b", "c", "d"][name];
+            // `a` + `b-c` and `a-b` + `c` want the same ids.
+            let service = if name == "a" { "b-c" } else { "c" };
+            world.deploy(name, &[(service, replicas), ("x", 1)],
+                &format!("{service} img h{hash}\nx img h"));
+            for (bit, host) in ["n1", "n2", "n3", "n4"].into_iter().enumerate() {
+                let up = nodes & (1 << bit) != 0;
+                world.node(host, if up { NodeStatus::Ready } else { NodeStatus::Unhealthy });
+            }
+            world.pass();
+            // Freed ids may let a conflicting service in, and that one only.
+            world.pass();
+            prop_assert_eq!(world.plan(), Pass::default());
+        }
+    }
+}

@@ -1,0 +1,298 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ID: &str = "app-web-0";
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanos: 0 }
+}
+
+/// A replica with the failure `state`/`code`, reported at second 10 about row 7.
+fn seen(state: ReplicaState, code: &str) -> v1::ReplicaObserved {
+    v1::ReplicaObserved {
+        id: ID.into(),
+        state: state.into(),
+        code: code.into(),
+        container_id: "c1".into(),
+        last_health_at: Some(at(10)),
+        desired_raft_index: 7,
+        ..Default::default()
+    }
+}
+
+fn exited() -> v1::ReplicaObserved {
+    seen(ReplicaState::Failed, "container_exited")
+}
+
+fn state(seen: v1::ReplicaObserved) -> State {
+    let mut state = State::default();
+    let row = v1::ReplicaDesired {
+        id: ID.into(),
+        raft_index: 7,
+        ..Default::default()
+    };
+    state.replicas_desired.insert(ID.into(), Arc::new(row));
+    state.replicas_observed.insert(ID.into(), Arc::new(seen));
+    state
+}
+
+/// What an apply does with the changes.
+fn apply(state: &mut State, changes: &[Change]) {
+    for change in changes {
+        let id = change.replica_id.clone();
+        match change.action {
+            Action::Reset => {
+                state.restart_counters.remove(&id);
+            }
+            Action::Increment(ts) => {
+                let old = state
+                    .restart_counters
+                    .get(&id)
+                    .map_or(0, |c| c.consecutive_failures);
+                let counter = v1::RestartCounter {
+                    replica_id: id.clone(),
+                    consecutive_failures: old + 1,
+                    last_attempt_at: Some(ts),
+                };
+                state.restart_counters.insert(id, Arc::new(counter));
+            }
+        }
+    }
+}
+
+fn observe(state: &mut State, seen: v1::ReplicaObserved) {
+    state.replicas_observed.insert(ID.into(), Arc::new(seen));
+}
+
+fn failures(state: &State) -> i32 {
+    state
+        .restart_counters
+        .get(ID)
+        .map_or(0, |counter| counter.consecutive_failures)
+}
+
+#[test]
+fn states_and_codes_count_as_the_policy_says() {
+    let cases = [
+        (ReplicaState::Failed, "container_exited", true),
+        (ReplicaState::Failed, "inspect_failed", true),
+        (ReplicaState::Failed, "no_state", true),
+        (ReplicaState::Degraded, "", true),
+        (ReplicaState::Failed, "restart_exhausted", false),
+        (ReplicaState::Failed, "subnet_pool_exhausted", false),
+        (ReplicaState::Failed, "docker_error", false),
+        (ReplicaState::Failed, "image_pull_failed", false),
+        (ReplicaState::Pending, "image_pull_failed", false),
+        (ReplicaState::Pending, "", false),
+        (ReplicaState::Pulling, "pulling", false),
+        (ReplicaState::Updating, "", false),
+        (ReplicaState::Stopped, "", false),
+        (ReplicaState::Running, "", false),
+    ];
+    for (observed, code, counts) in cases {
+        let changes = account(&state(seen(observed, code)), &mut Counted::default());
+        let increment = Change {
+            replica_id: ID.into(),
+            action: Action::Increment(at(10)),
+        };
+        let expected = if counts { vec![increment] } else { Vec::new() };
+        assert_eq!(changes, expected, "{observed:?} {code}");
+    }
+}
+
+#[test]
+fn running_removes_the_counter_and_only_if_there_is_one() {
+    let mut state = state(exited());
+    let counted = &mut Counted::default();
+    let changes = account(&state, counted);
+    apply(&mut state, &changes);
+    observe(&mut state, seen(ReplicaState::Running, ""));
+    let changes = account(&state, counted);
+    assert_eq!(
+        changes,
+        [Change {
+            replica_id: ID.into(),
+            action: Action::Reset
+        }]
+    );
+    apply(&mut state, &changes);
+    assert_eq!(account(&state, counted), []);
+}
+
+#[test]
+fn one_failure_counts_once_however_often_it_is_looked_at() {
+    let mut state = state(exited());
+    let counted = &mut Counted::default();
+    for _ in 0..3 {
+        let changes = account(&state, counted);
+        apply(&mut state, &changes);
+    }
+    assert_eq!(failures(&state), 1);
+}
+
+#[test]
+fn a_lost_proposal_is_made_again() {
+    let state = state(exited());
+    let counted = &mut Counted::default();
+    assert_eq!(account(&state, counted).len(), 1);
+    assert_eq!(account(&state, counted).len(), 1);
+}
+
+#[test]
+fn a_new_leader_does_not_count_again() {
+    let mut state = state(exited());
+    let changes = account(&state, &mut Counted::default());
+    apply(&mut state, &changes);
+    assert_eq!(account(&state, &mut Counted::default()), []);
+}
+
+#[test]
+fn a_second_report_of_one_dead_container_does_not_count() {
+    let mut state = state(exited());
+    let counted = &mut Counted::default();
+    let changes = account(&state, counted);
+    apply(&mut state, &changes);
+    assert_eq!(account(&state, counted), []);
+    let mut again = seen(ReplicaState::Failed, "inspect_failed");
+    again.last_health_at = Some(at(11));
+    observe(&mut state, again);
+    assert_eq!(account(&state, counted), []);
+}
+
+#[test]
+fn a_new_leader_knows_a_second_report_of_a_container_that_ran() {
+    let mut failed = exited();
+    failed.started_at = Some(at(5));
+    let mut state = state(failed.clone());
+    let changes = account(&state, &mut Counted::default());
+    apply(&mut state, &changes);
+    failed.last_health_at = Some(at(11));
+    observe(&mut state, failed);
+    assert_eq!(account(&state, &mut Counted::default()), []);
+}
+
+#[test]
+fn another_container_or_another_run_of_it_counts() {
+    for change in [
+        |seen: &mut v1::ReplicaObserved| seen.container_id = "c2".into(),
+        |seen: &mut v1::ReplicaObserved| seen.started_at = Some(at(15)),
+    ] {
+        let mut state = state(exited());
+        let counted = &mut Counted::default();
+        for _ in 0..2 {
+            let changes = account(&state, counted);
+            apply(&mut state, &changes);
+        }
+        let mut next = exited();
+        next.last_health_at = Some(at(20));
+        change(&mut next);
+        observe(&mut state, next);
+        for _ in 0..2 {
+            let changes = account(&state, counted);
+            apply(&mut state, &changes);
+        }
+        assert_eq!(failures(&state), 2);
+    }
+}
+
+#[test]
+fn the_same_container_counts_again_after_it_recovered_for_a_moment() {
+    let mut state = state(exited());
+    let counted = &mut Counted::default();
+    for _ in 0..2 {
+        let changes = account(&state, counted);
+        apply(&mut state, &changes);
+    }
+    observe(&mut state, seen(ReplicaState::Pending, ""));
+    assert_eq!(account(&state, counted), []);
+    let mut next = exited();
+    next.last_health_at = Some(at(20));
+    observe(&mut state, next);
+    let changes = account(&state, counted);
+    apply(&mut state, &changes);
+    assert_eq!(failures(&state), 2);
+}
+
+#[test]
+fn what_answers_an_earlier_row_is_history() {
+    for observed in [exited(), seen(ReplicaState::Running, "")] {
+        let mut state = state(observed);
+        apply(
+            &mut state,
+            &[Change {
+                replica_id: ID.into(),
+                action: Action::Increment(at(1)),
+            }],
+        );
+        let row = v1::ReplicaDesired {
+            id: ID.into(),
+            raft_index: 8,
+            ..Default::default()
+        };
+        state.replicas_desired.insert(ID.into(), Arc::new(row));
+        assert_eq!(account(&state, &mut Counted::default()), []);
+        state.replicas_desired.remove(ID);
+        assert_eq!(account(&state, &mut Counted::default()), []);
+    }
+}
+
+proptest! {
+    /// A replica fails, recovers and is replaced; leaders change and proposals are lost.
+    /// However that interleaves, no failure counts twice and none is forgotten once things
+    /// calm down.
+    #[test]
+    fn each_failure_counts_exactly_once(
+        steps in proptest::collection::vec((0..4_u8, any::<bool>(), any::<bool>()), 1..60),
+    ) {
+        let mut state = state(seen(ReplicaState::Pending, ""));
+        let mut counted = Counted::default();
+        let mut expected = 0;
+        let (mut container, mut started) = (0, None);
+        for (step, (what, new_leader, lost)) in steps.into_iter().enumerate() {
+            let now = i64::try_from(step).unwrap() + 1;
+            match what {
+                0 => {
+                    container += 1;
+                    started = None;
+                    expected += 1;
+                    let mut failed = exited();
+                    failed.container_id = format!("c{container}");
+                    failed.last_health_at = Some(at(now));
+                    observe(&mut state, failed);
+                }
+                1 => {
+                    started = started.or(Some(at(now)));
+                    expected = 0;
+                    let mut running = seen(ReplicaState::Running, "");
+                    running.container_id = format!("c{container}");
+                    running.started_at = started;
+                    running.last_health_at = Some(at(now));
+                    observe(&mut state, running);
+                }
+                // A container that ran fails; without one there is nothing new to report.
+                2 if started.is_some() && state.replicas_observed[ID].state() == ReplicaState::Running => {
+                    expected += 1;
+                    let mut failed = seen(ReplicaState::Degraded, "");
+                    failed.container_id = format!("c{container}");
+                    failed.started_at = started;
+                    failed.last_health_at = Some(at(now));
+                    observe(&mut state, failed);
+                }
+                _ => {}
+            }
+            if new_leader {
+                counted = Counted::default();
+            }
+            if lost {
+                account(&state, &mut counted);
+            }
+            let changes = account(&state, &mut counted);
+            apply(&mut state, &changes);
+            prop_assert_eq!(failures(&state), expected);
+            prop_assert_eq!(account(&state, &mut counted), Vec::new());
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Bridges on a real container engine. Needs one at `/var/run/docker.sock`.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
+use std::{
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use jaco_actors::network::{
+    bridge::{self, Error, Removal, Wanted},
+    engine::{DockerNetworks, EngineError, SharedEngine},
+    names::NetworkId,
+};
+
+/// Everything a test makes in the engine, under one name, removed when it ends in any way.
+struct Lab {
+    name: String,
+    /// First of the two blocks that belong to this lab.
+    blocks: u32,
+    engine: SharedEngine,
+}
+
+impl Lab {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self {
+            name: format!("nettest{process}x{next}"),
+            blocks: process.wrapping_mul(16) + next * 2,
+            engine: Arc::new(DockerNetworks::new("/var/run/docker.sock")),
+        }
+    }
+
+    /// The network `front` of this lab's deployment; `part` 0 or 1 picks its block.
+    fn wanted(&self, part: u32) -> Wanted {
+        let block = self.blocks + part;
+        let cidr = format!("10.{}.{}.0/24", 200 + (block >> 8) % 40, block % 256);
+        Wanted {
+            id: NetworkId::new(&self.name, "front"),
+            cluster_id: format!("cluster-{}", self.name),
+            cidr: cidr.parse().unwrap(),
+        }
+    }
+
+    fn network(&self) -> String {
+        format!("jaco_{}_front", self.name)
+    }
+
+    fn image(&self) -> String {
+        format!("jaco-{}:test", self.name)
+    }
+
+    /// A container on the network that waits to be stopped.
+    fn container(&self, run: bool) -> String {
+        let import = format!(
+            "tar -C / -ch bin/busybox | docker import - {}",
+            self.image()
+        );
+        must(Command::new("sh").args(["-c", &import]));
+        let name = format!("{}-c", self.name);
+        let args = ["--name", &name, "--network", &self.network(), &self.image()];
+        let verb: &[&str] = if run { &["run", "-d"] } else { &["create"] };
+        let command = ["/bin/busybox", "sleep", "600"];
+        must(Command::new("docker").args(verb).args(args).args(command))
+    }
+
+    fn inspect(&self, format: &str) -> String {
+        must(Command::new("docker").args(["network", "inspect", "-f", format, &self.network()]))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let container = format!("{}-c", self.name);
+        for args in [
+            ["rm", "-f", &container].as_slice(),
+            &["network", "rm", &self.network()],
+            &["rmi", "-f", &self.image()],
+        ] {
+            // Absent ones are the usual case.
+            let _ = Command::new("docker").args(args).output();
+        }
+    }
+}
+
+fn must(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn network_is_made_once_and_as_the_host_needs_it() {
+    let lab = Lab::new();
+    let wanted = lab.wanted(0);
+    let ready = bridge::ensure(&lab.engine, &wanted).await.unwrap();
+    assert_eq!(ready.engine_network, lab.network());
+    assert_eq!(ready.gateway, wanted.cidr.gateway());
+
+    let id = lab.inspect("{{.Id}}");
+    assert_eq!(lab.inspect("{{.Driver}}"), "bridge");
+    assert_eq!(
+        lab.inspect("{{range .IPAM.Config}}{{.Subnet}} {{.Gateway}};{{end}}"),
+        format!("{} {};", wanted.cidr, wanted.cidr.gateway())
+    );
+    assert_eq!(
+        lab.inspect("{{index .Options \"com.docker.network.driver.mtu\"}}"),
+        "1420"
+    );
+    for (label, value) in [
+        ("jaco.cluster_id", wanted.cluster_id.clone()),
+        ("jaco.deployment", lab.name.clone()),
+        ("jaco.network", "front".to_owned()),
+        ("jaco.subnet", wanted.cidr.to_string()),
+    ] {
+        assert_eq!(
+            lab.inspect(&format!("{{{{index .Labels \"{label}\"}}}}")),
+            value
+        );
+    }
+    let link = Path::new("/sys/class/net").join(wanted.id.bridge_name());
+    assert!(link.join("bridge").exists(), "{link:?} is no bridge");
+
+    assert_eq!(bridge::ensure(&lab.engine, &wanted).await, Ok(ready));
+    assert_eq!(lab.inspect("{{.Id}}"), id);
+}
+
+#[tokio::test]
+async fn network_with_another_block_is_replaced_together_with_its_containers() {
+    let lab = Lab::new();
+    bridge::ensure(&lab.engine, &lab.wanted(0)).await.unwrap();
+    let container = lab.container(true);
+    bridge::ensure(&lab.engine, &lab.wanted(1)).await.unwrap();
+    let subnets = lab.inspect("{{range .IPAM.Config}}{{.Subnet}}{{end}}");
+    assert_eq!(subnets, lab.wanted(1).cidr.to_string());
+    let all = must(Command::new("docker").args(["ps", "-aq", "--no-trunc"]));
+    assert!(!all.contains(&container));
+}
+
+#[tokio::test]
+async fn network_in_use_stays_until_its_containers_are_gone() {
+    let lab = Lab::new();
+    let wanted = lab.wanted(0);
+    bridge::ensure(&lab.engine, &wanted).await.unwrap();
+    let remove = || bridge::remove(&lab.engine, &wanted.cluster_id, &wanted.id);
+    // Never started, and attached all the same.
+    let container = lab.container(false);
+    assert_eq!(remove().await, Ok(Removal::InUse));
+    must(Command::new("docker").args(["rm", "-f", &container]));
+    for _ in 0..2 {
+        assert_eq!(remove().await, Ok(Removal::Gone));
+    }
+    let left = must(Command::new("docker").args(["network", "ls", "--format", "{{.Name}}"]));
+    assert!(!left.lines().any(|name| name == lab.network()));
+}
+
+#[tokio::test]
+async fn foreign_network_is_never_touched() {
+    let lab = Lab::new();
+    let id = must(Command::new("docker").args(["network", "create", &lab.network()]));
+    let wanted = lab.wanted(0);
+    let error = bridge::ensure(&lab.engine, &wanted).await.unwrap_err();
+    assert_eq!(error, Error::Foreign(lab.network()));
+    let gone = bridge::remove(&lab.engine, &wanted.cluster_id, &wanted.id).await;
+    assert_eq!(gone, Ok(Removal::Gone));
+    assert_eq!(lab.inspect("{{.Id}}"), id);
+}
+
+#[tokio::test]
+async fn missing_engine_is_unreachable_and_not_a_refusal() {
+    let engine: SharedEngine = Arc::new(DockerNetworks::new("/nonexistent/engine.sock"));
+    let error = bridge::ensure(&engine, &Lab::new().wanted(0))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Engine(EngineError::Unreachable(_))),
+        "{error:?}"
+    );
+}

@@ -1,0 +1,23 @@
+//! The raft actor: the one thing that writes the replicated state of this node.
+//!
+//! It runs on a thread of its own, because its writes wait for the disk. Proposals that arrive
+//! while one write is under way form the next one (group commit): all are appended in one raft
+//! step and one synced write, applied in one further write, then answered.
+//!
+//! A [`RaftHandle`] outlives the actor. When the actor dies, its supervisor [`spawn()`]s another
+//! with the same [`RaftArgs`], which reloads everything from the storage; proposals that were
+//! under way are answered as unknown, because they may have been written.
+
+mod args;
+mod handle;
+mod logger;
+mod msg;
+mod shell;
+mod spawn;
+
+#[cfg(test)]
+mod tests;
+
+pub use args::{Limits, NoTransport, RaftArgs, Transport};
+pub use handle::{RaftHandle, ReadError};
+pub use spawn::{SpawnError, spawn};

@@ -1,0 +1,73 @@
+//! What the actor needs from outside.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use super::RaftHandle;
+use crate::storage::{self, Storage};
+
+/// Way to the peers. Delivery may fail; raft sends again.
+pub trait Transport: Send + Sync + 'static {
+    /// Sends an encoded message to node `to` without waiting for it. What becomes of it is
+    /// reported through [`RaftHandle::unreachable`] and [`RaftHandle::snapshot_sent`].
+    fn send(&self, to: u64, message: Vec<u8>);
+}
+
+/// Transport of a cluster of one node: there is nobody to send to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoTransport;
+
+impl Transport for NoTransport {
+    fn send(&self, _to: u64, _message: Vec<u8>) {}
+}
+
+/// Sizes and times; the defaults are what the cluster runs with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Length of a raft tick.
+    pub tick: Duration,
+    /// How long a proposer waits before its outcome counts as unknown.
+    pub commit_budget: Duration,
+    /// Largest encoded command.
+    pub command_bytes: usize,
+    /// Encoded bytes of proposals that may wait at once; more are answered as busy.
+    pub inflight_bytes: usize,
+    /// Log length, in entries, that triggers compaction.
+    pub compact_entries: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_millis(100),
+            commit_budget: Duration::from_secs(5),
+            command_bytes: 8 << 20,
+            inflight_bytes: 32 << 20,
+            compact_entries: 8192,
+        }
+    }
+}
+
+/// Everything a start, or a restart, of the actor needs.
+#[derive(Clone)]
+pub struct RaftArgs {
+    /// The open directory.
+    pub storage: Arc<Storage>,
+    /// Handle that others hold already; make it with [`RaftHandle::new`].
+    pub handle: RaftHandle,
+    /// Way to the peers.
+    pub transport: Arc<dyn Transport>,
+    /// Called once when the storage can no longer be trusted. The process must end with a
+    /// failure, soon: no restart of the actor helps.
+    pub on_fatal: Arc<dyn Fn(&storage::Error) + Send + Sync>,
+    /// Sizes and times.
+    pub limits: Limits,
+}
+
+impl fmt::Debug for RaftArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaftArgs")
+            .field("storage", &self.storage)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

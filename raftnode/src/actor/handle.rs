@@ -1,0 +1,266 @@
+//! The address of the raft actor that everybody else holds.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use jaco_proto::{Error, ErrorCode, v1};
+use prost::Message as _;
+use ractor::ActorRef;
+use raft::eraftpb::ConfChangeV2;
+use tokio::{
+    sync::{oneshot, watch},
+    time::timeout,
+};
+
+use super::{
+    Limits,
+    msg::{Msg, Waiting},
+};
+use crate::{
+    Committed, Propose, ProposeError, State, WatchHub,
+    core::{RaftStatus, Role},
+    fsm,
+    propose::ProposeFuture,
+};
+
+/// Why a linearizable read cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// No leader is known.
+    #[error("no leader")]
+    NoLeader,
+    /// No majority confirmed the leader in time.
+    #[error("no majority of voters is reachable")]
+    QuorumLost,
+    /// Raft does not run, or stopped applying.
+    #[error("raft is not available")]
+    Unavailable,
+}
+
+/// Address of this node's raft actor; valid across its restarts. A clone is the same address.
+#[derive(Clone)]
+pub struct RaftHandle {
+    pub(super) shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub(super) actor: watch::Sender<Option<ActorRef<Msg>>>,
+    pub(super) state: watch::Sender<Arc<State>>,
+    pub(super) status: watch::Sender<RaftStatus>,
+    pub(super) hub: WatchHub,
+    pub(super) limits: Limits,
+    inflight_bytes: AtomicUsize,
+    pub(super) mailbox: AtomicUsize,
+}
+
+/// Bytes of the in-flight budget that one proposal holds; given back when it is dropped.
+pub(super) struct Claim {
+    shared: Arc<Shared>,
+    bytes: usize,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.shared
+            .inflight_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl RaftHandle {
+    /// A handle on a state loaded from storage, before the actor runs.
+    #[must_use]
+    pub fn new(state: State, limits: Limits) -> Self {
+        let hub = WatchHub::new(state.applied_index);
+        Self {
+            shared: Arc::new(Shared {
+                actor: watch::Sender::new(None),
+                state: watch::Sender::new(Arc::new(state)),
+                status: watch::Sender::default(),
+                hub,
+                limits,
+                inflight_bytes: AtomicUsize::new(0),
+                mailbox: AtomicUsize::new(0),
+            }),
+        }
+    }
+
+    /// Where this node stands now.
+    #[must_use]
+    pub fn status(&self) -> RaftStatus {
+        self.shared.status.borrow().clone()
+    }
+
+    /// Follows where this node stands; moments in between may be skipped.
+    #[must_use]
+    pub fn subscribe_status(&self) -> watch::Receiver<RaftStatus> {
+        self.shared.status.subscribe()
+    }
+
+    /// The stream of changes.
+    #[must_use]
+    pub fn hub(&self) -> &WatchHub {
+        &self.shared.hub
+    }
+
+    /// Messages that wait for the actor.
+    #[must_use]
+    pub fn mailbox_depth(&self) -> usize {
+        self.shared.mailbox.load(Ordering::Relaxed)
+    }
+
+    /// Confirms the leader with a majority, then waits until everything committed by then is
+    /// applied here; the returned state serves a linearizable read.
+    ///
+    /// # Errors
+    /// [`ReadError`]; no state is returned that might be stale.
+    pub async fn read_index(&self) -> Result<Arc<State>, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        self.cast(Msg::Read(reply))
+            .map_err(|_| ReadError::Unavailable)?;
+        let attempt = async {
+            let index = answer.await.map_err(|_| ReadError::Unavailable)??;
+            let mut states = self.shared.state.subscribe();
+            let state = states.wait_for(|state| state.applied_index >= index).await;
+            state
+                .map(|state| Arc::clone(&state))
+                .map_err(|_| ReadError::Unavailable)
+        };
+        let budget = self.shared.limits.commit_budget;
+        timeout(budget, attempt)
+            .await
+            .unwrap_or(Err(ReadError::Unavailable))
+    }
+
+    /// Proposes a change of voters or learners. `true` once it is appended: it takes effect when
+    /// it is committed, which [`Self::subscribe_status`] shows.
+    ///
+    /// # Errors
+    /// [`ProposeError::NoLeader`] if it was not appended, [`ProposeError::Unavailable`] if raft
+    /// does not run, [`ProposeError::Unknown`] if the actor died over it.
+    pub async fn change_members(&self, change: ConfChangeV2) -> Result<(), ProposeError> {
+        let (reply, answer) = oneshot::channel();
+        self.cast(Msg::ConfChange(change, reply))
+            .map_err(|_| ProposeError::Unavailable)?;
+        match timeout(self.shared.limits.commit_budget, answer).await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => Err(ProposeError::NoLeader),
+            Ok(Err(_)) | Err(_) => Err(ProposeError::Unknown("raft did not answer".into())),
+        }
+    }
+
+    /// Asks voter `to` to take over leadership; a request, without an answer.
+    pub fn transfer_leadership(&self, to: u64) {
+        // Without an actor there is no leadership to hand over.
+        let _ = self.cast(Msg::Transfer(to));
+    }
+
+    /// Hands an encoded message of a peer to raft; dropped while raft does not run.
+    pub fn deliver(&self, message: Vec<u8>) {
+        let _ = self.cast(Msg::Deliver(message));
+    }
+
+    /// Reports that a message to `peer` was lost.
+    pub fn unreachable(&self, peer: u64) {
+        let _ = self.cast(Msg::Unreachable(peer));
+    }
+
+    /// Reports whether the snapshot for `peer` arrived. Until then raft sends it nothing else.
+    pub fn snapshot_sent(&self, peer: u64, delivered: bool) {
+        let _ = self.cast(Msg::SnapshotSent(peer, delivered));
+    }
+
+    /// Whether the actor runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.status().role != Role::Stopped
+    }
+
+    pub(super) fn cast(&self, msg: Msg) -> Result<(), ()> {
+        let actor = self.shared.actor.borrow();
+        let Some(actor) = actor.as_ref() else {
+            return Err(());
+        };
+        self.shared.mailbox.fetch_add(1, Ordering::Relaxed);
+        actor.cast(msg).map_err(|_| self.received())
+    }
+
+    /// Counts a message as gone from the mailbox. A restart resets the count, so one that was
+    /// sent before it may be gone twice.
+    pub(super) fn received(&self) {
+        let mailbox = &self.shared.mailbox;
+        let _ = mailbox.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+    }
+
+    fn claim(&self, bytes: usize) -> Option<Claim> {
+        let inflight = &self.shared.inflight_bytes;
+        let limit = self.shared.limits.inflight_bytes;
+        inflight
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                held.checked_add(bytes).filter(|&total| total <= limit)
+            })
+            .ok()?;
+        Some(Claim {
+            shared: Arc::clone(&self.shared),
+            bytes,
+        })
+    }
+
+    async fn answer(
+        self,
+        answer: oneshot::Receiver<Result<Committed, ProposeError>>,
+    ) -> Result<Committed, ProposeError> {
+        match timeout(self.shared.limits.commit_budget, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(ProposeError::Unknown("raft restarted".into())),
+            Err(_) => Err(ProposeError::Unknown("no answer in time".into())),
+        }
+    }
+}
+
+impl Propose for RaftHandle {
+    /// The proposal is in the mailbox when this returns; dropping the future does not undo it.
+    fn propose(&self, command: v1::Command) -> ProposeFuture {
+        let refuse = |error| -> ProposeFuture { Box::pin(std::future::ready(Err(error))) };
+        if let Err(error) = fsm::check(&command) {
+            return refuse(ProposeError::Rejected(error));
+        }
+        let data = command.encode_to_vec();
+        let limit = self.shared.limits.command_bytes;
+        if data.len() > limit {
+            let error = Error::new(ErrorCode::ValidationFailed, "the command is too large")
+                .with("bytes", data.len())
+                .with("limit", limit);
+            return refuse(ProposeError::Rejected(error));
+        }
+        let Some(claim) = self.claim(data.len()) else {
+            return refuse(ProposeError::Busy);
+        };
+        let (reply, answer) = oneshot::channel();
+        if self
+            .cast(Msg::Propose(data, Waiting::new(reply, claim)))
+            .is_err()
+        {
+            return refuse(ProposeError::Unavailable);
+        }
+        Box::pin(self.clone().answer(answer))
+    }
+
+    fn state(&self) -> Arc<State> {
+        Arc::clone(&self.shared.state.borrow())
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
+        self.shared.state.subscribe()
+    }
+}
+
+impl std::fmt::Debug for RaftHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RaftHandle")
+            .field("status", &*self.shared.status.borrow())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,53 @@
+//! The mailbox.
+
+use raft::eraftpb::ConfChangeV2;
+use tokio::sync::oneshot;
+
+use super::handle::{Claim, ReadError};
+use crate::{Committed, ProposeError};
+
+/// Where the result of a proposal goes, and what it holds of the in-flight budget until then.
+pub(crate) struct Waiting {
+    reply: oneshot::Sender<Result<Committed, ProposeError>>,
+    claim: Claim,
+}
+
+impl Waiting {
+    pub(super) fn new(
+        reply: oneshot::Sender<Result<Committed, ProposeError>>,
+        claim: Claim,
+    ) -> Self {
+        Self { reply, claim }
+    }
+
+    pub(super) fn answer(self, result: Result<Committed, ProposeError>) {
+        // Released first: who has the answer may use the room.
+        drop(self.claim);
+        // The proposer may be gone; the proposal holds all the same.
+        let _ = self.reply.send(result);
+    }
+}
+
+pub(super) type ReadReply = oneshot::Sender<Result<u64, ReadError>>;
+
+/// What is asked of the actor, or happened around it.
+pub(crate) enum Msg {
+    /// An encoded command to append, and where its result goes.
+    Propose(Vec<u8>, Waiting),
+    /// Everything that arrived before this is to be written now.
+    Flush,
+    /// A linearizable read.
+    Read(ReadReply),
+    /// An encoded message of a peer.
+    Deliver(Vec<u8>),
+    /// A message to this peer did not arrive.
+    Unreachable(u64),
+    /// The snapshot for this peer was delivered, or was not.
+    SnapshotSent(u64, bool),
+    /// A change of voters or learners; answered with whether it was appended.
+    ConfChange(ConfChangeV2, oneshot::Sender<bool>),
+    /// Hand leadership to this peer.
+    Transfer(u64),
+    /// One tick of raft's clock.
+    Tick,
+}

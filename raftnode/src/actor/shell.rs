@@ -1,0 +1,290 @@
+//! The thin part around the core: effects on disk and peers, answers to callers.
+
+use std::{collections::HashMap, sync::Arc};
+
+use jaco_proto::v1;
+use prost::Message as _;
+use protobuf::Message as _;
+use raft::eraftpb::{Message, MessageType, Snapshot};
+
+use super::{
+    RaftArgs,
+    handle::{ReadError, Shared},
+    msg::{Msg, ReadReply, Waiting},
+};
+use crate::{
+    Committed, ProposeError, State,
+    apply::{Answer, Applier, Progress},
+    core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
+    storage::{self, LogView, Update, chain},
+};
+
+/// Why the actor ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The storage is at its end; the process must go.
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+    /// Raft is; a restart reloads it.
+    #[error(transparent)]
+    Core(#[from] core::Error),
+}
+
+pub(super) struct Shell {
+    args: RaftArgs,
+    shared: Arc<Shared>,
+    core: RaftCore<LogView>,
+    applier: Applier,
+    /// Proposals since the last flush.
+    batch: Vec<(Ticket, Vec<u8>)>,
+    proposals: HashMap<Ticket, Waiting>,
+    reads: HashMap<Ticket, ReadReply>,
+    /// Results to hand out once the state and the status show them.
+    answers: Vec<(Ticket, Answer)>,
+    next_ticket: Ticket,
+}
+
+impl Shell {
+    /// Reloads everything from the storage.
+    pub(super) fn load(args: RaftArgs, incarnation: u64) -> Result<Self, Failure> {
+        let storage = &args.storage;
+        if let Some(failure) = storage.failure() {
+            return Err(storage::Error::Failed(failure.to_owned()).into());
+        }
+        let state = storage.load_state()?;
+        let config = Config::new(storage.raft_id(), state.applied_index, incarnation);
+        let view = LogView(Arc::clone(storage));
+        let core = RaftCore::new(&config, view, &super::logger::tracing_logger())?;
+        let shared = Arc::clone(&args.handle.shared);
+        let mut shell = Self {
+            shared,
+            core,
+            applier: Applier::new(state),
+            batch: Vec::new(),
+            proposals: HashMap::new(),
+            reads: HashMap::new(),
+            answers: Vec::new(),
+            next_ticket: 0,
+            args,
+        };
+        // Gives snapshots a state to be made of; the applied index is rewritten as it is.
+        shell.args.storage.write(Update {
+            state: Some(Arc::clone(shell.applier.state())),
+            ..Update::default()
+        })?;
+        shell.republish();
+        shell.core.handle_start()?;
+        shell.run()?;
+        Ok(shell)
+    }
+
+    /// Takes one message. `true` asks for a [`Msg::Flush`] behind what is in the mailbox now.
+    pub(super) fn handle(&mut self, msg: Msg) -> Result<bool, Failure> {
+        match msg {
+            Msg::Propose(data, waiting) => {
+                let ticket = self.ticket();
+                self.proposals.insert(ticket, waiting);
+                self.batch.push((ticket, data));
+                return Ok(self.batch.len() == 1);
+            }
+            Msg::Flush => self.core.handle_propose(std::mem::take(&mut self.batch)),
+            Msg::Read(reply) => {
+                let ticket = self.ticket();
+                self.reads.insert(ticket, reply);
+                self.core.handle_read(ticket);
+            }
+            Msg::Deliver(bytes) => self.deliver(&bytes),
+            Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
+            Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
+            Msg::ConfChange(change, reply) => {
+                let appended = self.core.handle_conf_change(&change);
+                let _ = reply.send(appended);
+            }
+            Msg::Transfer(to) => self.core.handle_transfer(to),
+            Msg::Tick => self.core.handle_tick(),
+        }
+        self.run()?;
+        Ok(false)
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    fn deliver(&mut self, bytes: &[u8]) {
+        let mut message = Message::default();
+        if let Err(error) = message.merge_from_bytes(bytes) {
+            tracing::warn!(%error, "peer message does not decode");
+            return;
+        }
+        let from = message.from;
+        // Once raft has taken a snapshot there is no way back, so its content is checked first.
+        if message.get_msg_type() == MessageType::MsgSnapshot
+            && let Err(error) = restore(message.get_snapshot())
+        {
+            tracing::warn!(from, %error, "snapshot of a peer refused");
+            return;
+        }
+        if let Err(error) = self.core.handle_message(message) {
+            tracing::warn!(from, %error, "peer message refused");
+        }
+    }
+
+    /// Performs every step that raft has, then tells those who wait.
+    fn run(&mut self) -> Result<(), Failure> {
+        while let Some(write) = self.core.poll_write()? {
+            self.perform(write)?;
+        }
+        let status = core::RaftStatus {
+            halted: self.applier.halted().map(str::to_owned),
+            ..self.core.status()
+        };
+        self.shared.status.send_if_modified(|old| {
+            let changed = *old != status;
+            *old = status;
+            changed
+        });
+        for (ticket, answer) in std::mem::take(&mut self.answers) {
+            self.answer(ticket, answer);
+        }
+        let outcomes: Vec<_> = self.core.poll_outcomes().collect();
+        for outcome in outcomes {
+            self.settle(outcome);
+        }
+        self.compact()
+    }
+
+    fn perform(&mut self, write: Write) -> Result<(), Failure> {
+        self.send(write.messages);
+        let mut update = Update {
+            entries: write.entries,
+            hard_state: write.hard_state,
+            conf_state: write.conf_state,
+            sync: write.sync,
+            ..Update::default()
+        };
+        let mut position = None;
+        let installed = write.snapshot.is_some();
+        if let Some(snapshot) = write.snapshot {
+            let state = restore(&snapshot)?;
+            update.rows = state
+                .rows()
+                .map(|(key, value)| storage::Row {
+                    key,
+                    value: Some(value),
+                })
+                .collect();
+            position = snapshot.metadata.as_ref().map(|m| (m.index, m.term));
+            update.install = snapshot.metadata;
+            self.applier.install(state);
+        }
+        let progress = self.applier.apply(write.committed);
+        position = progress.applied.or(position);
+        if position.is_some() {
+            update.state = Some(Arc::clone(self.applier.state()));
+        }
+        let Progress {
+            rows,
+            events,
+            answers,
+            ..
+        } = progress;
+        update.rows.extend(rows);
+        self.args.storage.write(update)?;
+        self.send(write.messages_after);
+        let (applied, term) = position.unwrap_or_default();
+        self.core.handle_written(applied, term);
+        if position.is_some() {
+            let state = Arc::clone(self.applier.state());
+            let index = state.applied_index;
+            // State first: a subscriber that hears of a change must find it there.
+            self.shared.state.send_replace(state);
+            if installed {
+                self.shared.hub.reset(index);
+            }
+            if !events.is_empty() {
+                self.shared.hub.publish(events);
+            }
+        }
+        self.answers.extend(answers);
+        Ok(())
+    }
+
+    fn send(&self, messages: Vec<Message>) {
+        for message in messages {
+            match message.write_to_bytes() {
+                Ok(bytes) => self.args.transport.send(message.to, bytes),
+                Err(error) => tracing::error!(%error, "raft message does not encode"),
+            }
+        }
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        let result = match answer {
+            Answer::Applied(index) => Ok(Committed { index }),
+            Answer::Rejected(error) => Err(ProposeError::Rejected(error)),
+            Answer::Halted(reason) => Err(ProposeError::Unknown(reason)),
+        };
+        if let Some(waiting) = self.proposals.remove(&ticket) {
+            waiting.answer(result);
+        }
+    }
+
+    fn settle(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Proposal(ticket, lost) => {
+                let error = match lost {
+                    Lost::NotAppended => ProposeError::NoLeader,
+                    Lost::Unknown => ProposeError::Unknown("leadership was lost".into()),
+                };
+                if let Some(waiting) = self.proposals.remove(&ticket) {
+                    waiting.answer(Err(error));
+                }
+            }
+            Outcome::Read(ticket, result) => {
+                let result = result.map_err(|failure| match failure {
+                    ReadFailure::NoLeader => ReadError::NoLeader,
+                    ReadFailure::QuorumLost => ReadError::QuorumLost,
+                });
+                if let Some(reply) = self.reads.remove(&ticket) {
+                    let _ = reply.send(result);
+                }
+            }
+        }
+    }
+
+    fn compact(&mut self) -> Result<(), Failure> {
+        let first = self.args.storage.log_range().0.index + 1;
+        let limit = self.args.limits.compact_entries;
+        if let Some(index) = self.core.compaction(first, limit) {
+            self.args.storage.write(Update {
+                compact: Some(index),
+                ..Update::default()
+            })?;
+            tracing::debug!(index, "log compacted");
+        }
+        Ok(())
+    }
+
+    /// Shows the reloaded state. If the last run wrote more than it showed, watchers start over.
+    fn republish(&self) {
+        let state = Arc::clone(self.applier.state());
+        let shown = self.shared.state.borrow().applied_index;
+        let index = state.applied_index;
+        if shown != index {
+            self.shared.state.send_replace(state);
+            self.shared.hub.reset(index);
+        }
+    }
+}
+
+/// The state in a snapshot.
+fn restore(snapshot: &Snapshot) -> Result<State, storage::Error> {
+    let corrupt = |e: &dyn std::error::Error| storage::Error::Corrupt {
+        what: "received snapshot".into(),
+        reason: chain(e),
+    };
+    let content = v1::FsmSnapshot::decode(&*snapshot.data).map_err(|e| corrupt(&e))?;
+    State::from_snapshot(snapshot.get_metadata().index, content).map_err(|e| corrupt(&e))
+}

@@ -1,0 +1,200 @@
+//! The actor proper, and the thread it runs on.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    RaftArgs, RaftHandle,
+    msg::Msg,
+    shell::{Failure, Shell},
+};
+use crate::core::Role;
+
+/// Why the actor did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The system gave no thread or no event loop.
+    #[error("raft thread did not start")]
+    Thread(#[source] std::io::Error),
+    /// Loading failed; for a failed storage the fatal callback was called too.
+    #[error("raft actor did not start")]
+    Start(#[source] Box<SpawnErr>),
+    /// The thread ended before it answered.
+    #[error("raft thread ended while starting")]
+    Lost,
+}
+
+/// Starts the actor on a thread of its own, linked to `supervisor`.
+///
+/// Returns once the state is loaded and, if this node is the only voter, once it leads.
+///
+/// # Errors
+/// [`SpawnError`]; nothing runs then.
+pub async fn spawn(args: RaftArgs, supervisor: ActorCell) -> Result<ActorCell, SpawnError> {
+    let (started, answer) = oneshot::channel();
+    thread::Builder::new()
+        .name("raft".into())
+        .spawn(move || run(args, supervisor, started))
+        .map_err(SpawnError::Thread)?;
+    answer.await.map_err(|_| SpawnError::Lost)?
+}
+
+fn run(
+    args: RaftArgs,
+    supervisor: ActorCell,
+    started: oneshot::Sender<Result<ActorCell, SpawnError>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = started.send(Err(SpawnError::Thread(error)));
+            return;
+        }
+    };
+    runtime.block_on(async {
+        match Actor::spawn_linked(None, RaftActor, args, supervisor).await {
+            Ok((actor, ended)) => {
+                let _ = started.send(Ok(actor.get_cell()));
+                // A panic of the actor has been reported to the supervisor.
+                let _ = ended.await;
+            }
+            Err(error) => {
+                let _ = started.send(Err(SpawnError::Start(Box::new(error))));
+            }
+        }
+    });
+}
+
+struct RaftActor;
+
+struct Running {
+    id: ActorId,
+    shell: Shell,
+    args: RaftArgs,
+    /// Set while a tick waits in the mailbox: a long write is one late tick, not many.
+    tick_queued: Arc<AtomicBool>,
+    ticker: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Runs however the actor ends: killed, panicked or stopped.
+        self.ticker.abort();
+        close(&self.args.handle, self.id);
+    }
+}
+
+impl Actor for RaftActor {
+    type Msg = Msg;
+    type State = Running;
+    type Arguments = RaftArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        args: RaftArgs,
+    ) -> Result<Running, ActorProcessingErr> {
+        let loaded = Shell::load(args.clone(), incarnation());
+        let shell = loaded.map_err(|failure| report(&args, failure))?;
+        let tick_queued = Arc::new(AtomicBool::new(false));
+        let ticker = tokio::spawn(tick(
+            args.handle.clone(),
+            args.limits.tick,
+            Arc::clone(&tick_queued),
+        ));
+        args.handle.shared.mailbox.store(0, Ordering::Relaxed);
+        let id = myself.get_id();
+        args.handle.shared.actor.send_replace(Some(myself));
+        Ok(Running {
+            id,
+            shell,
+            args,
+            tick_queued,
+            ticker,
+        })
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<Msg>,
+        msg: Msg,
+        running: &mut Running,
+    ) -> Result<(), ActorProcessingErr> {
+        let handle = &running.args.handle;
+        handle.received();
+        if matches!(msg, Msg::Tick) {
+            running.tick_queued.store(false, Ordering::Relaxed);
+        }
+        match running.shell.handle(msg) {
+            Ok(false) => Ok(()),
+            // The mailbox is this actor's own: it is open while a message is handled.
+            Ok(true) => handle
+                .cast(Msg::Flush)
+                .map_err(|()| "mailbox closed".into()),
+            Err(failure) => Err(report(&running.args, failure)),
+        }
+    }
+}
+
+async fn tick(handle: RaftHandle, period: Duration, queued: Arc<AtomicBool>) {
+    let mut clock = interval(period);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    clock.tick().await;
+    loop {
+        clock.tick().await;
+        if !queued.swap(true, Ordering::Relaxed) && handle.cast(Msg::Tick).is_err() {
+            return;
+        }
+    }
+}
+
+/// Tells the daemon of a storage that is at its end, and words the failure for the supervisor.
+fn report(args: &RaftArgs, failure: Failure) -> ActorProcessingErr {
+    match &failure {
+        Failure::Storage(error) => (args.on_fatal)(error),
+        Failure::Core(_) => {}
+    }
+    failure.into()
+}
+
+/// Takes the address of actor `id` away, unless its successor has put its own there.
+fn close(handle: &RaftHandle, id: ActorId) {
+    let closed = handle.shared.actor.send_if_modified(|actor| {
+        let current = actor.as_ref().is_some_and(|actor| actor.get_id() == id);
+        if current {
+            *actor = None;
+        }
+        current
+    });
+    if !closed {
+        return;
+    }
+    handle.shared.mailbox.store(0, Ordering::Relaxed);
+    handle.shared.status.send_modify(|status| {
+        status.role = Role::Stopped;
+        status.leading = false;
+        status.leader_id = None;
+    });
+}
+
+/// A number that no earlier run of this node used.
+fn incarnation() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,471 @@
+//! The actor on a real directory.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use jaco_proto::v1::{self, command::Payload};
+use prost::Message as _;
+use prost_types::Timestamp;
+use protobuf::Message as _;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::{
+    Propose, ProposeError, State, command,
+    core::Role,
+    storage::{self, Storage},
+};
+
+/// Stands in for the supervisor: survives its child, and says how the child ended.
+struct Parent;
+
+impl Actor for Parent {
+    type Msg = ();
+    type State = mpsc::UnboundedSender<()>;
+    type Arguments = mpsc::UnboundedSender<()>;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<()>,
+        ended: mpsc::UnboundedSender<()>,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        Ok(ended)
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<()>,
+        event: SupervisionEvent,
+        ended: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        if matches!(
+            event,
+            SupervisionEvent::ActorFailed(..) | SupervisionEvent::ActorTerminated(..)
+        ) {
+            let _ = ended.send(());
+        }
+        Ok(())
+    }
+}
+
+struct Fixture {
+    path: PathBuf,
+    args: RaftArgs,
+    parent: ActorCell,
+    ended: mpsc::UnboundedReceiver<()>,
+    fatal: Arc<Mutex<Vec<String>>>,
+    actor: ActorCell,
+    _dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        Self::with(Limits::default()).await
+    }
+
+    async fn with(limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("raft");
+        storage::bootstrap(&path, 1, &[1]).unwrap();
+        let fatal = Arc::new(Mutex::new(Vec::new()));
+        let args = args(&path, limits, &fatal);
+        let (tx, ended) = mpsc::unbounded_channel();
+        let (parent, _) = Actor::spawn(None, Parent, tx).await.unwrap();
+        let parent = parent.get_cell();
+        let actor = spawn(args.clone(), parent.clone()).await.unwrap();
+        Self {
+            path,
+            args,
+            parent,
+            ended,
+            fatal,
+            actor,
+            _dir: dir,
+        }
+    }
+
+    fn handle(&self) -> RaftHandle {
+        self.args.handle.clone()
+    }
+
+    async fn restart(&mut self) {
+        self.actor = spawn(self.args.clone(), self.parent.clone()).await.unwrap();
+    }
+
+    async fn kill(&mut self) {
+        self.actor.kill();
+        self.stopped().await;
+    }
+
+    async fn stopped(&mut self) {
+        self.ended.recv().await.unwrap();
+        let mut status = self.handle().subscribe_status();
+        status.wait_for(|s| s.role == Role::Stopped).await.unwrap();
+    }
+
+    /// Ends the actor and opens the directory again, as the next process would.
+    async fn reopen(mut self) -> (Arc<Storage>, tempfile::TempDir) {
+        self.kill().await;
+        let Self {
+            path, args, _dir, ..
+        } = self;
+        let storage = Arc::downgrade(&args.storage);
+        drop(args);
+        // The thread of the dead actor lets go of the storage last.
+        while storage.strong_count() > 0 {
+            tokio::task::yield_now().await;
+        }
+        (Storage::open(&path).unwrap(), _dir)
+    }
+}
+
+fn args(path: &std::path::Path, limits: Limits, fatal: &Arc<Mutex<Vec<String>>>) -> RaftArgs {
+    let storage = Storage::open(path).unwrap();
+    let fatal = Arc::clone(fatal);
+    RaftArgs {
+        handle: RaftHandle::new(storage.load_state().unwrap(), limits.clone()),
+        storage,
+        transport: Arc::new(NoTransport),
+        on_fatal: Arc::new(move |error| fatal.lock().unwrap().push(error.to_string())),
+        limits,
+    }
+}
+
+fn store(key: &str) -> v1::Command {
+    let blob = v1::CertBlob {
+        key: key.into(),
+        value: vec![1; 100],
+        ..v1::CertBlob::default()
+    };
+    let upsert = v1::CertBlobUpsert { blob: Some(blob) };
+    command(
+        "test",
+        Timestamp::default(),
+        Payload::CertBlobUpsert(upsert),
+    )
+}
+
+fn rejected() -> v1::Command {
+    // The address pool is never freed as a whole.
+    let free = v1::SubnetFree::default();
+    command("test", Timestamp::default(), Payload::SubnetFree(free))
+}
+
+#[tokio::test]
+async fn only_voter_leads_when_spawn_returns() {
+    let fixture = Fixture::start().await;
+    let status = fixture.handle().status();
+    assert_eq!((status.role, status.leading), (Role::Leader, true));
+    assert_eq!(status.leader_id, Some(1));
+    assert_eq!(status.voters, [1]);
+    assert_eq!(status.applied, status.last_index);
+}
+
+#[tokio::test]
+async fn answered_proposal_is_in_the_state_and_in_the_stream() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let mut states = handle.subscribe();
+    let committed = handle.propose(store("a")).await.unwrap();
+    assert!(states.borrow_and_update().cert_blobs.contains_key("a"));
+    assert_eq!(handle.state().applied_index, committed.index);
+    assert_eq!(handle.status().applied, committed.index);
+}
+
+#[tokio::test]
+async fn rejection_reaches_the_proposer_and_changes_nothing() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let before = handle.state();
+    let error = handle.propose(rejected()).await.unwrap_err();
+    assert!(matches!(error, ProposeError::Rejected(_)), "{error}");
+    let after = State {
+        applied_index: before.applied_index,
+        ..State::clone(&handle.state())
+    };
+    assert_eq!(after, *before);
+}
+
+#[tokio::test]
+async fn concurrent_proposals_share_synced_writes() {
+    const CLIENTS: u64 = 200;
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let before = fixture.args.storage.write_counts();
+    // All are in the mailbox before the first is awaited.
+    let proposals: Vec<_> = (0..CLIENTS)
+        .map(|i| handle.propose(store(&format!("k{i}"))))
+        .collect();
+    for proposal in proposals {
+        proposal.await.unwrap();
+    }
+    let after = fixture.args.storage.write_counts();
+    let synced = after.synced - before.synced;
+    assert!(
+        (1..CLIENTS / 2).contains(&synced),
+        "{synced} syncs for {CLIENTS} proposals"
+    );
+    assert!(
+        after.writes - before.writes <= 2 * synced,
+        "an append and an apply per batch"
+    );
+    assert_eq!(handle.state().cert_blobs.len() as u64, CLIENTS);
+}
+
+#[tokio::test]
+async fn sequential_proposals_cost_one_synced_write_each() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let before = fixture.args.storage.write_counts();
+    for i in 0..10 {
+        handle.propose(store(&format!("k{i}"))).await.unwrap();
+    }
+    let after = fixture.args.storage.write_counts();
+    assert_eq!(after.synced - before.synced, 10);
+}
+
+#[tokio::test]
+async fn state_after_a_restart_has_the_same_digest_and_applies_nothing_twice() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    for i in 0..20 {
+        handle.propose(store(&format!("k{}", i % 7))).await.unwrap();
+        let _ = handle.propose(rejected()).await;
+    }
+    let shown = handle.state();
+    let (storage, _dir) = fixture.reopen().await;
+    let loaded = storage.load_state().unwrap();
+    assert_eq!(loaded, *shown);
+    assert_eq!(loaded.digest(), shown.digest());
+}
+
+#[tokio::test]
+async fn handle_works_across_a_kill_and_answered_proposals_survive_it() {
+    let mut fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    handle.propose(store("before")).await.unwrap();
+    fixture.kill().await;
+    assert_eq!(handle.status().role, Role::Stopped);
+    let error = handle.propose(store("between")).await.unwrap_err();
+    assert_eq!(error, ProposeError::Unavailable);
+    assert_eq!(
+        handle.read_index().await.unwrap_err(),
+        ReadError::Unavailable
+    );
+    fixture.restart().await;
+    handle.propose(store("after")).await.unwrap();
+    let state = handle.read_index().await.unwrap();
+    let keys: Vec<_> = state.cert_blobs.keys().cloned().collect();
+    assert_eq!(keys, ["after", "before"]);
+}
+
+#[tokio::test]
+async fn proposals_in_flight_when_the_actor_dies_are_unknown_or_hold() {
+    let mut fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    for round in 0..20 {
+        let keys: Vec<_> = (0..30).map(|i| format!("r{round}-{i}")).collect();
+        let waiting: Vec<_> = keys.iter().map(|key| handle.propose(store(key))).collect();
+        fixture.kill().await;
+        let mut outcomes = BTreeMap::new();
+        for (key, proposal) in keys.iter().zip(waiting) {
+            outcomes.insert(key.clone(), proposal.await);
+        }
+        fixture.restart().await;
+        let state = handle.read_index().await.unwrap();
+        for (key, outcome) in outcomes {
+            let held = state.cert_blobs.contains_key(&key);
+            match outcome {
+                Ok(_) => assert!(held, "{key} was acknowledged"),
+                Err(ProposeError::Unknown(_)) => {}
+                Err(error) => panic!("{key}: {error}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn proposals_beyond_the_bytes_in_flight_are_busy() {
+    let limits = Limits {
+        inflight_bytes: store("k0").encoded_len(),
+        ..Limits::default()
+    };
+    let fixture = Fixture::with(limits).await;
+    let handle = fixture.handle();
+    let busy = handle.propose(store("longer")).await;
+    assert_eq!(busy, Err(ProposeError::Busy));
+    for i in 0..9 {
+        let proposal = handle.propose(store(&format!("k{i}"))).await;
+        proposal.expect("an answer gives back what the proposal held");
+    }
+}
+
+#[tokio::test]
+async fn oversized_command_is_rejected() {
+    let limits = Limits {
+        command_bytes: store("k0").encoded_len(),
+        ..Limits::default()
+    };
+    let fixture = Fixture::with(limits).await;
+    let handle = fixture.handle();
+    handle.propose(store("k0")).await.unwrap();
+    let error = handle.propose(store("longer")).await.unwrap_err();
+    assert!(matches!(error, ProposeError::Rejected(_)), "{error}");
+}
+
+#[tokio::test]
+async fn proposal_without_payload_is_rejected_before_it_is_appended() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let last = handle.status().last_index;
+    let error = handle.propose(v1::Command::default()).await.unwrap_err();
+    assert!(matches!(error, ProposeError::Rejected(_)), "{error}");
+    assert_eq!(handle.status().last_index, last);
+}
+
+#[tokio::test]
+async fn failed_write_acknowledges_nothing_and_ends_the_node() {
+    let mut fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    handle.propose(store("kept")).await.unwrap();
+    fixture.args.storage.fail_writes();
+    let error = handle.propose(store("lost")).await.unwrap_err();
+    assert!(matches!(error, ProposeError::Unknown(_)), "{error}");
+    fixture.stopped().await;
+    assert_eq!(fixture.fatal.lock().unwrap().len(), 1);
+    assert_eq!(handle.status().role, Role::Stopped);
+    let again = spawn(fixture.args.clone(), fixture.parent.clone()).await;
+    assert!(
+        matches!(again, Err(SpawnError::Start(_))),
+        "no restart helps"
+    );
+    let keys: Vec<_> = handle.state().cert_blobs.keys().cloned().collect();
+    assert_eq!(keys, ["kept"]);
+}
+
+#[tokio::test]
+async fn long_log_is_compacted_and_the_node_restarts_from_its_rows() {
+    let limits = Limits {
+        compact_entries: 16,
+        ..Limits::default()
+    };
+    let mut fixture = Fixture::with(limits).await;
+    let handle = fixture.handle();
+    for i in 0..50 {
+        handle.propose(store(&format!("k{i}"))).await.unwrap();
+    }
+    let (truncated, last) = fixture.args.storage.log_range();
+    assert!(
+        last.index - truncated.index <= 16,
+        "{truncated:?}..{last:?}"
+    );
+    fixture.kill().await;
+    fixture.restart().await;
+    handle.propose(store("more")).await.unwrap();
+    assert_eq!(handle.state().cert_blobs.len(), 51);
+}
+
+#[tokio::test]
+async fn messages_of_peers_that_make_no_sense_are_survived() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    for bytes in [&b""[..], b"\xff\xff\xff", &[8, 1, 16, 1, 24, 2]] {
+        handle.deliver(bytes.to_vec());
+    }
+    handle.unreachable(9);
+    handle.snapshot_sent(9, false);
+    handle.transfer_leadership(9);
+    handle.propose(store("a")).await.unwrap();
+    assert_eq!(handle.mailbox_depth(), 0);
+}
+
+#[tokio::test]
+async fn node_without_a_voter_answers_no_leader() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raft");
+    storage::create(&path, 3).unwrap();
+    let args = args(&path, Limits::default(), &Arc::default());
+    let (tx, _ended) = mpsc::unbounded_channel();
+    let (parent, _) = Actor::spawn(None, Parent, tx).await.unwrap();
+    let actor = spawn(args.clone(), parent.get_cell()).await.unwrap();
+    let error = args.handle.propose(store("a")).await.unwrap_err();
+    assert_eq!(error, ProposeError::NoLeader);
+    assert_eq!(args.handle.status().role, Role::Follower);
+    actor.kill();
+}
+
+/// Keeps what raft wanted to send.
+struct Outbox(mpsc::UnboundedSender<Message>);
+
+impl Transport for Outbox {
+    fn send(&self, to: u64, bytes: Vec<u8>) {
+        let mut message = Message::default();
+        message.merge_from_bytes(&bytes).unwrap();
+        assert_eq!(message.to, to);
+        let _ = self.0.send(message);
+    }
+}
+
+fn snapshot_for(node: u64, data: Vec<u8>) -> Vec<u8> {
+    let metadata = SnapshotMetadata {
+        conf_state: Some(ConfState {
+            voters: vec![1],
+            learners: vec![node],
+            ..ConfState::default()
+        }),
+        index: 40,
+        term: 6,
+    };
+    let mut message = Message {
+        from: 1,
+        to: node,
+        term: 6,
+        snapshot: Some(Snapshot {
+            data,
+            metadata: Some(metadata),
+        }),
+        ..Message::default()
+    };
+    message.set_msg_type(MessageType::MsgSnapshot);
+    message.write_to_bytes().unwrap()
+}
+
+#[tokio::test]
+async fn joining_node_takes_over_the_state_of_a_snapshot() {
+    let source = Fixture::start().await;
+    source.handle().propose(store("a")).await.unwrap();
+    let state = source.handle().state();
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raft");
+    storage::create(&path, 3).unwrap();
+    let mut args = args(&path, Limits::default(), &Arc::default());
+    let (outbox, mut sent) = mpsc::unbounded_channel();
+    args.transport = Arc::new(Outbox(outbox));
+    spawn(args.clone(), source.parent.clone()).await.unwrap();
+    let handle = args.handle.clone();
+    handle.deliver(snapshot_for(3, b"not a snapshot".to_vec()));
+    handle.deliver(snapshot_for(3, state.to_snapshot().encode_to_vec()));
+    let answer = sent.recv().await.unwrap();
+    assert_eq!(answer.get_msg_type(), MessageType::MsgAppendResponse);
+    assert_eq!((answer.index, answer.reject), (40, false));
+
+    let mut states = handle.subscribe();
+    let taken = states.wait_for(|s| s.applied_index == 40).await.unwrap();
+    assert_eq!(taken.digest(), state.digest());
+    drop(taken);
+    let mut status = handle.subscribe_status();
+    let status = status
+        .wait_for(|s| s.learners == [3])
+        .await
+        .unwrap()
+        .clone();
+    assert_eq!((status.role, status.leader_id), (Role::Follower, Some(1)));
+    assert_eq!(args.storage.load_state().unwrap().digest(), state.digest());
+    assert_eq!(args.storage.applied(), 40);
+}

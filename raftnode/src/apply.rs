@@ -1,0 +1,199 @@
+//! The state machine driven by committed entries.
+
+use std::sync::Arc;
+
+use jaco_proto::Error;
+
+use crate::{
+    Event, State,
+    core::{Committed, Payload, Ticket},
+    fsm,
+    storage::{Row, chain},
+};
+
+/// Applies committed entries in order; pure.
+#[derive(Clone, Debug)]
+pub struct Applier {
+    state: Arc<State>,
+    halted: Option<String>,
+}
+
+/// What a run of entries led to. Nothing of it may be shown before `rows` are written.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Rows to write, in order.
+    pub rows: Vec<Row>,
+    /// Changes, in order.
+    pub events: Vec<Event>,
+    /// Answers to the proposals among the entries.
+    pub answers: Vec<(Ticket, Answer)>,
+    /// Index and term of the last entry applied, if one was.
+    pub applied: Option<(u64, u64)>,
+}
+
+/// Result of a proposal that was committed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Applied at this index.
+    Applied(u64),
+    /// Refused by the state machine; the state is as before.
+    Rejected(Error),
+    /// Committed, but this node has stopped applying.
+    Halted(String),
+}
+
+impl Applier {
+    /// Continues from `state`.
+    #[must_use]
+    pub fn new(state: State) -> Self {
+        Self {
+            state: Arc::new(state),
+            halted: None,
+        }
+    }
+
+    /// The state after the last applied entry.
+    #[must_use]
+    pub fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
+    /// Why entries are no longer applied, if that is so.
+    #[must_use]
+    pub fn halted(&self) -> Option<&str> {
+        self.halted.as_deref()
+    }
+
+    /// Continues from the state of a received snapshot. It may hold the effect of the entry that
+    /// stopped this node, so applying resumes.
+    pub fn install(&mut self, state: State) {
+        *self = Self::new(state);
+    }
+
+    /// Applies `entries`.
+    ///
+    /// Stops for good before the first entry that this version does not understand: skipping it
+    /// would make this node's state differ from the others'. A newer version goes on from there.
+    pub fn apply(&mut self, entries: Vec<Committed>) -> Progress {
+        let mut progress = Progress::default();
+        let mut state = State::clone(&self.state);
+        for entry in entries {
+            if let Some(reason) = &self.halted {
+                let answer = Answer::Halted(reason.clone());
+                progress.answers.extend(entry.ticket.map(|t| (t, answer)));
+                continue;
+            }
+            let answer = match apply_one(&state, entry.index, &entry.payload) {
+                Ok(Some(applied)) => {
+                    state = applied.state;
+                    progress.events.extend(applied.events);
+                    progress
+                        .rows
+                        .extend(applied.mutations.into_iter().map(Row::from));
+                    match applied.result {
+                        Ok(()) => Answer::Applied(entry.index),
+                        Err(error) => Answer::Rejected(error),
+                    }
+                }
+                Ok(None) => {
+                    state.applied_index = entry.index;
+                    Answer::Applied(entry.index)
+                }
+                Err(reason) => {
+                    self.halted = Some(reason.clone());
+                    progress
+                        .answers
+                        .extend(entry.ticket.map(|t| (t, Answer::Halted(reason))));
+                    continue;
+                }
+            };
+            progress.applied = Some((entry.index, entry.term));
+            progress.answers.extend(entry.ticket.map(|t| (t, answer)));
+        }
+        if progress.applied.is_some() {
+            self.state = Arc::new(state);
+        }
+        progress
+    }
+}
+
+fn apply_one(state: &State, index: u64, payload: &Payload) -> Result<Option<fsm::Applied>, String> {
+    let data = match payload {
+        Payload::Noop | Payload::ConfChange => return Ok(None),
+        Payload::Command(data) => data,
+    };
+    let command = fsm::decode(data).map_err(|e| format!("entry {index}: {}", chain(&e)))?;
+    fsm::apply(state, index, &command)
+        .map(Some)
+        .map_err(|e| chain(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use jaco_proto::v1;
+    use prost::Message as _;
+
+    use super::*;
+
+    fn entry(index: u64, data: Vec<u8>) -> Committed {
+        Committed {
+            index,
+            term: 2,
+            payload: Payload::Command(data),
+            ticket: Some(index * 10),
+        }
+    }
+
+    fn store(key: &str) -> Vec<u8> {
+        let blob = v1::CertBlob {
+            key: key.into(),
+            ..v1::CertBlob::default()
+        };
+        let upsert = v1::CertBlobUpsert { blob: Some(blob) };
+        v1::Command {
+            payload: Some(v1::command::Payload::CertBlobUpsert(upsert)),
+            ..v1::Command::default()
+        }
+        .encode_to_vec()
+    }
+
+    #[test]
+    fn entries_without_a_command_move_the_applied_index_only() {
+        let mut applier = Applier::new(State::default());
+        let entries = [(3, Payload::Noop), (4, Payload::ConfChange)];
+        let progress = applier.apply(
+            entries
+                .map(|(index, payload)| Committed {
+                    index,
+                    term: 7,
+                    payload,
+                    ticket: None,
+                })
+                .into(),
+        );
+        assert_eq!(progress.applied, Some((4, 7)));
+        assert_eq!(applier.state().applied_index, 4);
+        assert!(progress.rows.is_empty() && progress.events.is_empty());
+    }
+
+    #[test]
+    fn entry_of_a_newer_version_stops_the_node_before_it() {
+        let mut applier = Applier::new(State::default());
+        let unknown = vec![0x82, 0x7d, 0x00];
+        let progress = applier.apply(vec![
+            entry(1, store("a")),
+            entry(2, unknown),
+            entry(3, store("b")),
+        ]);
+        assert_eq!(progress.applied, Some((1, 2)));
+        assert_eq!(progress.answers[0], (10, Answer::Applied(1)));
+        for (ticket, answer) in &progress.answers[1..] {
+            assert!(matches!(answer, Answer::Halted(_)), "{ticket}: {answer:?}");
+        }
+        assert_eq!(applier.state().applied_index, 1);
+        assert!(applier.state().cert_blobs.contains_key("a"));
+        assert!(!applier.state().cert_blobs.contains_key("b"));
+        assert!(applier.halted().is_some());
+        assert_eq!(applier.apply(vec![entry(4, store("c"))]).applied, None);
+    }
+}

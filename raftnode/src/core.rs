@@ -1,0 +1,237 @@
+//! Raft without I/O: inputs in, writes and answers out.
+//!
+//! [`RaftCore`] wraps raft-rs. The shell feeds it (`handle_*`), and after every input takes each
+//! [`Write`] from [`RaftCore::poll_write`], performs it and reports back with
+//! [`RaftCore::handle_written`]; then it takes the [`Outcome`]s of what it asked for. The core
+//! reads the log through `raft::Storage` and touches nothing else: no clock, no disk, no socket.
+//!
+//! One source of chance is left: raft-rs draws its election timeouts from the thread's random
+//! generator, so runs of several nodes differ in who wins an election, never in what is safe.
+
+mod config;
+mod entry;
+mod inbound;
+mod reads;
+mod status;
+mod track;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use raft::{
+    RawNode, SnapshotStatus, StateRole, Storage,
+    eraftpb::{ConfChangeV2, Entry, Message, MessageType},
+};
+
+pub use config::Config;
+pub use entry::{Committed, Payload};
+pub use inbound::Refused;
+pub use reads::ReadFailure;
+pub use status::{RaftStatus, Role};
+pub use track::Lost;
+pub use write::Write;
+
+use reads::Reads;
+use track::Proposals;
+use write::Stage;
+
+/// Id the shell gives to a proposal or a read, unique while the core lives.
+pub type Ticket = u64;
+
+/// Failure of raft itself; the core must not be used after it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Raft refused its configuration or could not read its log.
+    #[error("raft failed")]
+    Raft(#[from] raft::Error),
+    /// A committed configuration change does not decode.
+    #[error("configuration change at log index {index} is damaged")]
+    ConfChange {
+        /// Its log index.
+        index: u64,
+    },
+}
+
+/// Answer to something the shell asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A proposal did not, or may not, get through. The others come back as
+    /// [`Committed::ticket`].
+    Proposal(Ticket, Lost),
+    /// State at or after this index answers the read linearizably.
+    Read(Ticket, Result<u64, ReadFailure>),
+}
+
+/// The consensus of one node.
+pub struct RaftCore<S: Storage> {
+    raw: RawNode<S>,
+    stage: Stage,
+    proposals: Proposals,
+    reads: Reads,
+    outcomes: Vec<Outcome>,
+    applied_term: u64,
+}
+
+impl<S: Storage> RaftCore<S> {
+    /// Starts from what `storage` holds.
+    ///
+    /// # Errors
+    /// [`Error::Raft`] if the configuration is invalid or the storage cannot be read.
+    pub fn new(config: &Config, storage: S, logger: &slog::Logger) -> Result<Self, Error> {
+        let applied_term = storage.term(config.applied)?;
+        Ok(Self {
+            raw: RawNode::new(&config.raft(), storage, logger)?,
+            stage: Stage::Idle,
+            proposals: Proposals::default(),
+            reads: Reads::new(config.id, config.incarnation),
+            outcomes: Vec::new(),
+            applied_term,
+        })
+    }
+
+    /// Starts an election at once if this node is the only voter; otherwise timeouts decide.
+    ///
+    /// # Errors
+    /// [`Error::Raft`] if the log cannot be read.
+    pub fn handle_start(&mut self) -> Result<(), Error> {
+        let conf = self.raw.raft.prs().conf().to_conf_state();
+        if conf.voters == [self.raw.raft.id] && conf.voters_outgoing.is_empty() {
+            self.raw.campaign()?;
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Appends `batch` in order, all in one step. Each item is answered once: as
+    /// [`Committed::ticket`] or as [`Outcome::Proposal`].
+    pub fn handle_propose(&mut self, batch: Vec<(Ticket, Vec<u8>)>) {
+        if batch.is_empty() {
+            return;
+        }
+        let raft = &mut self.raw.raft;
+        let refuse = |outcomes: &mut Vec<Outcome>, batch: Vec<(Ticket, Vec<u8>)>| {
+            outcomes.extend(
+                batch
+                    .into_iter()
+                    .map(|(t, _)| Outcome::Proposal(t, Lost::NotAppended)),
+            );
+        };
+        // A follower would forward the entries and lose track of them.
+        if raft.state != StateRole::Leader {
+            return refuse(&mut self.outcomes, batch);
+        }
+        let before = raft.raft_log.last_index();
+        let (tickets, entries): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .map(|(ticket, data)| {
+                (
+                    ticket,
+                    Entry {
+                        data,
+                        ..Entry::default()
+                    },
+                )
+            })
+            .unzip();
+        let mut message = Message {
+            from: raft.id,
+            entries,
+            ..Message::default()
+        };
+        message.set_msg_type(MessageType::MsgPropose);
+        match raft.step(message) {
+            Ok(()) => self.proposals.track(raft.term, before + 1, tickets),
+            // Raft drops a whole message or nothing: during a transfer of leadership.
+            Err(_) => {
+                let lost = |t| Outcome::Proposal(t, Lost::NotAppended);
+                self.outcomes.extend(tickets.into_iter().map(lost));
+            }
+        }
+        self.settle();
+    }
+
+    /// Proposes a change of voters or learners. `false` if it was not appended: not the leader,
+    /// or another change is pending.
+    #[must_use]
+    pub fn handle_conf_change(&mut self, change: &ConfChangeV2) -> bool {
+        if self.raw.raft.state != StateRole::Leader || self.raw.raft.has_pending_conf() {
+            return false;
+        }
+        self.raw
+            .propose_conf_change(Vec::new(), change.clone())
+            .is_ok()
+    }
+
+    /// Asks `to` to take over leadership; does nothing unless this node leads.
+    pub fn handle_transfer(&mut self, to: u64) {
+        self.raw.transfer_leader(to);
+        self.settle();
+    }
+
+    /// Takes a message of a peer.
+    ///
+    /// # Errors
+    /// [`Refused`] for a message that no correct peer sends; nothing changes then.
+    pub fn handle_message(&mut self, message: Message) -> Result<(), Refused> {
+        inbound::check(&self.raw, &message)?;
+        // What raft itself turns down (an unknown peer's answer) is as good as lost.
+        let _ = self.raw.step(message);
+        self.settle();
+        Ok(())
+    }
+
+    /// A message to `peer` could not be delivered.
+    pub fn handle_unreachable(&mut self, peer: u64) {
+        self.raw.report_unreachable(peer);
+        self.settle();
+    }
+
+    /// The snapshot for `peer` was handed over, or was not.
+    pub fn handle_snapshot_sent(&mut self, peer: u64, delivered: bool) {
+        let status = if delivered {
+            SnapshotStatus::Finish
+        } else {
+            SnapshotStatus::Failure
+        };
+        self.raw.report_snapshot(peer, status);
+        self.settle();
+    }
+
+    /// One tick of raft's clock went by.
+    pub fn handle_tick(&mut self) {
+        self.raw.tick();
+        self.reads.tick();
+        self.settle();
+    }
+
+    /// Asks at which index a linearizable read may be answered.
+    pub fn handle_read(&mut self, ticket: Ticket) {
+        self.reads.add(ticket);
+        self.settle();
+    }
+
+    /// The next answer, oldest first.
+    pub fn poll_outcomes(&mut self) -> impl Iterator<Item = Outcome> + '_ {
+        self.outcomes.drain(..)
+    }
+
+    /// Draws what follows from an input: lost proposals, reads to send or to give up.
+    fn settle(&mut self) {
+        let raft = &self.raw.raft;
+        let leading = raft.state == StateRole::Leader;
+        for ticket in self.proposals.lost(leading.then_some(raft.term)) {
+            self.outcomes.push(Outcome::Proposal(ticket, Lost::Unknown));
+        }
+        let ready = !leading || raft.commit_to_current_term();
+        if raft.leader_id != raft::INVALID_ID && ready {
+            for context in self.reads.due() {
+                self.raw.read_index(context);
+            }
+        }
+        let has_leader = self.raw.raft.leader_id != raft::INVALID_ID;
+        for (ticket, failure) in self.reads.expired(has_leader) {
+            self.outcomes.push(Outcome::Read(ticket, Err(failure)));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Nodes in memory: a network that loses and delays, disks that forget what was not synced.
+
+mod sim;
+
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Message, MessageType};
+
+use super::*;
+use sim::World;
+
+#[test]
+fn only_voter_leads_at_once_and_commits_a_batch_with_one_sync() {
+    let mut world = World::new(1, 1);
+    assert_eq!(world.status(1).role, Role::Leader);
+    assert!(world.status(1).leading);
+    let before = world.syncs(1);
+    let ids = world.propose(1, 64);
+    assert_eq!(world.syncs(1) - before, 1);
+    assert_eq!(world.acknowledged(), ids);
+}
+
+#[test]
+fn idle_leader_writes_nothing() {
+    let mut world = World::new(1, 1);
+    let before = world.writes(1);
+    for _ in 0..200 {
+        world.tick(1);
+    }
+    assert_eq!(world.writes(1), before);
+    assert_eq!(world.status(1).role, Role::Leader);
+}
+
+#[test]
+fn three_nodes_elect_one_leader_who_commits() {
+    let mut world = World::new(3, 7);
+    let leader = world.elect();
+    let ids = world.propose(leader, 5);
+    assert!(world.settle(), "never converged");
+    assert_eq!(world.acknowledged(), ids);
+    for node in 1..=3 {
+        assert_eq!(world.applied_ids(node), ids, "node {node}");
+        assert_eq!(world.status(node).leader_id, Some(leader));
+        assert_eq!(world.status(node).voters, [1, 2, 3]);
+    }
+}
+
+#[test]
+fn follower_refuses_proposals_without_appending_them() {
+    let mut world = World::new(3, 8);
+    let leader = world.elect();
+    let follower = leader % 3 + 1;
+    let ids = world.propose(follower, 2);
+    assert_eq!(world.not_appended(), ids);
+    assert!(world.settle());
+    assert!(world.applied_ids(leader).is_empty());
+}
+
+#[test]
+fn cut_off_leader_answers_unknown_once_it_steps_down() {
+    let mut world = World::new(3, 9);
+    let old = world.elect();
+    world.isolate(old);
+    let ids = world.propose(old, 3);
+    assert!(world.unknown().is_empty(), "still waiting");
+    for _ in 0..40 {
+        world.tick(old);
+    }
+    assert_ne!(world.status(old).role, Role::Leader, "check-quorum");
+    assert_eq!(world.unknown(), ids);
+    let new = world.elect();
+    assert_ne!(new, old);
+    let kept = world.propose(new, 1);
+    world.heal();
+    assert!(world.settle());
+    assert_eq!(
+        world.applied_ids(old),
+        kept,
+        "the cut-off entries were overwritten"
+    );
+}
+
+#[test]
+fn read_waits_for_a_majority() {
+    let mut world = World::new(3, 10);
+    let leader = world.elect();
+    world.propose(leader, 1);
+    assert!(world.settle());
+    let commit = world.status(leader).commit;
+    world.read(leader);
+    assert!(world.reads().is_empty(), "nobody has confirmed the leader");
+    assert!(world.settle());
+    assert_eq!(world.reads(), [Ok(commit)]);
+
+    let follower = leader % 3 + 1;
+    world.read(follower);
+    assert!(world.settle());
+    assert_eq!(world.reads(), [Ok(commit), Ok(commit)]);
+}
+
+#[test]
+fn read_without_a_majority_fails() {
+    let mut world = World::new(3, 11);
+    let leader = world.elect();
+    world.isolate(leader);
+    world.read(leader);
+    for _ in 0..40 {
+        world.tick(leader);
+    }
+    assert!(matches!(world.reads()[..], [Err(_)]), "{:?}", world.reads());
+}
+
+#[test]
+fn joining_learner_receives_a_snapshot_and_becomes_a_voter() {
+    let mut world = World::new(1, 12);
+    let ids = world.propose(1, 10);
+    for node in [2, 3] {
+        world.join(node);
+        assert!(world.change(1, &[(node, ConfChangeType::AddLearnerNode)]));
+        assert!(world.settle(), "learner {node}");
+    }
+    assert_eq!(world.applied_ids(3), ids);
+    assert_eq!(world.status(1).learners, [2, 3]);
+    let both = [2, 3].map(|node| (node, ConfChangeType::AddNode));
+    assert!(world.change(1, &both));
+    assert!(world.settle(), "joint change");
+    for node in 1..=3 {
+        assert_eq!(world.status(node).voters, [1, 2, 3], "node {node}");
+        world.restart(node, true);
+    }
+    world.elect();
+    assert!(world.settle(), "after restarting everyone");
+}
+
+#[test]
+fn log_is_kept_for_a_slow_member_but_not_without_end() {
+    let mut world = World::new(3, 13);
+    let leader = world.elect();
+    let slow = leader % 3 + 1;
+    assert!(world.settle());
+    world.isolate(slow);
+    let core = |world: &World| world.compaction(leader, 100);
+    assert_eq!(core(&world), None, "short");
+    for _ in 0..30 {
+        world.propose(leader, 4);
+        world.deliver_all();
+    }
+    let applied = world.status(leader).applied;
+    let kept = core(&world).expect("long enough");
+    assert_eq!(
+        kept,
+        applied - 88,
+        "an eighth is dropped, the rest is kept for the slow one"
+    );
+    world.heal();
+    assert!(world.settle());
+    assert_eq!(
+        core(&world),
+        Some(world.status(leader).applied),
+        "nobody needs it any more"
+    );
+}
+
+#[test]
+fn messages_that_no_peer_sends_are_refused() {
+    let mut world = World::new(3, 14);
+    world.elect();
+    let message = |kind: MessageType| {
+        let mut message = Message {
+            from: 2,
+            to: 1,
+            term: 1,
+            ..Message::default()
+        };
+        message.set_msg_type(kind);
+        message
+    };
+    let entry = |index| Entry {
+        index,
+        ..Entry::default()
+    };
+    let cases = [
+        Message {
+            to: 2,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            from: 1,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            from: 0,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            msg_type: 99,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            term: 9,
+            commit: 1 << 40,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            term: u64::MAX,
+            ..message(MessageType::MsgAppend)
+        },
+        Message {
+            entries: vec![entry(7)],
+            ..message(MessageType::MsgAppend)
+        },
+        message(MessageType::MsgPropose),
+        message(MessageType::MsgHup),
+        message(MessageType::MsgSnapshot),
+        message(MessageType::MsgReadIndex),
+    ];
+    for case in cases {
+        let before = world.status(1);
+        let text = format!("{case:?}");
+        assert!(world.inject(1, case).is_err(), "{text}");
+        assert_eq!(world.status(1), before, "{text}");
+    }
+}
+
+/// Every acknowledged proposal survives, none is applied twice, and all nodes apply the same,
+/// whatever is lost, delayed, cut off or restarted.
+#[test]
+fn acknowledged_proposals_survive_any_schedule() {
+    for seed in 0..60 {
+        let mut world = World::new(3, seed);
+        for step in 0..400 {
+            world.step();
+            world
+                .check()
+                .unwrap_or_else(|why| panic!("seed {seed} step {step}: {why}"));
+        }
+        world.heal();
+        assert!(world.settle(), "seed {seed} never converged");
+        let applied = world.applied_ids(1);
+        for id in world.acknowledged() {
+            let times = applied.iter().filter(|&&a| a == id).count();
+            assert_eq!(times, 1, "seed {seed}: acknowledged proposal {id}");
+        }
+        for id in world.not_appended() {
+            assert!(!applied.contains(&id), "seed {seed}: refused proposal {id}");
+        }
+    }
+}
+
+fn change(changes: &[(u64, ConfChangeType)]) -> ConfChangeV2 {
+    let single = |&(node_id, kind): &(u64, ConfChangeType)| {
+        let mut single = ConfChangeSingle {
+            node_id,
+            ..ConfChangeSingle::default()
+        };
+        single.set_change_type(kind);
+        single
+    };
+    ConfChangeV2 {
+        changes: changes.iter().map(single).collect(),
+        ..ConfChangeV2::default()
+    }
+}

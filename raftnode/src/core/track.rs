@@ -1,0 +1,76 @@
+//! Which proposal stands at which place of the log.
+
+use std::collections::VecDeque;
+
+use super::Ticket;
+
+/// Why a proposal has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// It is not in the log, here or anywhere; asking again is safe.
+    NotAppended,
+    /// It was appended, then leadership was lost: it may yet be committed by another leader.
+    Unknown,
+}
+
+/// Proposals appended in the current term, by index.
+#[derive(Debug, Default)]
+pub(super) struct Proposals {
+    term: u64,
+    /// Ascending by index, without gaps inside one batch.
+    waiting: VecDeque<(u64, Ticket)>,
+}
+
+impl Proposals {
+    pub(super) fn track(&mut self, term: u64, first: u64, tickets: Vec<Ticket>) {
+        self.term = term;
+        self.waiting.extend((first..).zip(tickets));
+    }
+
+    /// The proposal committed as (`index`, `term`), if there is one.
+    pub(super) fn committed(&mut self, index: u64, term: u64) -> Option<Ticket> {
+        let &(at, ticket) = self.waiting.front()?;
+        if at != index || self.term != term {
+            return None;
+        }
+        self.waiting.pop_front();
+        Some(ticket)
+    }
+
+    /// Everything that waits, unless this node still leads the term it was appended in.
+    pub(super) fn lost(&mut self, leading: Option<u64>) -> Vec<Ticket> {
+        if self.waiting.is_empty() || leading == Some(self.term) {
+            return Vec::new();
+        }
+        self.waiting.drain(..).map(|(_, ticket)| ticket).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_entry_of_the_same_index_and_term_answers() {
+        let mut proposals = Proposals::default();
+        proposals.track(2, 5, vec![50, 60]);
+        assert_eq!(proposals.committed(4, 2), None, "not ours");
+        assert_eq!(proposals.committed(5, 3), None, "another leader's");
+        assert_eq!(proposals.committed(5, 2), Some(50));
+        assert_eq!(proposals.committed(6, 2), Some(60));
+        assert_eq!(proposals.committed(7, 2), None);
+    }
+
+    #[test]
+    fn losing_the_term_loses_what_waits() {
+        let mut proposals = Proposals::default();
+        proposals.track(2, 5, vec![50, 60]);
+        assert!(proposals.lost(Some(2)).is_empty());
+        assert_eq!(
+            proposals.lost(Some(3)),
+            [50, 60],
+            "leader again, of another term"
+        );
+        assert!(proposals.lost(None).is_empty(), "each is lost once");
+    }
+}

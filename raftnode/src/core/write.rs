@@ -1,0 +1,131 @@
+//! What raft wants done, one step at a time.
+
+use std::mem;
+
+use raft::{
+    LightReady, Ready, Storage,
+    eraftpb::{ConfState, Entry, HardState, Message, Snapshot},
+};
+
+use super::{
+    Committed, Error, Outcome, Payload, RaftCore,
+    entry::{Decoded, decode},
+};
+
+/// One step of raft for the shell to perform, in the order of the fields.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Write {
+    /// Messages to send at once.
+    pub messages: Vec<Message>,
+    /// Snapshot to install instead of everything stored; its data was checked by the shell.
+    pub snapshot: Option<Snapshot>,
+    /// Entries to append, replacing what is stored from their first index on.
+    pub entries: Vec<Entry>,
+    /// Term, vote and commit index to store.
+    pub hard_state: Option<HardState>,
+    /// Entries to apply, in the same write as the above.
+    pub committed: Vec<Committed>,
+    /// Configuration after `committed`, to store.
+    pub conf_state: Option<ConfState>,
+    /// Whether the write must be on disk before [`RaftCore::handle_written`].
+    pub sync: bool,
+    /// Messages to send only after the write: they promise that it happened.
+    pub messages_after: Vec<Message>,
+}
+
+/// What the shell is performing.
+pub(super) enum Stage {
+    Idle,
+    /// A step is out.
+    Ready(Box<Ready>),
+    /// Raft has followed up on a finished step; the shell has not seen it yet.
+    Follow(Box<LightReady>),
+    /// The follow-up is out.
+    Light,
+}
+
+impl<S: Storage> RaftCore<S> {
+    /// The next step; `None` once there is nothing to do. Must alternate with
+    /// [`RaftCore::handle_written`].
+    ///
+    /// # Errors
+    /// [`Error::ConfChange`] for a committed entry that does not decode, [`Error::Raft`] for a
+    /// configuration that raft refuses.
+    pub fn poll_write(&mut self) -> Result<Option<Write>, Error> {
+        let mut write = Write::default();
+        let committed;
+        match mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Follow(mut light) => {
+                write.messages = light.take_messages();
+                committed = light.take_committed_entries();
+                write.hard_state = light.commit_index().map(|_| self.raw.raft.hard_state());
+                self.stage = Stage::Light;
+            }
+            Stage::Idle if self.raw.has_ready() => {
+                let mut ready = self.raw.ready();
+                write.messages = ready.take_messages();
+                write.messages_after = ready.take_persisted_messages();
+                write.entries = ready.take_entries();
+                write.hard_state = ready.hs().cloned();
+                write.snapshot = Some(ready.snapshot().clone()).filter(|s| !s.is_empty());
+                write.sync = ready.must_sync();
+                committed = ready.take_committed_entries();
+                for state in ready.take_read_states() {
+                    if let Some(ticket) = self.reads.answered(&state.request_ctx) {
+                        self.outcomes.push(Outcome::Read(ticket, Ok(state.index)));
+                    }
+                }
+                self.stage = Stage::Ready(Box::new(ready));
+            }
+            Stage::Idle => return Ok(None),
+            // A step is out: there is nothing more to do before it is reported.
+            stage @ (Stage::Ready(_) | Stage::Light) => {
+                self.stage = stage;
+                return Ok(None);
+            }
+        }
+        for mut entry in committed {
+            let payload = match decode(&mut entry)? {
+                Decoded::Plain(payload) => payload,
+                Decoded::ConfChange(change) => {
+                    write.conf_state = Some(self.raw.apply_conf_change(&change)?);
+                    Payload::ConfChange
+                }
+            };
+            write.committed.push(Committed {
+                index: entry.index,
+                term: entry.term,
+                payload,
+                ticket: self.proposals.committed(entry.index, entry.term),
+            });
+        }
+        Ok(Some(write))
+    }
+
+    /// The step is done: written, and on disk if it asked for that. `applied` is the index the
+    /// state machine has reached, and `applied_term` that entry's term.
+    pub fn handle_written(&mut self, applied: u64, applied_term: u64) {
+        match mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Ready(ready) => {
+                let light = self.raw.advance_append(*ready);
+                let idle = light.commit_index().is_none()
+                    && light.committed_entries().is_empty()
+                    && light.messages().is_empty();
+                if !idle {
+                    self.stage = Stage::Follow(Box::new(light));
+                }
+            }
+            Stage::Light => {}
+            // Nothing was out; there is nothing to finish.
+            stage @ (Stage::Idle | Stage::Follow(_)) => {
+                self.stage = stage;
+                return;
+            }
+        }
+        if applied > self.raw.raft.raft_log.applied() {
+            self.raw.advance_apply_to(applied);
+            self.applied_term = applied_term;
+        }
+        self.settle();
+    }
+}

@@ -1,0 +1,146 @@
+//! What an applied command changed, one event per changed entity.
+
+mod wire;
+
+use std::{fmt, sync::Arc};
+
+use jaco_proto::v1;
+
+pub use wire::resync;
+
+/// One change of one entity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Log index of the command that made it.
+    pub raft_index: u64,
+    /// The deployment it belonged to at that moment; `None` for kinds outside deployments.
+    pub deployment: Option<String>,
+    /// What changed.
+    pub change: Change,
+}
+
+/// An entity before and after; at least one of the two is there.
+#[derive(Debug, PartialEq)]
+pub struct Delta<T> {
+    /// As it was; `None` if it was added.
+    pub before: Option<Arc<T>>,
+    /// As it is now; `None` if it was removed.
+    pub after: Option<Arc<T>>,
+}
+
+impl<T> Clone for Delta<T> {
+    fn clone(&self) -> Self {
+        Self {
+            before: self.before.clone(),
+            after: self.after.clone(),
+        }
+    }
+}
+
+impl<T> Delta<T> {
+    /// Whether it was added, changed or removed.
+    #[must_use]
+    pub fn kind(&self) -> v1::EventKind {
+        match (&self.before, &self.after) {
+            (None, Some(_)) => v1::EventKind::Added,
+            (Some(_), Some(_)) => v1::EventKind::Updated,
+            (Some(_), None) => v1::EventKind::Removed,
+            (None, None) => v1::EventKind::Unspecified,
+        }
+    }
+}
+
+macro_rules! entity_types {
+    ($($(#[$doc:meta])* $name:ident($entity:ident) = $text:literal,)*) => {
+        /// Kind of entity that can be watched.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum EntityType {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl EntityType {
+            /// Every kind.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its name in a watch request.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+
+            /// The kind with this name.
+            #[must_use]
+            pub fn parse(name: &str) -> Option<Self> {
+                match name {
+                    $($text => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        /// A changed entity, by kind.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Change {
+            $($(#[$doc])* $name(Delta<v1::$entity>),)*
+        }
+
+        impl Change {
+            /// The kind of the entity.
+            #[must_use]
+            pub fn entity(&self) -> EntityType {
+                match self {
+                    $(Self::$name(_) => EntityType::$name,)*
+                }
+            }
+
+            /// Whether it was added, changed or removed.
+            #[must_use]
+            pub fn kind(&self) -> v1::EventKind {
+                match self {
+                    $(Self::$name(delta) => delta.kind(),)*
+                }
+            }
+        }
+    };
+}
+
+entity_types! {
+    /// Members.
+    Node(Node) = "nodes",
+    /// Deployments.
+    Deployment(Deployment) = "deployments",
+    /// Wanted containers.
+    ReplicaDesired(ReplicaDesired) = "replicas_desired",
+    /// Reported containers.
+    ReplicaObserved(ReplicaObserved) = "replicas_observed",
+    /// HTTP routes.
+    Route(Route) = "routes",
+    /// TCP listeners.
+    TcpRoute(TcpRoute) = "tcp_routes",
+    /// Certificate leases.
+    Cert(Cert) = "certs",
+    /// HTTP-01 answers.
+    ChallengeToken(ChallengeToken) = "challenge_tokens",
+    /// Operator tokens.
+    Token(Token) = "tokens",
+    /// Join tokens.
+    JoinToken(JoinToken) = "join_tokens",
+    /// The audit trail.
+    Audit(AuditEvent) = "audit",
+    /// Address blocks.
+    Subnet(Subnet) = "subnets",
+    /// Rolling updates.
+    RolloutPlan(RolloutPlan) = "rollout_plans",
+    /// Sources of replica indexes.
+    ReplicaCounter(ReplicaCounter) = "replica_counters",
+    /// Consecutive failures.
+    RestartCounter(RestartCounter) = "restart_counters",
+}
+
+impl fmt::Display for EntityType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

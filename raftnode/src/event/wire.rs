@@ -1,0 +1,162 @@
+//! Events as clients see them: whole entities with their secrets blanked.
+
+use std::sync::Arc;
+
+use jaco_proto::v1::{self, subscribe_event::Payload};
+
+use super::{Change, Delta, EntityType, Event};
+
+/// Removes what a client must not see.
+trait Redact: Clone {
+    fn redact(&mut self) {}
+
+    fn shown(entity: Option<&Arc<Self>>) -> Option<Self> {
+        let mut entity = entity.map(|entity| Self::clone(entity))?;
+        entity.redact();
+        Some(entity)
+    }
+}
+
+impl Redact for v1::Node {}
+impl Redact for v1::ReplicaDesired {}
+impl Redact for v1::ReplicaObserved {}
+impl Redact for v1::Route {}
+impl Redact for v1::TcpRoute {}
+impl Redact for v1::AuditEvent {}
+impl Redact for v1::Subnet {}
+impl Redact for v1::RolloutPlan {}
+impl Redact for v1::ReplicaCounter {}
+impl Redact for v1::RestartCounter {}
+
+impl Redact for v1::Deployment {
+    fn redact(&mut self) {
+        self.previous = None;
+    }
+}
+
+impl Redact for v1::Cert {
+    fn redact(&mut self) {
+        self.private_key.clear();
+    }
+}
+
+impl Redact for v1::ChallengeToken {
+    fn redact(&mut self) {
+        self.key_auth.clear();
+    }
+}
+
+impl Redact for v1::Token {
+    fn redact(&mut self) {
+        self.hashed_secret.clear();
+    }
+}
+
+impl Redact for v1::JoinToken {
+    fn redact(&mut self) {
+        self.hashed_secret.clear();
+    }
+}
+
+/// What one message of the stream says about its entity.
+struct Shown<T> {
+    kind: v1::EventKind,
+    raft_index: u64,
+    delta: Delta<T>,
+}
+
+macro_rules! payloads {
+    ($($variant:ident => $message:ident,)*) => {
+        $(impl From<Shown<<v1::$message as Message>::Entity>> for Payload {
+            fn from(shown: Shown<<v1::$message as Message>::Entity>) -> Self {
+                Self::$variant(v1::$message {
+                    kind: shown.kind.into(),
+                    before: Redact::shown(shown.delta.before.as_ref()),
+                    after: Redact::shown(shown.delta.after.as_ref()),
+                    raft_index: shown.raft_index,
+                })
+            }
+        })*
+
+        fn payload(kind: v1::EventKind, raft_index: u64, change: Change) -> Payload {
+            match change {
+                $(Change::$variant(delta) => Shown { kind, raft_index, delta }.into(),)*
+            }
+        }
+
+        fn nothing(entity: EntityType) -> Change {
+            match entity {
+                $(EntityType::$variant => Change::$variant(Delta { before: None, after: None }),)*
+            }
+        }
+    };
+}
+
+/// Names the entity of an event message.
+trait Message {
+    type Entity;
+}
+
+macro_rules! messages {
+    ($($message:ident of $entity:ident,)*) => {
+        $(impl Message for v1::$message { type Entity = v1::$entity; })*
+    };
+}
+
+messages! {
+    NodeEvent of Node,
+    DeploymentEvent of Deployment,
+    ReplicaDesiredEvent of ReplicaDesired,
+    ReplicaObservedEvent of ReplicaObserved,
+    RouteEvent of Route,
+    TcpRouteEvent of TcpRoute,
+    CertEvent of Cert,
+    ChallengeTokenEvent of ChallengeToken,
+    TokenEvent of Token,
+    JoinTokenEvent of JoinToken,
+    AuditLogEvent of AuditEvent,
+    SubnetEvent of Subnet,
+    RolloutPlanEvent of RolloutPlan,
+    ReplicaCounterEvent of ReplicaCounter,
+    RestartCounterEvent of RestartCounter,
+}
+
+payloads! {
+    Node => NodeEvent,
+    Deployment => DeploymentEvent,
+    ReplicaDesired => ReplicaDesiredEvent,
+    ReplicaObserved => ReplicaObservedEvent,
+    Route => RouteEvent,
+    TcpRoute => TcpRouteEvent,
+    Cert => CertEvent,
+    ChallengeToken => ChallengeTokenEvent,
+    Token => TokenEvent,
+    JoinToken => JoinTokenEvent,
+    Audit => AuditLogEvent,
+    Subnet => SubnetEvent,
+    RolloutPlan => RolloutPlanEvent,
+    ReplicaCounter => ReplicaCounterEvent,
+    RestartCounter => RestartCounterEvent,
+}
+
+impl Event {
+    /// The event as it is streamed to clients, secrets blanked.
+    #[must_use]
+    pub fn to_wire(&self) -> v1::SubscribeEvent {
+        v1::SubscribeEvent {
+            payload: Some(payload(
+                self.change.kind(),
+                self.raft_index,
+                self.change.clone(),
+            )),
+        }
+    }
+}
+
+/// Tells a client that events of `entity` up to `raft_index` are missing: read it again.
+#[must_use]
+pub fn resync(entity: EntityType, raft_index: u64) -> v1::SubscribeEvent {
+    v1::SubscribeEvent {
+        payload: Some(payload(v1::EventKind::Resync, raft_index, nothing(entity))),
+    }
+}

@@ -1,0 +1,63 @@
+//! Counters: replica indexes that never repeat, and failures in a row.
+
+use jaco_proto::{
+    Error,
+    v1::{self, restart_counter_update::Action},
+};
+
+use super::{Origin, Tx, reject};
+
+/// Counts up; the first value of a service is 1.
+pub(super) fn next_replica(
+    tx: &mut Tx,
+    command: &v1::ReplicaCounterIncrement,
+) -> Result<(), Error> {
+    if command.service.is_empty() {
+        return Err(reject::invalid("service", "empty"));
+    }
+    let key = (command.deployment.clone(), command.service.clone());
+    let last = tx
+        .get::<v1::ReplicaCounter>(&key)
+        .map_or(0, |counter| counter.next_index);
+    tx.put(v1::ReplicaCounter {
+        deployment: key.0,
+        service: key.1,
+        next_index: last.saturating_add(1),
+    })
+}
+
+/// Counts a failure or forgets them all.
+///
+/// A failure of a replica that is no longer wanted is not counted: nothing would remove the
+/// counter again, and a later replica of that id would inherit it.
+pub(super) fn update_restarts(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::RestartCounterUpdate,
+) -> Result<(), Error> {
+    let id = &command.replica_id;
+    let deployment = tx
+        .get::<v1::ReplicaDesired>(id)
+        .map(|replica| replica.deployment.clone());
+    match Action::try_from(command.action) {
+        Ok(Action::Increment) if deployment.is_some() => {
+            let failures = tx
+                .get::<v1::RestartCounter>(id)
+                .map_or(0, |counter| counter.consecutive_failures);
+            tx.put_of(
+                deployment,
+                v1::RestartCounter {
+                    replica_id: id.clone(),
+                    consecutive_failures: failures.saturating_add(1),
+                    last_attempt_at: Some(origin.ts),
+                },
+            )
+        }
+        Ok(Action::Increment) => Ok(()),
+        Ok(Action::Reset) => {
+            tx.remove_of::<v1::RestartCounter>(deployment, id);
+            Ok(())
+        }
+        Ok(Action::Unspecified) | Err(_) => Err(reject::invalid("action", "not a counter action")),
+    }
+}

@@ -1,0 +1,196 @@
+//! Deployments: applying, rolling back and deleting them.
+
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{self, AuditEventType, DeploymentRevision, DeploymentStatus},
+};
+
+use super::{Origin, Tx, audit, reject, replica, route};
+
+pub(super) fn apply(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::DeploymentApply,
+) -> Result<(), Error> {
+    let before = tx.get::<v1::Deployment>(&command.deployment);
+    let highest = before
+        .as_ref()
+        .map_or(0, |d| d.highest_revision.max(d.applied_revision));
+    if command.revision <= highest {
+        return Err(stale_revision(command.revision).with("highest_revision", highest));
+    }
+    let previous = before.as_deref().map(|d| current_revision(tx, d));
+    let content = DeploymentRevision {
+        revision: command.revision,
+        jaco_yaml: command.jaco_yaml.clone(),
+        compose_yaml: command.compose_yaml.clone(),
+        services: command.services.clone(),
+        routes: command.routes.clone(),
+        tcp_routes: command.tcp_routes.clone(),
+        acme_email: command.acme_email.clone(),
+    };
+    replace_content(
+        tx,
+        origin,
+        &command.deployment,
+        content,
+        previous,
+        command.revision,
+    )?;
+    audit::record(
+        tx,
+        origin,
+        AuditEventType::Apply,
+        revision_payload(&command.deployment, command.revision),
+    )
+}
+
+/// Puts the previous content back and keeps the replaced one as the new previous.
+pub(super) fn rollback(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::DeploymentRollback,
+) -> Result<(), Error> {
+    let name = &command.deployment;
+    let Some(before) = tx.get::<v1::Deployment>(name) else {
+        return Err(
+            Error::new(ErrorCode::DeploymentNotFound, "no deployment has this name")
+                .with("deployment", name),
+        );
+    };
+    let target = before.previous_revision;
+    let Some(content) = before.previous.clone().filter(|_| target != 0) else {
+        return Err(Error::new(
+            ErrorCode::NoPreviousRevision,
+            "there is nothing to return to",
+        )
+        .with("deployment", name));
+    };
+    if command.revision != 0 && command.revision != target {
+        return Err(stale_revision(command.revision).with("previous_revision", target));
+    }
+    let replaced = current_revision(tx, &before);
+    let highest = before.highest_revision.max(before.applied_revision);
+    replace_content(tx, origin, name, content, Some(replaced), highest)?;
+    audit::record(
+        tx,
+        origin,
+        AuditEventType::Rollback,
+        revision_payload(name, target),
+    )
+}
+
+/// Deletes the deployment and everything that exists because of it. Replica counters stay, so
+/// that a deployment of the same name does not reuse replica ids.
+pub(super) fn delete(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::DeploymentDelete,
+) -> Result<(), Error> {
+    let name = &command.deployment;
+    tx.remove_where::<v1::Route>(|route| route.deployment == *name);
+    tx.remove_where::<v1::TcpRoute>(|route| route.deployment == *name);
+    replica::remove_all_of(tx, name);
+    tx.remove_where::<v1::RolloutPlan>(|plan| plan.deployment == *name);
+    tx.remove_where::<v1::Subnet>(|subnet| subnet.deployment == *name);
+    tx.remove::<v1::Deployment>(name);
+    audit::record(
+        tx,
+        origin,
+        AuditEventType::Delete,
+        [("deployment", name.clone())],
+    )
+}
+
+pub(super) fn update_status(
+    tx: &mut Tx,
+    command: &v1::DeploymentStatusUpdate,
+) -> Result<(), Error> {
+    match DeploymentStatus::try_from(command.status) {
+        Ok(DeploymentStatus::Unspecified) | Err(_) => {
+            return Err(reject::invalid("status", "not a deployment status"));
+        }
+        Ok(DeploymentStatus::Pending | DeploymentStatus::Active) => {}
+    }
+    let Some(before) = tx.get::<v1::Deployment>(&command.deployment) else {
+        return Ok(());
+    };
+    tx.put(v1::Deployment {
+        status: command.status,
+        status_details: command.details.clone(),
+        ..v1::Deployment::clone(&before)
+    })
+}
+
+fn stale_revision(revision: u64) -> Error {
+    reject::lost(
+        reject::STALE_REVISION,
+        "the deployment has moved on since the command was built",
+    )
+    .with("revision", revision)
+}
+
+fn revision_payload(deployment: &str, revision: u64) -> [(&'static str, String); 2] {
+    [
+        ("deployment", deployment.to_owned()),
+        ("revision", revision.to_string()),
+    ]
+}
+
+/// The content that `deployment` has now, routes and ports as the tables hold them.
+fn current_revision(tx: &Tx, deployment: &v1::Deployment) -> DeploymentRevision {
+    let own = &deployment.name;
+    let state = tx.state();
+    let routes = state.routes.values().filter(|r| r.deployment == *own);
+    let tcp_routes = state.tcp_routes.values().filter(|r| r.deployment == *own);
+    DeploymentRevision {
+        revision: deployment.applied_revision,
+        jaco_yaml: deployment.jaco_yaml.clone(),
+        compose_yaml: deployment.compose_yaml.clone(),
+        services: deployment.services.clone(),
+        routes: routes.map(|route| v1::Route::clone(route)).collect(),
+        tcp_routes: tcp_routes.map(|route| v1::TcpRoute::clone(route)).collect(),
+        acme_email: deployment.acme_email.clone(),
+    }
+}
+
+/// Makes `content` the applied revision: the row, the routes and the ports, and drops the
+/// rollouts of services that are gone. Desired replicas are the scheduler's to change.
+fn replace_content(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    name: &str,
+    content: DeploymentRevision,
+    previous: Option<DeploymentRevision>,
+    highest_revision: u64,
+) -> Result<(), Error> {
+    let DeploymentRevision {
+        revision,
+        jaco_yaml,
+        compose_yaml,
+        services,
+        routes,
+        tcp_routes,
+        acme_email,
+    } = content;
+    tx.remove_where::<v1::RolloutPlan>(|plan| {
+        plan.deployment == name && !services.iter().any(|s| s.name == plan.service)
+    });
+    tx.put(v1::Deployment {
+        name: name.to_owned(),
+        applied_revision: revision,
+        previous_revision: previous.as_ref().map_or(0, |p| p.revision),
+        // What blocked the replaced content says nothing about this one.
+        status: DeploymentStatus::Active.into(),
+        status_details: Default::default(),
+        jaco_yaml,
+        compose_yaml,
+        services,
+        updated_at: Some(origin.ts),
+        acme_email,
+        highest_revision,
+        previous,
+    })?;
+    route::replace_routes(tx, name, routes)?;
+    route::replace_ports(tx, name, tcp_routes)
+}

@@ -1,0 +1,78 @@
+//! Ingress rules: HTTP routes by domain and path, TCP listeners by port.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jaco_proto::{Error, ErrorCode, v1};
+
+use super::{Tx, reject};
+
+pub(super) fn upsert(tx: &mut Tx, command: &v1::RouteUpsert) -> Result<(), Error> {
+    tx.put(reject::required("route", command.route.as_ref())?.clone())
+}
+
+/// Removes every path of the domain, whoever owns it.
+pub(super) fn remove_domain(tx: &mut Tx, domain: &str) {
+    tx.remove_where::<v1::Route>(|route| route.domain == domain);
+}
+
+/// Makes `routes` the routes of the deployment. A route of another deployment under the same
+/// key is taken over: the handler of the apply checks who owns it.
+pub(super) fn replace_routes(
+    tx: &mut Tx,
+    deployment: &str,
+    routes: Vec<v1::Route>,
+) -> Result<(), Error> {
+    let keep: BTreeSet<(String, String)> = routes
+        .iter()
+        .map(|route| (route.domain.clone(), route.path.clone()))
+        .collect();
+    tx.remove_where::<v1::Route>(|route| {
+        route.deployment == deployment
+            && !keep.contains(&(route.domain.clone(), route.path.clone()))
+    });
+    for route in routes {
+        check_owner("routes", deployment, &route.deployment)?;
+        tx.put(route)?;
+    }
+    Ok(())
+}
+
+/// Makes `ports` the listeners of the deployment; a port has one owner in the cluster.
+pub(super) fn replace_ports(
+    tx: &mut Tx,
+    deployment: &str,
+    ports: Vec<v1::TcpRoute>,
+) -> Result<(), Error> {
+    let mut wanted: BTreeMap<i32, v1::TcpRoute> = BTreeMap::new();
+    for port in ports {
+        check_owner("tcp_routes", deployment, &port.deployment)?;
+        let owner = tx.get::<v1::TcpRoute>(&port.published_port);
+        if let Some(owner) = owner.filter(|owner| owner.deployment != deployment) {
+            return Err(port_conflict(&port, &owner));
+        }
+        if let Some(other) = wanted.get(&port.published_port) {
+            return Err(port_conflict(&port, other));
+        }
+        wanted.insert(port.published_port, port);
+    }
+    tx.remove_where::<v1::TcpRoute>(|route| {
+        route.deployment == deployment && !wanted.contains_key(&route.published_port)
+    });
+    wanted.into_values().try_for_each(|port| tx.put(port))
+}
+
+/// Rows are removed by the owner they name, so a command may not write them for another.
+fn check_owner(field: &str, deployment: &str, owner: &str) -> Result<(), Error> {
+    if owner == deployment {
+        Ok(())
+    } else {
+        Err(reject::invalid(field, "names another deployment"))
+    }
+}
+
+fn port_conflict(wanted: &v1::TcpRoute, owner: &v1::TcpRoute) -> Error {
+    Error::new(ErrorCode::PortConflict, "the published port is taken")
+        .with("port", wanted.published_port)
+        .with("service", &wanted.service)
+        .with("owner", &owner.deployment)
+}

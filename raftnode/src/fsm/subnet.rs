@@ -1,0 +1,55 @@
+//! Address blocks of networks, one per deployment, network and host.
+
+use jaco_proto::{Error, v1};
+
+use super::{Origin, Tx, reject};
+
+/// Stores a block that the leader chose, unless another key holds it.
+pub(super) fn allocate(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::SubnetAllocate,
+) -> Result<(), Error> {
+    if command.cidr.is_empty() {
+        return Err(reject::invalid("cidr", "empty"));
+    }
+    let key = (&command.deployment, &command.network, &command.host);
+    let holder = tx.state().subnets.values().find(|subnet| {
+        subnet.cidr == command.cidr && (&subnet.deployment, &subnet.network, &subnet.host) != key
+    });
+    if let Some(holder) = holder {
+        return Err(
+            reject::lost(reject::CIDR_TAKEN, "the address block is taken")
+                .with("cidr", &command.cidr)
+                .with("deployment", &holder.deployment)
+                .with("network", &holder.network)
+                .with("host", &holder.host),
+        );
+    }
+    tx.put(v1::Subnet {
+        deployment: command.deployment.clone(),
+        network: command.network.clone(),
+        cidr: command.cidr.clone(),
+        allocated_at: Some(origin.ts),
+        host: command.host.clone(),
+    })
+}
+
+/// Frees every block that matches all the fields that are set.
+pub(super) fn free(tx: &mut Tx, command: &v1::SubnetFree) -> Result<(), Error> {
+    let v1::SubnetFree {
+        deployment,
+        network,
+        host,
+    } = command;
+    if deployment.is_empty() && network.is_empty() && host.is_empty() {
+        return Err(reject::invalid("deployment", "no field is set"));
+    }
+    let matches = |wanted: &String, actual: &String| wanted.is_empty() || wanted == actual;
+    tx.remove_where::<v1::Subnet>(|subnet| {
+        matches(deployment, &subnet.deployment)
+            && matches(network, &subnet.network)
+            && matches(host, &subnet.host)
+    });
+    Ok(())
+}

@@ -1,0 +1,125 @@
+use super::{super::UnknownVariant, *};
+
+fn revoke(identity: &str) -> Payload {
+    Payload::TokenRevoke(v1::TokenRevoke {
+        identity: identity.into(),
+    })
+}
+
+fn consume() -> Payload {
+    Payload::JoinTokenConsume(v1::JoinTokenConsume {
+        hashed_secret: b"h".to_vec(),
+    })
+}
+
+fn nested(depth: usize) -> v1::Command {
+    (1..depth).fold(batch("tester", at(START), vec![]), |inner, _| {
+        batch("tester", at(START), vec![inner])
+    })
+}
+
+#[test]
+fn children_apply_in_order_as_who_and_when_they_say() {
+    let mut world = World::new();
+    let children = vec![
+        command("first", at(1), revoke("x")),
+        v1::Command::default(),
+        batch(
+            "ignored",
+            at(2),
+            vec![command("second", at(3), revoke("y"))],
+        ),
+        v1::Command {
+            ts: None,
+            ..command("third", at(0), revoke("z"))
+        },
+    ];
+    let applied = world.run(&batch("outer", at(9), children));
+    assert_eq!(applied.result, Ok(()));
+    let who: Vec<_> = audits(&applied)
+        .into_iter()
+        .map(|(_, who, _)| who)
+        .collect();
+    assert_eq!(who, ["first", "second", "third"]);
+    let when: Vec<_> = applied.state.audit.values().map(|e| e.ts).collect();
+    assert_eq!(when, [Some(at(1)), Some(at(3)), Some(at(0))]);
+}
+
+#[test]
+fn a_later_child_sees_what_an_earlier_one_did() {
+    let mut world = World::new();
+    let issue = Payload::JoinTokenIssue(v1::JoinTokenIssue {
+        hashed_secret: b"h".to_vec(),
+        expires_at: Some(at(START + 1)),
+    });
+    let children = vec![world.command(issue), world.command(consume())];
+    let applied = world.run(&batch("tester", at(START), children));
+    assert_eq!(applied.result, Ok(()));
+    assert_eq!(
+        kinds(&applied),
+        ["added join_tokens", "updated join_tokens"]
+    );
+}
+
+#[test]
+fn one_rejected_child_rejects_them_all() {
+    let mut world = World::new();
+    let children = vec![
+        world.command(revoke("x")),
+        batch("tester", at(START), vec![world.command(consume())]),
+        world.command(revoke("y")),
+    ];
+    let applied = world.run(&batch("tester", at(START), children));
+    assert_eq!(
+        applied.result.unwrap_err().code,
+        ErrorCode::JoinTokenInvalid
+    );
+    assert!(world.state.audit.is_empty());
+}
+
+#[test]
+fn batches_nest_four_deep() {
+    let mut world = World::new();
+    assert_eq!(world.run(&nested(4)).result, Ok(()));
+    let error = world.run(&nested(5)).result.unwrap_err();
+    assert_eq!(error.code, ErrorCode::ValidationFailed);
+}
+
+#[test]
+fn a_variant_of_another_version_stops_the_node() {
+    let unknown = v1::Command {
+        payload: None,
+        ..command("tester", at(START), revoke("x"))
+    };
+    let state = State::default();
+    let stop = |command: &v1::Command| apply(&state, 7, command).unwrap_err();
+    assert_eq!(stop(&unknown), UnknownVariant { index: 7 });
+    let within = batch("tester", at(START), vec![unknown.clone()]);
+    assert_eq!(stop(&within), UnknownVariant { index: 7 });
+    assert!(super::super::check(&unknown).is_err());
+    assert!(super::super::check(&within).is_err());
+    assert_eq!(super::super::check(&nested(2)), Ok(()));
+}
+
+#[test]
+fn bytes_with_fields_of_another_version_do_not_decode() {
+    let known = command("tester", at(START), revoke("x"));
+    let mut bytes = known.encode_to_vec();
+    assert_eq!(decode(&bytes), Ok(known));
+    bytes.extend_from_slice(&[0xaa, 0x3f, 0x00]); // field 1013, empty
+    assert_eq!(decode(&bytes), Err(super::super::DecodeError::UnknownField));
+    assert!(matches!(
+        decode(&[0xff, 0xff]),
+        Err(super::super::DecodeError::Malformed(_))
+    ));
+}
+
+#[test]
+fn a_missing_time_reads_as_the_epoch() {
+    let mut world = World::new();
+    let applied = world.run(&v1::Command {
+        ts: None,
+        ..world.command(revoke("x"))
+    });
+    assert_eq!(applied.state.audit[&(1, 0)].ts, Some(at(0)));
+}

@@ -1,0 +1,409 @@
+use jaco_proto::v1::{DeploymentStatus, RolloutState};
+
+use super::*;
+
+fn route(domain: &str, path: &str, deployment: &str) -> v1::Route {
+    v1::Route {
+        domain: domain.into(),
+        path: path.into(),
+        deployment: deployment.into(),
+        service: "web".into(),
+        port: 80,
+        ..Default::default()
+    }
+}
+
+fn port(published_port: i32, deployment: &str) -> v1::TcpRoute {
+    v1::TcpRoute {
+        published_port,
+        deployment: deployment.into(),
+        service: "db".into(),
+        container_port: 5432,
+    }
+}
+
+fn revision(name: &str, revision: u64, services: &[&str]) -> v1::DeploymentApply {
+    v1::DeploymentApply {
+        deployment: name.into(),
+        revision,
+        jaco_yaml: format!("jaco {revision}").into_bytes(),
+        compose_yaml: format!("compose {revision}").into_bytes(),
+        services: services
+            .iter()
+            .map(|name| v1::ServiceSpec {
+                name: (*name).into(),
+                replicas: 1,
+                ..Default::default()
+            })
+            .collect(),
+        acme_email: format!("r{revision}@example"),
+        ..Default::default()
+    }
+}
+
+fn plan(deployment: &str, service: &str) -> Payload {
+    Payload::RolloutPlanUpdate(v1::RolloutPlanUpdate {
+        plan: Some(v1::RolloutPlan {
+            deployment: deployment.into(),
+            service: service.into(),
+            state: RolloutState::InProgress.into(),
+            ..Default::default()
+        }),
+    })
+}
+
+fn rollback(deployment: &str, revision: u64) -> Payload {
+    Payload::DeploymentRollback(v1::DeploymentRollback {
+        deployment: deployment.into(),
+        revision,
+    })
+}
+
+fn delete(deployment: &str) -> Payload {
+    Payload::DeploymentDelete(v1::DeploymentDelete {
+        deployment: deployment.into(),
+    })
+}
+
+fn routes(state: &State) -> Vec<(&str, &str)> {
+    state
+        .routes
+        .keys()
+        .map(|(domain, path)| (domain.as_str(), path.as_str()))
+        .collect()
+}
+
+#[test]
+fn apply_replaces_content_routes_and_ports_and_remembers_the_old() {
+    let mut world = World::new();
+    let mut first = revision("shop", 1, &["web", "db"]);
+    first.routes = vec![
+        route("a.example", "", "shop"),
+        route("a.example", "/x", "shop"),
+    ];
+    first.tcp_routes = vec![port(5432, "shop"), port(5433, "shop")];
+    let applied = world.ok(Payload::DeploymentApply(first));
+    let wanted = [("deployment", "shop"), ("revision", "1")];
+    assert_eq!(audits(&applied), audit(AuditEventType::Apply, &wanted));
+    let d = applied.state.deployments["shop"].clone();
+    assert_eq!(
+        (d.applied_revision, d.previous_revision, d.highest_revision),
+        (1, 0, 1)
+    );
+    assert_eq!(
+        (d.status(), d.previous.clone()),
+        (DeploymentStatus::Active, None)
+    );
+
+    world.ok(plan("shop", "web"));
+    world.ok(plan("shop", "db"));
+    world.ok(Payload::DeploymentStatusUpdate(
+        v1::DeploymentStatusUpdate {
+            deployment: "shop".into(),
+            status: DeploymentStatus::Pending.into(),
+            details: [("reason".to_owned(), "no host".to_owned())].into(),
+        },
+    ));
+    let mut second = revision("shop", 2, &["web"]);
+    second.routes = vec![
+        route("a.example", "/x", "shop"),
+        route("b.example", "", "shop"),
+    ];
+    second.tcp_routes = vec![port(5433, "shop")];
+    let applied = world.ok(Payload::DeploymentApply(second));
+    assert_eq!(
+        kinds(&applied),
+        [
+            "removed rollout_plans",
+            "updated deployments",
+            "removed routes",
+            "added routes",
+            "removed tcp_routes",
+            "added audit"
+        ]
+    );
+    let d = applied.state.deployments["shop"].clone();
+    assert_eq!(
+        (d.applied_revision, d.previous_revision, d.highest_revision),
+        (2, 1, 2)
+    );
+    assert_eq!(
+        (d.status(), d.status_details.len()),
+        (DeploymentStatus::Active, 0)
+    );
+    let previous = d.previous.clone().unwrap();
+    assert_eq!(
+        (previous.revision, previous.jaco_yaml.as_slice()),
+        (1, &b"jaco 1"[..])
+    );
+    assert_eq!((previous.routes.len(), previous.tcp_routes.len()), (2, 2));
+    assert_eq!(
+        routes(&applied.state),
+        [("a.example", "/x"), ("b.example", "")]
+    );
+    assert!(applied.state.tcp_routes.keys().eq([&5433]));
+}
+
+#[test]
+fn a_revision_must_be_newer_than_every_one_before() {
+    let mut world = World::new();
+    world.rejected(
+        Payload::DeploymentApply(revision("shop", 0, &[])),
+        ErrorCode::RaftApplyFailed,
+    );
+    world.ok(Payload::DeploymentApply(revision("shop", 1, &[])));
+    world.ok(Payload::DeploymentApply(revision("shop", 2, &[])));
+    world.ok(rollback("shop", 1));
+    let stale = Payload::DeploymentApply(revision("shop", 2, &[]));
+    let error = world.rejected(stale, ErrorCode::RaftApplyFailed);
+    assert_eq!(
+        error.details["reason"],
+        super::super::reject::STALE_REVISION
+    );
+    assert_eq!(error.details["outcome"], "rejected");
+    world.ok(Payload::DeploymentApply(revision("shop", 3, &[])));
+}
+
+#[test]
+fn a_port_has_one_owner_and_a_route_goes_to_the_last_writer() {
+    let mut world = World::new();
+    let mut shop = revision("shop", 1, &[]);
+    shop.tcp_routes = vec![port(5432, "shop")];
+    shop.routes = vec![route("a.example", "", "shop")];
+    world.ok(Payload::DeploymentApply(shop));
+
+    let mut blog = revision("blog", 1, &[]);
+    blog.tcp_routes = vec![port(5432, "blog")];
+    let error = world.rejected(
+        Payload::DeploymentApply(blog.clone()),
+        ErrorCode::PortConflict,
+    );
+    assert_eq!(
+        (
+            error.details["port"].as_str(),
+            error.details["owner"].as_str()
+        ),
+        ("5432", "shop")
+    );
+    blog.tcp_routes = vec![port(1, "blog"), port(1, "blog")];
+    world.rejected(
+        Payload::DeploymentApply(blog.clone()),
+        ErrorCode::PortConflict,
+    );
+    blog.tcp_routes = vec![port(70_000, "blog")];
+    world.rejected(
+        Payload::DeploymentApply(blog.clone()),
+        ErrorCode::ValidationFailed,
+    );
+    blog.tcp_routes = vec![port(1, "shop")];
+    world.rejected(
+        Payload::DeploymentApply(blog.clone()),
+        ErrorCode::ValidationFailed,
+    );
+
+    blog.tcp_routes.clear();
+    blog.routes = vec![route("a.example", "", "blog")];
+    world.ok(Payload::DeploymentApply(blog));
+    assert_eq!(
+        world.state.routes[&("a.example".into(), String::new())].deployment,
+        "blog"
+    );
+}
+
+#[test]
+fn rollback_swaps_the_two_revisions_whole() {
+    let mut world = World::new();
+    let mut first = revision("shop", 1, &["web"]);
+    first.routes = vec![route("a.example", "", "shop")];
+    first.tcp_routes = vec![port(5432, "shop")];
+    world.ok(Payload::DeploymentApply(first));
+    let old = world.state.clone();
+    let mut second = revision("shop", 2, &["api"]);
+    second.routes = vec![route("b.example", "", "shop")];
+    world.ok(Payload::DeploymentApply(second));
+    let new = world.state.clone();
+    world.ok(plan("shop", "api"));
+
+    world.now += 60;
+    let applied = world.ok(rollback("shop", 1));
+    let d = applied.state.deployments["shop"].clone();
+    let was = old.deployments["shop"].clone();
+    assert_eq!(
+        (d.applied_revision, d.previous_revision, d.highest_revision),
+        (1, 2, 2)
+    );
+    assert_eq!(
+        (&d.jaco_yaml, &d.compose_yaml),
+        (&was.jaco_yaml, &was.compose_yaml)
+    );
+    assert_eq!(
+        (&d.services, &d.acme_email),
+        (&was.services, &was.acme_email)
+    );
+    assert_eq!(d.updated_at, Some(at(START + 60)));
+    assert_eq!(
+        (&applied.state.routes, &applied.state.tcp_routes),
+        (&old.routes, &old.tcp_routes)
+    );
+    assert!(applied.state.rollout_plans.is_empty());
+    let wanted = [("deployment", "shop"), ("revision", "1")];
+    assert_eq!(audits(&applied), audit(AuditEventType::Rollback, &wanted));
+
+    let back = world.ok(rollback("shop", 0));
+    let wanted = [("deployment", "shop"), ("revision", "2")];
+    assert_eq!(audits(&back), audit(AuditEventType::Rollback, &wanted));
+    assert_eq!(
+        back.state.deployments["shop"].jaco_yaml,
+        new.deployments["shop"].jaco_yaml
+    );
+    assert_eq!(
+        (&back.state.routes, &back.state.tcp_routes),
+        (&new.routes, &new.tcp_routes)
+    );
+}
+
+#[test]
+fn rollback_needs_a_deployment_something_to_return_to_and_free_ports() {
+    let mut world = World::new();
+    world.rejected(rollback("shop", 0), ErrorCode::DeploymentNotFound);
+    let mut first = revision("shop", 1, &[]);
+    first.tcp_routes = vec![port(5432, "shop")];
+    world.ok(Payload::DeploymentApply(first));
+    world.rejected(rollback("shop", 0), ErrorCode::NoPreviousRevision);
+    world.ok(Payload::DeploymentApply(revision("shop", 2, &[])));
+    world.rejected(rollback("shop", 7), ErrorCode::RaftApplyFailed);
+
+    let mut blog = revision("blog", 1, &[]);
+    blog.tcp_routes = vec![port(5432, "blog")];
+    world.ok(Payload::DeploymentApply(blog));
+    world.rejected(rollback("shop", 1), ErrorCode::PortConflict);
+}
+
+#[test]
+fn delete_removes_what_exists_for_the_deployment_and_keeps_its_counters() {
+    let mut world = World::new();
+    for name in ["shop", "blog"] {
+        let mut apply = revision(name, 1, &["web"]);
+        apply.routes = vec![route(&format!("{name}.example"), "", name)];
+        apply.tcp_routes = vec![port(if name == "shop" { 1 } else { 2 }, name)];
+        world.ok(Payload::DeploymentApply(apply));
+        world.ok(plan(name, "web"));
+        world.ok(Payload::SubnetAllocate(v1::SubnetAllocate {
+            deployment: name.into(),
+            network: "default".into(),
+            cidr: format!("{name}/24"),
+            host: "a".into(),
+        }));
+        world.ok(Payload::ReplicaCounterIncrement(
+            v1::ReplicaCounterIncrement {
+                deployment: name.into(),
+                service: "web".into(),
+            },
+        ));
+    }
+    let raft_index = world.desired("shop-web-1", "a", "");
+    world.ok(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
+        replica: Some(v1::ReplicaObserved {
+            id: "shop-web-1".into(),
+            host: "a".into(),
+            state: v1::ReplicaState::Running.into(),
+            desired_raft_index: raft_index,
+            ..Default::default()
+        }),
+    }));
+    world.ok(Payload::RestartCounterUpdate(v1::RestartCounterUpdate {
+        replica_id: "shop-web-1".into(),
+        action: v1::restart_counter_update::Action::Increment.into(),
+    }));
+
+    let applied = world.ok(delete("shop"));
+    assert_eq!(
+        kinds(&applied),
+        [
+            "removed routes",
+            "removed tcp_routes",
+            "removed replicas_desired",
+            "removed replicas_observed",
+            "removed restart_counters",
+            "removed rollout_plans",
+            "removed subnets",
+            "removed deployments",
+            "added audit"
+        ]
+    );
+    let (audit_event, rest) = applied.events.split_last().unwrap();
+    assert_eq!(audit_event.deployment, None);
+    assert!(rest.iter().all(|e| e.deployment.as_deref() == Some("shop")));
+    assert_eq!(
+        audits(&applied),
+        audit(AuditEventType::Delete, &[("deployment", "shop")])
+    );
+    assert_eq!(applied.state.replica_counters.len(), 2);
+    assert!(applied.state.deployments.keys().eq(["blog"]));
+    assert_eq!(
+        (applied.state.routes.len(), applied.state.subnets.len()),
+        (1, 1)
+    );
+
+    let again = world.ok(delete("shop"));
+    assert_eq!(
+        audits(&again),
+        audit(AuditEventType::Delete, &[("deployment", "shop")])
+    );
+}
+
+#[test]
+fn a_deployment_status_replaces_the_details_and_repeating_it_wakes_nobody() {
+    let mut world = World::new();
+    let pending = Payload::DeploymentStatusUpdate(v1::DeploymentStatusUpdate {
+        deployment: "shop".into(),
+        status: DeploymentStatus::Pending.into(),
+        details: [("reason".to_owned(), "no host".to_owned())].into(),
+    });
+    world.no_change(pending.clone());
+    world.ok(Payload::DeploymentApply(revision("shop", 1, &[])));
+    world.ok(pending.clone());
+    assert_eq!(
+        world.state.deployments["shop"].status(),
+        DeploymentStatus::Pending
+    );
+    assert_eq!(
+        world.state.deployments["shop"].status_details["reason"],
+        "no host"
+    );
+    world.no_change(pending);
+    world.rejected(
+        Payload::DeploymentStatusUpdate(v1::DeploymentStatusUpdate {
+            deployment: "shop".into(),
+            ..Default::default()
+        }),
+        ErrorCode::ValidationFailed,
+    );
+}
+
+#[test]
+fn single_routes_are_stored_and_removed_by_domain() {
+    let mut world = World::new();
+    for (domain, path) in [("a.example", ""), ("a.example", "/x"), ("b.example", "")] {
+        world.ok(Payload::RouteUpsert(v1::RouteUpsert {
+            route: Some(route(domain, path, "shop")),
+        }));
+    }
+    let remove = Payload::RouteRemove(v1::RouteRemove {
+        domain: "a.example".into(),
+    });
+    let applied = world.ok(remove.clone());
+    assert_eq!(kinds(&applied), ["removed routes", "removed routes"]);
+    assert_eq!(routes(&applied.state), [("b.example", "")]);
+    world.no_change(remove);
+    world.rejected(
+        Payload::RouteUpsert(v1::RouteUpsert { route: None }),
+        ErrorCode::ValidationFailed,
+    );
+    world.rejected(
+        Payload::RouteUpsert(v1::RouteUpsert {
+            route: Some(route("", "/", "shop")),
+        }),
+        ErrorCode::ValidationFailed,
+    );
+}

@@ -1,0 +1,285 @@
+use jaco_proto::v1::NodeStatus;
+
+use super::*;
+
+fn join(hostname: &str, raft_id: u64) -> Payload {
+    Payload::NodeJoin(v1::NodeJoin {
+        hostname: hostname.into(),
+        address: format!("{hostname}:7947"),
+        raft_id,
+        ..Default::default()
+    })
+}
+
+fn status(hostname: &str, status: NodeStatus, reason: &str) -> v1::NodeStatusUpdate {
+    v1::NodeStatusUpdate {
+        hostname: hostname.into(),
+        status: status.into(),
+        details: [("reason".to_owned(), reason.to_owned())].into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn init_creates_cluster_token_and_first_member_once() {
+    let mut world = World::new();
+    let init = v1::ClusterInit {
+        cluster_id: "c-1".into(),
+        ca_cert: b"cert".to_vec(),
+        ca_key: b"key".to_vec(),
+        operator_token_hashed_secret: b"hash".to_vec(),
+        self_hostname: "a".into(),
+        self_address: "a:7947".into(),
+        cluster_name: "home".into(),
+        self_raft_id: 1,
+        self_server_cert_fingerprint: b"fp".to_vec(),
+        self_grpc_address: "a:7946".into(),
+    };
+    let applied = world.ok(Payload::ClusterInit(init.clone()));
+
+    let meta = applied.state.cluster.clone().unwrap();
+    assert_eq!(
+        (meta.cluster_id.as_str(), meta.cluster_name.as_str()),
+        ("c-1", "home")
+    );
+    assert_eq!((meta.next_raft_id, meta.created_at), (2, Some(at(START))));
+    let node = &applied.state.nodes["a"];
+    assert_eq!((node.status(), node.raft_id), (NodeStatus::Ready, 1));
+    assert_eq!(
+        (node.address.as_str(), node.grpc_address.as_str()),
+        ("a:7947", "a:7946")
+    );
+    assert_eq!(node.server_cert_fingerprint, b"fp");
+    let token = &applied.state.tokens["bootstrap"];
+    assert_eq!(
+        (token.hashed_secret.as_slice(), token.allows_privileged),
+        (&b"hash"[..], false)
+    );
+    let wanted = [("cluster_id", "c-1"), ("hostname", "a")];
+    assert_eq!(audits(&applied), audit(AuditEventType::NodeJoin, &wanted));
+
+    let error = world.rejected(
+        Payload::ClusterInit(init),
+        ErrorCode::ClusterAlreadyInitialized,
+    );
+    assert_eq!(error.details["cluster_id"], "c-1");
+}
+
+#[test]
+fn init_without_a_hash_issues_no_token() {
+    let mut world = World::new();
+    world.cluster();
+    assert!(world.state.tokens.is_empty());
+}
+
+#[test]
+fn join_takes_a_new_hostname_and_a_new_raft_id() {
+    let mut world = World::new();
+    world.cluster();
+    let applied = world.ok(join("b", 2));
+    let node = &applied.state.nodes["b"];
+    assert_eq!(
+        (node.status(), node.joined_at),
+        (NodeStatus::Joining, Some(at(START)))
+    );
+    assert_eq!(applied.state.cluster.as_ref().unwrap().next_raft_id, 3);
+    assert_eq!(
+        audits(&applied),
+        audit(AuditEventType::NodeJoin, &[("hostname", "b")])
+    );
+
+    world.rejected(join("b", 3), ErrorCode::NodeAlreadyMember);
+    world.rejected(join("c", 0), ErrorCode::ValidationFailed);
+    world.rejected(join("c\0d", 3), ErrorCode::ValidationFailed);
+    world.rejected(join("", 3), ErrorCode::ValidationFailed);
+    let error = world.rejected(join("c", 2), ErrorCode::RaftApplyFailed);
+    assert_eq!(error.details["reason"], super::super::reject::RAFT_ID_TAKEN);
+}
+
+#[test]
+fn raft_ids_of_members_that_left_are_not_given_out_again() {
+    let mut world = World::new();
+    world.cluster();
+    world.ok(join("b", 2));
+    world.ok(Payload::NodeRemove(v1::NodeRemove {
+        hostname: "b".into(),
+    }));
+    world.rejected(join("b", 2), ErrorCode::RaftApplyFailed);
+    world.ok(join("b", 3));
+}
+
+#[test]
+fn a_member_that_leaves_takes_its_subnets_and_locks_along() {
+    let mut world = World::new();
+    world.cluster();
+    world.ok(join("b", 2));
+    for (host, cidr) in [("a", "10.1.0.0/24"), ("b", "10.1.1.0/24")] {
+        world.ok(Payload::SubnetAllocate(v1::SubnetAllocate {
+            deployment: "shop".into(),
+            network: "default".into(),
+            cidr: cidr.into(),
+            host: host.into(),
+        }));
+        world.ok(Payload::CertLock(v1::CertLock {
+            name: format!("issue_cert_{host}.example"),
+            lessee: host.into(),
+            until: Some(at(START + 300)),
+        }));
+    }
+    world.desired("shop-web-1", "b", "");
+    let applied = world.ok(Payload::NodeRemove(v1::NodeRemove {
+        hostname: "b".into(),
+    }));
+    assert_eq!(
+        kinds(&applied),
+        [
+            "removed nodes",
+            "removed subnets",
+            "updated certs",
+            "added audit"
+        ]
+    );
+    assert_eq!(
+        deployments_of(&applied.events),
+        [None, Some("shop"), None, None]
+    );
+    assert_eq!(applied.state.certs["issue_cert_b.example"].lessee, "");
+    assert_eq!(applied.state.certs["issue_cert_a.example"].lessee, "a");
+    assert!(applied.state.replicas_desired.contains_key("shop-web-1"));
+    assert_eq!(
+        audits(&applied),
+        audit(AuditEventType::NodeRemove, &[("hostname", "b")])
+    );
+
+    let again = Payload::NodeRemove(v1::NodeRemove {
+        hostname: "b".into(),
+    });
+    let error = world.rejected(again, ErrorCode::NodeNotFound);
+    assert_eq!(error.details["hostname"], "b");
+}
+
+#[test]
+fn a_status_replaces_status_and_details_and_leaves_the_rest() {
+    let mut world = World::new();
+    world.cluster();
+    world.ok(Payload::NodeStatusUpdate(status(
+        "a",
+        NodeStatus::Unhealthy,
+        "late",
+    )));
+    let node = world.state.nodes["a"].clone();
+    assert_eq!(
+        (node.status(), node.status_details["reason"].as_str()),
+        (NodeStatus::Unhealthy, "late")
+    );
+
+    world.now += 5;
+    world.ok(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+        hostname: "a".into(),
+        cpu_pressure: 0.5,
+        memory_pressure: 0.25,
+        include_pressure: true,
+        drain_mark: 1,
+        ..Default::default()
+    }));
+    let node = world.state.nodes["a"].clone();
+    assert_eq!(
+        (node.status(), node.status_details["reason"].as_str()),
+        (NodeStatus::Unhealthy, "late")
+    );
+    assert_eq!((node.cpu_pressure, node.memory_pressure), (0.5, 0.25));
+    assert_eq!(
+        (node.last_pressure_at, node.draining),
+        (Some(at(START + 5)), true)
+    );
+
+    let mut clear = status("a", NodeStatus::Ready, "ok");
+    clear.drain_mark = 2;
+    clear.cpu_pressure = 0.9;
+    world.ok(Payload::NodeStatusUpdate(clear));
+    let node = world.state.nodes["a"].clone();
+    assert_eq!(
+        (node.status(), node.draining, node.cpu_pressure),
+        (NodeStatus::Ready, false, 0.5)
+    );
+}
+
+#[test]
+fn a_status_that_makes_no_sense_is_rejected_and_one_of_nobody_is_ignored() {
+    let mut world = World::new();
+    world.cluster();
+    world.no_change(Payload::NodeStatusUpdate(status(
+        "z",
+        NodeStatus::Ready,
+        "",
+    )));
+    let mut unknown = status("a", NodeStatus::Ready, "");
+    unknown.status = 77;
+    world.rejected(
+        Payload::NodeStatusUpdate(unknown),
+        ErrorCode::ValidationFailed,
+    );
+    let mut mark = status("a", NodeStatus::Ready, "");
+    mark.drain_mark = 3;
+    world.rejected(Payload::NodeStatusUpdate(mark), ErrorCode::ValidationFailed);
+    let mut pressure = status("a", NodeStatus::Ready, "");
+    pressure.include_pressure = true;
+    pressure.cpu_pressure = f64::NAN;
+    world.rejected(
+        Payload::NodeStatusUpdate(pressure),
+        ErrorCode::ValidationFailed,
+    );
+}
+
+#[test]
+fn losing_isolation_is_audited_once_and_not_on_every_report() {
+    let mut world = World::new();
+    world.cluster();
+    let lost = status("a", NodeStatus::IsolationUnavailable, "ruleset");
+    let applied = world.ok(Payload::NodeStatusUpdate(lost.clone()));
+    let wanted = audit(AuditEventType::IsolationUnavailable, &[("hostname", "a")]);
+    assert_eq!(audits(&applied), wanted);
+    world.no_change(Payload::NodeStatusUpdate(lost));
+    let other = status("a", NodeStatus::IsolationUnavailable, "self test");
+    assert_eq!(audits(&world.ok(Payload::NodeStatusUpdate(other))), []);
+}
+
+#[test]
+fn a_member_updates_only_the_fields_it_sets() {
+    let mut world = World::new();
+    world.cluster();
+    let before = world.state.nodes["a"].clone();
+    world.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+        hostname: "a".into(),
+        version: "0.2.0".into(),
+        wg_port: 51820,
+        ..Default::default()
+    }));
+    let wanted = v1::Node {
+        version: "0.2.0".into(),
+        wg_port: 51820,
+        ..v1::Node::clone(&before)
+    };
+    assert_eq!(*world.state.nodes["a"], wanted);
+    world.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+        hostname: "a".into(),
+        wireguard_pubkey: b"wg".to_vec(),
+        server_cert_fingerprint: b"fp2".to_vec(),
+        grpc_address: "a:1".into(),
+        address: "a:2".into(),
+        ..Default::default()
+    }));
+    let wanted = v1::Node {
+        wireguard_pubkey: b"wg".to_vec(),
+        server_cert_fingerprint: b"fp2".to_vec(),
+        grpc_address: "a:1".into(),
+        address: "a:2".into(),
+        ..wanted
+    };
+    assert_eq!(*world.state.nodes["a"], wanted);
+    world.no_change(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+        hostname: "z".into(),
+        version: "0.2.0".into(),
+        ..Default::default()
+    }));
+}

@@ -1,0 +1,22 @@
+//! Comparing the times that commands carry.
+
+use prost_types::Timestamp;
+
+const NANOS_PER_SECOND: i128 = 1_000_000_000;
+
+/// Nanoseconds since the epoch; a missing time is the epoch itself.
+pub(super) fn nanos(ts: Option<&Timestamp>) -> i128 {
+    ts.map_or(0, |ts| {
+        i128::from(ts.seconds) * NANOS_PER_SECOND + i128::from(ts.nanos)
+    })
+}
+
+/// Whole seconds as nanoseconds.
+pub(super) fn seconds(count: i64) -> i128 {
+    i128::from(count) * NANOS_PER_SECOND
+}
+
+/// Whether `ts` is not later than `now`.
+pub(super) fn is_past(ts: Option<&Timestamp>, now: &Timestamp) -> bool {
+    nanos(ts) <= nanos(Some(now))
+}

@@ -1,0 +1,173 @@
+//! The working copy of one entry: the state so far, its row writes and its events.
+
+use std::sync::Arc;
+
+use jaco_proto::{Error, v1};
+use prost::Message;
+
+use super::{Applied, Mutation, reject};
+use crate::{
+    Delta, Event, State,
+    state::{Entity, Key as _, Table, cluster_key, row_key},
+};
+
+/// Changes of one entry, not yet visible to anyone.
+pub(super) struct Tx {
+    state: State,
+    index: u64,
+    mutations: Vec<Mutation>,
+    events: Vec<Event>,
+    next_ordinal: u32,
+}
+
+/// The outcome of an entry that changes nothing.
+pub(super) fn rejected(state: &State, index: u64, error: Error) -> Applied {
+    Applied {
+        state: State {
+            applied_index: index,
+            ..state.clone()
+        },
+        result: Err(error),
+        mutations: Vec::new(),
+        events: Vec::new(),
+    }
+}
+
+impl Tx {
+    pub(super) fn begin(state: &State, index: u64) -> Self {
+        Self {
+            state: State {
+                applied_index: index,
+                ..state.clone()
+            },
+            index,
+            mutations: Vec::new(),
+            events: Vec::new(),
+            next_ordinal: 0,
+        }
+    }
+
+    pub(super) fn commit(self) -> Applied {
+        Applied {
+            state: self.state,
+            result: Ok(()),
+            mutations: self.mutations,
+            events: self.events,
+        }
+    }
+
+    /// The state with every change so far.
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Log index of the entry.
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// The row with this key.
+    pub(super) fn get<E: Entity>(&self, key: &E::Key) -> Option<Arc<E>> {
+        E::map(&self.state).get(key).cloned()
+    }
+
+    /// Writes a row; writing what is there already is no change and makes no event.
+    pub(super) fn put<E: Entity>(&mut self, entity: E) -> Result<(), Error> {
+        let deployment = entity.deployment().map(str::to_owned);
+        self.put_of(deployment, entity)
+    }
+
+    /// Writes a row that belongs to `deployment` without naming it.
+    pub(super) fn put_of<E: Entity>(
+        &mut self,
+        deployment: Option<String>,
+        entity: E,
+    ) -> Result<(), Error> {
+        let key = entity.key();
+        if !key.is_storable() {
+            return Err(reject::invalid(
+                E::TABLE.as_str(),
+                "a key is empty, out of range or holds a zero byte",
+            ));
+        }
+        let before = E::map(&self.state).get(&key).cloned();
+        if before.as_deref() == Some(&entity) {
+            return Ok(());
+        }
+        self.mutations.push(Mutation {
+            table: E::TABLE,
+            key: row_key::<E>(&key),
+            value: Some(entity.encode_to_vec()),
+        });
+        let after = Arc::new(entity);
+        E::map_mut(&mut self.state).insert(key, Arc::clone(&after));
+        self.record(deployment, before, Some(after));
+        Ok(())
+    }
+
+    /// Deletes a row, if it is there.
+    pub(super) fn remove<E: Entity>(&mut self, key: &E::Key) -> Option<Arc<E>> {
+        let deployment = self.get::<E>(key)?.deployment().map(str::to_owned);
+        self.remove_of(deployment, key)
+    }
+
+    /// Deletes a row that belongs to `deployment` without naming it, if it is there.
+    pub(super) fn remove_of<E: Entity>(
+        &mut self,
+        deployment: Option<String>,
+        key: &E::Key,
+    ) -> Option<Arc<E>> {
+        let before = E::map_mut(&mut self.state).remove(key)?;
+        self.mutations.push(Mutation {
+            table: E::TABLE,
+            key: row_key::<E>(key),
+            value: None,
+        });
+        self.record(deployment, Some(Arc::clone(&before)), None);
+        Some(before)
+    }
+
+    /// Deletes every row that `matches`, in key order.
+    pub(super) fn remove_where<E: Entity>(&mut self, matches: impl Fn(&E) -> bool) {
+        let keys: Vec<E::Key> = E::map(&self.state)
+            .iter()
+            .filter(|(_, entity)| matches(entity))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in &keys {
+            self.remove::<E>(key);
+        }
+    }
+
+    /// Writes the cluster singleton, which nobody can watch.
+    pub(super) fn put_cluster(&mut self, meta: v1::ClusterMeta) {
+        self.mutations.push(Mutation {
+            table: Table::Cluster,
+            key: cluster_key(),
+            value: Some(meta.encode_to_vec()),
+        });
+        self.state.cluster = Some(Arc::new(meta));
+    }
+
+    /// The place of the next audit event within this entry.
+    pub(super) fn next_ordinal(&mut self) -> u32 {
+        let ordinal = self.next_ordinal;
+        self.next_ordinal += 1;
+        ordinal
+    }
+
+    fn record<E: Entity>(
+        &mut self,
+        deployment: Option<String>,
+        before: Option<Arc<E>>,
+        after: Option<Arc<E>>,
+    ) {
+        if let Some(change) = E::change(Delta { before, after }) {
+            self.events.push(Event {
+                raft_index: self.index,
+                deployment,
+                change,
+            });
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Durable raft state and entities in one RocksDB directory.
+//!
+//! Three tables: `log` (raft entries), `meta` (hard state, conf state, applied index and where
+//! the log begins) and `state` (one row per entity). An [`Update`] is one atomic write, so the
+//! entities and the applied index never disagree, and a restart applies nothing twice.
+//!
+//! One thread writes (the raft actor's); any thread may read.
+
+mod error;
+mod log;
+mod open;
+mod options;
+mod schema;
+mod tail;
+mod update;
+mod watermark;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use raft::eraftpb::{ConfState, HardState};
+use rocksdb::{ColumnFamily, DB};
+
+pub use error::{Error, chain};
+pub use log::LogView;
+pub use open::{bootstrap, create, found};
+pub use schema::Position;
+pub use update::{Row, Update};
+
+use crate::State;
+use tail::Tail;
+use watermark::Watermark;
+
+/// An open directory; holding one is holding its lock.
+pub struct Storage {
+    db: DB,
+    path: PathBuf,
+    raft_id: u64,
+    watermark: Watermark,
+    cursor: Mutex<Cursor>,
+    failure: OnceLock<String>,
+    writes: AtomicU64,
+    synced_writes: AtomicU64,
+    #[cfg(test)]
+    fault: std::sync::atomic::AtomicBool,
+}
+
+/// How often the storage has written since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteCounts {
+    /// All writes.
+    pub writes: u64,
+    /// Those that waited for the disk.
+    pub synced: u64,
+}
+
+/// What is kept in memory about the rows on disk.
+#[derive(Clone, Debug)]
+struct Cursor {
+    hard_state: HardState,
+    conf_state: ConfState,
+    truncated: Position,
+    last: Position,
+    applied: u64,
+    tail: Tail,
+    /// The applied state, for snapshots; set once the state machine is loaded.
+    state: Option<Arc<State>>,
+}
+
+impl Storage {
+    /// Opens a directory made by [`bootstrap`] or [`create`], and checks all of it.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while it is open elsewhere; any other error means that the directory
+    /// must not be used. The directory is never re-created.
+    pub fn open(path: &Path) -> Result<Arc<Self>, Error> {
+        open::open(path).map(Arc::new)
+    }
+
+    /// Id of this node in the raft group.
+    #[must_use]
+    pub fn raft_id(&self) -> u64 {
+        self.raft_id
+    }
+
+    /// Where the directory is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Index of the last applied entry.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.cursor().applied
+    }
+
+    /// Voters and learners as of the last applied entry.
+    #[must_use]
+    pub fn conf_state(&self) -> ConfState {
+        self.cursor().conf_state.clone()
+    }
+
+    /// Term, vote and commit index as last written.
+    #[must_use]
+    pub fn hard_state(&self) -> HardState {
+        self.cursor().hard_state.clone()
+    }
+
+    /// Positions of the entry before the first one kept, and of the last one.
+    #[must_use]
+    pub fn log_range(&self) -> (Position, Position) {
+        let cursor = self.cursor();
+        (cursor.truncated, cursor.last)
+    }
+
+    /// Writes since opening; one batch of proposals costs one synced write.
+    #[must_use]
+    pub fn write_counts(&self) -> WriteCounts {
+        WriteCounts {
+            writes: self.writes.load(Ordering::Relaxed),
+            synced: self.synced_writes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The failure that ended this storage, if one did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// From now on every write fails as if the disk were full.
+    #[cfg(test)]
+    pub(crate) fn fail_writes(&self) {
+        self.fault.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes `result` on and remembers a failure: nothing is written after it.
+    fn guard<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result {
+            // The first failure is the cause; later ones follow from it.
+            let _ = self.failure.set(chain(error));
+        }
+        result
+    }
+
+    fn cursor(&self) -> MutexGuard<'_, Cursor> {
+        // A cursor is replaced only after the write it describes, in one step that cannot
+        // panic half-way, so a poisoned lock still guards a valid value.
+        self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn table(&self, name: &str) -> Result<&ColumnFamily, Error> {
+        self.db
+            .cf_handle(name)
+            .ok_or_else(|| Error::corrupt(format!("table {name}"), "it is missing"))
+    }
+}
+
+impl std::fmt::Debug for Storage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Storage")
+            .field("path", &self.path)
+            .field("raft_id", &self.raft_id)
+            .finish_non_exhaustive()
+    }
+}

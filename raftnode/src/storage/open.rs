@@ -1,0 +1,318 @@
+//! Creating a directory, and opening one without trusting it.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io::ErrorKind,
+    os::unix::fs::DirBuilderExt,
+    path::Path,
+    sync::{Mutex, OnceLock, atomic::AtomicU64},
+};
+
+use raft::eraftpb::{ConfState, HardState};
+use rocksdb::{DB, IteratorMode, WriteBatch};
+
+use super::{
+    Cursor, Error, Row, Storage, chain, options,
+    schema::{
+        self, FORMAT, KEY_APPLIED, KEY_CONF_STATE, KEY_FORMAT, KEY_HARD_STATE, KEY_RAFT_ID,
+        KEY_TRUNCATED, LOG, META, Position, STATE,
+    },
+    tail::Tail,
+    watermark::Watermark,
+};
+use crate::{State, state};
+
+/// Creates the storage of one of a new cluster's first voters.
+///
+/// All of them start as if from a snapshot of the empty state at index 1, which holds the
+/// voters: a node that joins later finds that the log does not reach back to 0, and receives a
+/// snapshot.
+///
+/// # Errors
+/// [`Error::NotEmpty`] if the directory has content; it is left as it is.
+pub fn bootstrap(path: &Path, raft_id: u64, voters: &[u64]) -> Result<(), Error> {
+    found(path, raft_id, voters, &[])
+}
+
+/// As [`bootstrap`], but the snapshot at index 1 holds the rows of `founding` already, so that a
+/// cluster exists with its first command applied or not at all.
+///
+/// # Errors
+/// As [`bootstrap`].
+pub fn found(path: &Path, raft_id: u64, voters: &[u64], founding: &[Row]) -> Result<(), Error> {
+    let distinct: std::collections::BTreeSet<_> = voters.iter().collect();
+    if !distinct.contains(&raft_id) || distinct.contains(&0) || distinct.len() != voters.len() {
+        return Err(Error::Voters {
+            raft_id,
+            voters: voters.to_vec(),
+        });
+    }
+    let conf_state = ConfState {
+        voters: voters.to_vec(),
+        ..ConfState::default()
+    };
+    lay_out(
+        path,
+        raft_id,
+        conf_state,
+        Position { index: 1, term: 1 },
+        founding,
+    )
+}
+
+/// Creates the empty storage of a node that joins a cluster; the leader sends it a snapshot.
+///
+/// # Errors
+/// As [`bootstrap`].
+pub fn create(path: &Path, raft_id: u64) -> Result<(), Error> {
+    if raft_id == 0 {
+        let voters = Vec::new();
+        return Err(Error::Voters { raft_id, voters });
+    }
+    lay_out(
+        path,
+        raft_id,
+        ConfState::default(),
+        Position::default(),
+        &[],
+    )
+}
+
+fn lay_out(
+    path: &Path,
+    raft_id: u64,
+    conf_state: ConfState,
+    origin: Position,
+    rows: &[Row],
+) -> Result<(), Error> {
+    let io = |e| Error::io(path.display(), e);
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            if fs::read_dir(path).map_err(io)?.next().is_some() {
+                return Err(Error::NotEmpty(path.to_owned()));
+            }
+        }
+        Err(e) => return Err(io(e)),
+    }
+    Watermark::create(path)?;
+    let mut options = options::database();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_error_if_exists(true);
+    let db =
+        DB::open_cf_descriptors(&options, path, options::tables()).map_err(|e| opening(path, e))?;
+    let meta = db
+        .cf_handle(META)
+        .ok_or_else(|| Error::corrupt("table meta", "it is missing"))?;
+    let hard_state = HardState {
+        term: origin.term,
+        vote: 0,
+        commit: origin.index,
+    };
+    // One batch: a crash before it leaves a directory without a format row, which is refused.
+    let mut batch = WriteBatch::default();
+    batch.put_cf(meta, KEY_FORMAT, FORMAT.to_be_bytes());
+    batch.put_cf(meta, KEY_RAFT_ID, raft_id.to_be_bytes());
+    batch.put_cf(
+        meta,
+        KEY_HARD_STATE,
+        schema::encode_hard_state(&hard_state)?,
+    );
+    batch.put_cf(
+        meta,
+        KEY_CONF_STATE,
+        schema::encode_conf_state(&conf_state)?,
+    );
+    batch.put_cf(meta, KEY_APPLIED, origin.index.to_be_bytes());
+    batch.put_cf(meta, KEY_TRUNCATED, origin.encode());
+    let state = db
+        .cf_handle(STATE)
+        .ok_or_else(|| Error::corrupt("table state", "it is missing"))?;
+    for row in rows {
+        match &row.value {
+            Some(value) => batch.put_cf(state, &row.key, value),
+            None => batch.delete_cf(state, &row.key),
+        }
+    }
+    db.write_opt(batch, &options::write(true))
+        .map_err(Error::Write)?;
+    drop(db);
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    for directory in [Some(path), parent].into_iter().flatten() {
+        File::open(directory)
+            .and_then(|d| d.sync_all())
+            .map_err(|e| Error::io(directory.display(), e))?;
+    }
+    Ok(())
+}
+
+pub(super) fn open(path: &Path) -> Result<Storage, Error> {
+    check_files(path)?;
+    let (watermark, synced) = Watermark::open(path)?;
+    let db = DB::open_cf_descriptors(&options::database(), path, options::tables())
+        .map_err(|e| opening(path, e))?;
+    let recovered = db.latest_sequence_number();
+    if recovered < synced {
+        return Err(Error::LostWrites { recovered, synced });
+    }
+    let format = schema::decode_u32("format", &meta(&db, KEY_FORMAT)?)?;
+    if format != FORMAT {
+        return Err(Error::Format {
+            found: format,
+            supported: FORMAT,
+        });
+    }
+    let raft_id = schema::decode_u64("raft_id", &meta(&db, KEY_RAFT_ID)?)?;
+    let cursor = read_cursor(&db)?;
+    Ok(Storage {
+        db,
+        path: path.to_owned(),
+        raft_id,
+        watermark,
+        cursor: Mutex::new(cursor),
+        failure: OnceLock::new(),
+        writes: AtomicU64::new(0),
+        synced_writes: AtomicU64::new(0),
+        #[cfg(test)]
+        fault: false.into(),
+    })
+}
+
+/// Names the file that is gone, where RocksDB would only say that it cannot open.
+fn check_files(path: &Path) -> Result<(), Error> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(Error::io(path.display(), ErrorKind::NotADirectory.into())),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Missing(path.to_owned())),
+        Err(e) => return Err(Error::io(path.display(), e)),
+    }
+    let current = fs::read_to_string(path.join("CURRENT")).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => Error::corrupt("CURRENT", "the file is missing"),
+        ErrorKind::InvalidData => Error::corrupt("CURRENT", "it does not name a manifest"),
+        _ => Error::io("CURRENT", e),
+    })?;
+    let manifest = current.trim_end();
+    if !manifest.starts_with("MANIFEST-") || manifest.contains('/') {
+        return Err(Error::corrupt("CURRENT", "it does not name a manifest"));
+    }
+    match path.join(manifest).try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::corrupt(manifest, "the file is missing")),
+        Err(e) => Err(Error::io(manifest, e)),
+    }
+}
+
+fn opening(path: &Path, error: rocksdb::Error) -> Error {
+    let text = error.to_string();
+    if text.contains("/LOCK: ") {
+        return Error::Locked(path.to_owned());
+    }
+    match error.kind() {
+        rocksdb::ErrorKind::IOError if !text.contains("No such file") => Error::Read(error),
+        _ => Error::corrupt("database", text),
+    }
+}
+
+/// Value of a row that every directory has.
+fn meta(db: &DB, key: &[u8]) -> Result<Vec<u8>, Error> {
+    let name = || format!("meta row {}", String::from_utf8_lossy(key));
+    let table = db
+        .cf_handle(META)
+        .ok_or_else(|| Error::corrupt("table meta", "it is missing"))?;
+    db.get_cf(table, key)
+        .map_err(|e| Error::corrupt(name(), e))?
+        .ok_or_else(|| Error::corrupt(name(), "it is missing"))
+}
+
+fn read_cursor(db: &DB) -> Result<Cursor, Error> {
+    let hard_state = schema::decode_hard_state(&meta(db, KEY_HARD_STATE)?)?;
+    let conf_state = schema::decode_conf_state(&meta(db, KEY_CONF_STATE)?)?;
+    let truncated = schema::decode_position(&meta(db, KEY_TRUNCATED)?)?;
+    let applied = schema::decode_u64("applied", &meta(db, KEY_APPLIED)?)?;
+    let (last, tail) = read_log(db, truncated)?;
+    let order = [
+        ("log begins", truncated.index),
+        ("applied", applied),
+        ("commit", hard_state.commit),
+        ("log ends", last.index),
+    ];
+    for pair in order.windows(2) {
+        let ((before, low), (after, high)) = (pair[0], pair[1]);
+        if low > high {
+            let reason = format!("{before} at {low}, but {after} at {high}");
+            return Err(Error::corrupt("meta", reason));
+        }
+    }
+    if last.term > hard_state.term {
+        let reason = format!("term {} behind the log's {}", hard_state.term, last.term);
+        return Err(Error::corrupt("meta row hard_state", reason));
+    }
+    Ok(Cursor {
+        hard_state,
+        conf_state,
+        truncated,
+        last,
+        applied,
+        tail,
+        state: None,
+    })
+}
+
+/// Walks the whole log: its length is bounded, and reading it verifies every checksum.
+fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail), Error> {
+    let table = db
+        .cf_handle(LOG)
+        .ok_or_else(|| Error::corrupt("table log", "it is missing"))?;
+    let mut last = truncated;
+    let mut tail = Tail::default();
+    for row in db.iterator_cf(table, IteratorMode::Start) {
+        let (key, value) = row.map_err(|e| Error::corrupt("table log", e))?;
+        let index = schema::parse_log_key(&key)?;
+        if index != last.index + 1 {
+            let missing = format!("log entry {}", last.index + 1);
+            return Err(Error::corrupt(
+                missing,
+                format!("found {index} in its place"),
+            ));
+        }
+        let entry = schema::decode_entry(index, &value)?;
+        if entry.term < last.term {
+            let reason = format!("term {} after term {}", entry.term, last.term);
+            return Err(Error::corrupt(format!("log entry {index}"), reason));
+        }
+        last = Position {
+            index,
+            term: entry.term,
+        };
+        tail.append(vec![entry]);
+    }
+    Ok((last, tail))
+}
+
+impl Storage {
+    /// Rebuilds the state machine from its rows.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] names the first row that does not decode.
+    pub fn load_state(&self) -> Result<State, Error> {
+        let mut broken = None;
+        let rows = self
+            .db
+            .iterator_cf(self.table(STATE)?, IteratorMode::Start)
+            .map_while(|row| match row {
+                Ok((key, value)) => Some((key.into_vec(), value.into_vec())),
+                Err(e) => {
+                    broken = Some(e);
+                    None
+                }
+            });
+        let loaded = state::load(rows);
+        if let Some(error) = broken {
+            return Err(Error::corrupt("table state", error));
+        }
+        let mut state = loaded.map_err(|e| Error::corrupt("table state", chain(&e)))?;
+        state.applied_index = self.applied();
+        Ok(state)
+    }
+}

@@ -1,0 +1,108 @@
+//! The newest log entries, kept in memory.
+//!
+//! Raft reads every entry back once, right after it was written, to hand it out as committed.
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::Entry;
+
+/// Payload bytes kept.
+const LIMIT: usize = 1 << 20;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tail {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+}
+
+impl Tail {
+    /// Index of the first entry kept.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.entries.front().map(|entry| entry.index)
+    }
+
+    pub(crate) fn entry(&self, index: u64) -> Option<&Entry> {
+        let offset = index.checked_sub(self.first()?)?;
+        self.entries.get(usize::try_from(offset).ok()?)
+    }
+
+    /// Puts `new` at the end; what it contradicts goes, and so does the oldest beyond the limit.
+    pub(crate) fn append(&mut self, new: Vec<Entry>) {
+        let Some(from) = new.first().map(|entry| entry.index) else {
+            return;
+        };
+        while let Some(last) = self.entries.back().filter(|last| last.index >= from) {
+            self.bytes -= size(last);
+            self.entries.pop_back();
+        }
+        if self
+            .entries
+            .back()
+            .is_some_and(|last| last.index + 1 != from)
+        {
+            self.clear();
+        }
+        for entry in new {
+            self.bytes += size(&entry);
+            self.entries.push_back(entry);
+        }
+        while self.bytes > LIMIT && self.entries.len() > 1 {
+            if let Some(old) = self.entries.pop_front() {
+                self.bytes -= size(&old);
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes = 0;
+    }
+}
+
+/// What an entry counts against raft's size limits.
+pub(crate) fn size(entry: &Entry) -> usize {
+    entry.data.len() + entry.context.len() + 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(indexes: std::ops::Range<u64>, term: u64, bytes: usize) -> Vec<Entry> {
+        let entry = |index| Entry {
+            index,
+            term,
+            data: vec![0; bytes],
+            ..Entry::default()
+        };
+        indexes.map(entry).collect()
+    }
+
+    #[test]
+    fn later_entries_replace_what_they_contradict() {
+        let mut tail = Tail::default();
+        tail.append(entries(1..6, 1, 10));
+        tail.append(entries(3..4, 2, 10));
+        assert_eq!(tail.entry(2).unwrap().term, 1);
+        assert_eq!(tail.entry(3).unwrap().term, 2);
+        assert_eq!(tail.entry(4), None);
+        assert_eq!(tail.bytes, 3 * 42);
+    }
+
+    #[test]
+    fn oldest_entries_make_room_but_the_newest_always_stays() {
+        let mut tail = Tail::default();
+        tail.append(entries(1..5, 1, LIMIT / 3));
+        assert_eq!(tail.first(), Some(3));
+        tail.append(entries(5..6, 1, 2 * LIMIT));
+        assert_eq!((tail.first(), tail.entry(5).is_some()), (Some(5), true));
+    }
+
+    #[test]
+    fn gap_empties_the_tail() {
+        let mut tail = Tail::default();
+        tail.append(entries(1..3, 1, 1));
+        tail.append(entries(9..10, 1, 1));
+        assert_eq!((tail.entry(2), tail.first()), (None, Some(9)));
+    }
+}

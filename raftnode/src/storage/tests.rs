@@ -1,0 +1,323 @@
+//! Damage, crashes and restarts of a directory.
+
+mod damage;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use jaco_proto::v1;
+use raft::{GetEntriesContext, Storage as _, eraftpb::Entry};
+
+use super::*;
+
+pub(super) fn entries(range: std::ops::RangeInclusive<u64>, term: u64) -> Vec<Entry> {
+    let entry = |index| Entry {
+        index,
+        term,
+        data: vec![7; 100],
+        ..Entry::default()
+    };
+    range.map(entry).collect()
+}
+
+/// The update that applies entry `index`: one new certificate, named after it.
+pub(super) fn applied(state: &State, index: u64) -> Update {
+    let blob = v1::CertBlob {
+        key: format!("k{index}"),
+        value: vec![9; 50],
+        ..v1::CertBlob::default()
+    };
+    let upsert = v1::CertBlobUpsert { blob: Some(blob) };
+    let command = v1::Command {
+        payload: Some(v1::command::Payload::CertBlobUpsert(upsert)),
+        ..v1::Command::default()
+    };
+    let applied = crate::fsm::apply(state, index, &command).unwrap();
+    let rows = applied.mutations.into_iter().map(|m| Row {
+        key: m.key,
+        value: m.value,
+    });
+    Update {
+        rows: rows.collect(),
+        state: Some(Arc::new(applied.state)),
+        hard_state: Some(hard_state(2, index)),
+        ..Update::default()
+    }
+}
+
+pub(super) fn hard_state(term: u64, commit: u64) -> HardState {
+    HardState {
+        term,
+        vote: 1,
+        commit,
+    }
+}
+
+pub(super) fn append(entries: Vec<Entry>) -> Update {
+    Update {
+        entries,
+        hard_state: Some(hard_state(2, 1)),
+        sync: true,
+        ..Update::default()
+    }
+}
+
+pub(super) fn fresh() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raft");
+    bootstrap(&path, 1, &[1]).unwrap();
+    (dir, path)
+}
+
+pub(super) fn copy(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir(to).unwrap();
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn bootstrapped_directory_opens_as_a_snapshot_of_nothing() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    assert_eq!(storage.raft_id(), 1);
+    assert_eq!(storage.conf_state().voters, [1]);
+    let start = Position { index: 1, term: 1 };
+    assert_eq!(storage.log_range(), (start, start));
+    let expected = State {
+        applied_index: 1,
+        ..State::default()
+    };
+    assert_eq!(storage.load_state().unwrap(), expected);
+}
+
+#[test]
+fn joining_directory_opens_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raft");
+    create(&path, 4).unwrap();
+    let storage = Storage::open(&path).unwrap();
+    assert_eq!((storage.raft_id(), storage.applied()), (4, 0));
+    assert_eq!(storage.conf_state(), ConfState::default());
+}
+
+#[test]
+fn voters_must_be_distinct_and_include_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    for voters in [&[][..], &[2], &[1, 1], &[0, 1]] {
+        let error = bootstrap(&dir.path().join("raft"), 1, voters).unwrap_err();
+        assert!(matches!(error, Error::Voters { .. }), "{voters:?}: {error}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn creating_over_content_is_refused_and_leaves_it_alone() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    storage.write(append(entries(2..=3, 2))).unwrap();
+    drop(storage);
+    assert!(matches!(bootstrap(&path, 1, &[1]), Err(Error::NotEmpty(_))));
+    assert!(matches!(create(&path, 1), Err(Error::NotEmpty(_))));
+    let storage = Storage::open(&path).unwrap();
+    assert_eq!(storage.log_range().1.index, 3);
+}
+
+#[test]
+fn second_opener_is_told_that_the_directory_is_in_use() {
+    let (_dir, path) = fresh();
+    let _held = Storage::open(&path).unwrap();
+    assert!(matches!(Storage::open(&path), Err(Error::Locked(_))));
+}
+
+const HOLD: &str = "JACO_TEST_OPEN";
+
+/// Not a test of its own: the other process of the one below.
+#[test]
+fn helper_process_tries_to_open() {
+    let Some(path) = std::env::var_os(HOLD) else {
+        return;
+    };
+    let locked = matches!(Storage::open(Path::new(&path)), Err(Error::Locked(_)));
+    std::process::exit(if locked { 42 } else { 43 });
+}
+
+#[test]
+fn other_process_is_told_that_the_directory_is_in_use() {
+    let (_dir, path) = fresh();
+    let _held = Storage::open(&path).unwrap();
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "storage::tests::helper_process_tries_to_open"])
+        .env(HOLD, &path)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(42));
+}
+
+#[test]
+fn what_was_written_is_there_after_reopening() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    storage.write(append(entries(2..=4, 2))).unwrap();
+    let mut state = storage.load_state().unwrap();
+    for index in 2..=3 {
+        let update = applied(&state, index);
+        state = State::clone(update.state.as_ref().unwrap());
+        storage.write(update).unwrap();
+    }
+    let counts = WriteCounts {
+        writes: 3,
+        synced: 1,
+    };
+    assert_eq!(storage.write_counts(), counts);
+    drop(storage);
+    let storage = Storage::open(&path).unwrap();
+    assert_eq!(storage.applied(), 3);
+    assert_eq!(storage.hard_state(), hard_state(2, 3));
+    assert_eq!(storage.load_state().unwrap(), state);
+    assert_eq!(storage.log_range().1, Position { index: 4, term: 2 });
+}
+
+#[test]
+fn later_leader_replaces_a_conflicting_suffix() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    storage.write(append(entries(2..=9, 2))).unwrap();
+    let mut update = append(entries(5..=6, 3));
+    update.hard_state = Some(hard_state(3, 1));
+    storage.write(update).unwrap();
+    drop(storage);
+    let storage = Storage::open(&path).unwrap();
+    assert_eq!(storage.log_range().1, Position { index: 6, term: 3 });
+    assert_eq!(storage.term_at(4).unwrap(), 2);
+    assert_eq!(storage.term_at(5).unwrap(), 3);
+}
+
+#[test]
+fn gap_in_an_append_ends_the_storage_without_writing() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    let error = storage.write(append(entries(3..=4, 2))).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    let after = storage.write(append(entries(2..=2, 2)));
+    assert!(matches!(after, Err(Error::Failed(_))));
+    drop(storage);
+    assert_eq!(Storage::open(&path).unwrap().log_range().1.index, 1);
+}
+
+#[test]
+fn entries_are_read_from_memory_and_from_disk_alike() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    let mut large = entries(2..=41, 2);
+    for entry in &mut large {
+        entry.data = vec![entry.index as u8; 64 * 1024];
+    }
+    storage.write(append(large.clone())).unwrap();
+    let view = LogView(Arc::clone(&storage));
+    let read = |low, high, max: Option<u64>| {
+        view.entries(low, high, max, GetEntriesContext::empty(false))
+            .unwrap()
+    };
+    assert!(
+        storage.cursor().tail.first().unwrap() > 20,
+        "the tail is bounded"
+    );
+    assert_eq!(read(2, 42, None), large);
+    assert_eq!(read(41, 42, None), large[39..]);
+    for low in [2, 39] {
+        assert_eq!(read(low, low + 3, Some(0)).len(), 1, "at least one");
+        assert_eq!(read(low, low + 3, Some(140_000)).len(), 2);
+    }
+    assert!(
+        view.entries(1, 3, None, GetEntriesContext::empty(false))
+            .is_err()
+    );
+    assert!(
+        view.entries(2, 43, None, GetEntriesContext::empty(false))
+            .is_err()
+    );
+}
+
+#[test]
+fn compacted_log_keeps_the_term_before_its_first_entry() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    storage.write(append(entries(2..=9, 2))).unwrap();
+    let mut update = applied(&storage.load_state().unwrap(), 7);
+    update.compact = Some(7);
+    storage.write(update).unwrap();
+    for storage in [storage, {
+        let other = path.with_extension("copy");
+        copy(&path, &other);
+        Storage::open(&other).unwrap()
+    }] {
+        let view = LogView(Arc::clone(&storage));
+        assert_eq!(view.first_index().unwrap(), 8);
+        assert_eq!(view.term(7).unwrap(), 2);
+        assert!(view.term(6).is_err());
+    }
+}
+
+#[test]
+fn received_snapshot_replaces_everything() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    storage.write(append(entries(2..=9, 2))).unwrap();
+    let old = applied(&storage.load_state().unwrap(), 5);
+    storage.write(old).unwrap();
+
+    let source = applied(&State::default(), 20);
+    let view = LogView(Arc::clone(&storage));
+    let metadata = raft::eraftpb::SnapshotMetadata {
+        conf_state: Some(ConfState {
+            voters: vec![1, 2],
+            ..ConfState::default()
+        }),
+        index: 20,
+        term: 6,
+    };
+    storage
+        .write(Update {
+            install: Some(metadata.clone()),
+            hard_state: Some(hard_state(6, 20)),
+            sync: true,
+            ..source.clone()
+        })
+        .unwrap();
+    let snapshot = view.snapshot(20, 2).unwrap();
+    assert_eq!(snapshot.metadata, Some(metadata));
+    assert!(view.snapshot(21, 2).is_err(), "not there yet");
+    drop((storage, view));
+
+    let storage = Storage::open(&path).unwrap();
+    assert_eq!(
+        &storage.load_state().unwrap(),
+        &**source.state.as_ref().unwrap()
+    );
+    let position = Position { index: 20, term: 6 };
+    assert_eq!(storage.log_range(), (position, position));
+    assert_eq!(storage.conf_state().voters, [1, 2]);
+}
+
+#[test]
+fn disk_that_refuses_a_write_ends_the_storage() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    storage.fail_writes();
+    let error = storage.write(append(entries(2..=2, 2))).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    storage.fault.store(false, Ordering::Relaxed);
+    let after = storage.write(append(entries(2..=2, 2))).unwrap_err();
+    assert!(
+        matches!(after, Error::Failed(_)),
+        "a disk is not trusted twice"
+    );
+    assert!(storage.failure().is_some());
+    assert_eq!(storage.log_range().1.index, 1);
+}

@@ -1,0 +1,205 @@
+//! The one way anything is written.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use raft::eraftpb::{ConfState, Entry, HardState, SnapshotMetadata};
+use rocksdb::WriteBatch;
+
+use super::{
+    Cursor, Error, Storage, options,
+    schema::{
+        self, KEY_APPLIED, KEY_CONF_STATE, KEY_HARD_STATE, KEY_TRUNCATED, LOG, META, Position,
+        STATE, log_key,
+    },
+};
+use crate::{State, fsm::Mutation};
+
+/// One entity row of the state machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Key, as the state machine spells it.
+    pub key: Vec<u8>,
+    /// New value; `None` deletes.
+    pub value: Option<Vec<u8>>,
+}
+
+impl From<Mutation> for Row {
+    fn from(mutation: Mutation) -> Self {
+        Self {
+            key: mutation.key,
+            value: mutation.value,
+        }
+    }
+}
+
+/// A change of the storage; all of it is written, or none of it.
+#[derive(Clone, Debug, Default)]
+pub struct Update {
+    /// Position and configuration of a received snapshot. Log and entities are emptied first;
+    /// `state` and `rows` must be the snapshot's content.
+    pub install: Option<SnapshotMetadata>,
+    /// Entries to append; they replace what is stored at and after their first index.
+    pub entries: Vec<Entry>,
+    /// Term, vote and commit index.
+    pub hard_state: Option<HardState>,
+    /// Voters and learners after the last applied configuration change.
+    pub conf_state: Option<ConfState>,
+    /// Entity rows, in the order they were changed.
+    pub rows: Vec<Row>,
+    /// State that `rows` lead to; its `applied_index` is written with them.
+    pub state: Option<Arc<State>>,
+    /// Drops entries up to and including this index, which must be applied.
+    pub compact: Option<u64>,
+    /// Whether the write must be on disk before it returns.
+    pub sync: bool,
+}
+
+impl Update {
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.install.is_none()
+            && self.entries.is_empty()
+            && self.hard_state.is_none()
+            && self.conf_state.is_none()
+            && self.rows.is_empty()
+            && self.state.is_none()
+            && self.compact.is_none()
+    }
+}
+
+impl Storage {
+    /// Writes `update` atomically; an empty one touches nothing.
+    ///
+    /// An update that is not synced survives the death of the process but not a power cut, and
+    /// is durable with the next synced one.
+    ///
+    /// # Errors
+    /// Any error ends the storage: whether the write is on disk is unknown, and every later
+    /// call fails.
+    pub fn write(&self, update: Update) -> Result<(), Error> {
+        if update.is_empty() {
+            return Ok(());
+        }
+        if let Some(failure) = self.failure() {
+            return Err(Error::Failed(failure.to_owned()));
+        }
+        self.guard(self.write_through(update))
+    }
+
+    fn write_through(&self, update: Update) -> Result<(), Error> {
+        let sync = update.sync;
+        let mut cursor = self.cursor().clone_without_tail();
+        let batch = self.plan(&update, &mut cursor)?;
+        #[cfg(test)]
+        if self.fault.load(Ordering::Relaxed) {
+            return Err(Error::io("write", std::io::ErrorKind::StorageFull.into()));
+        }
+        self.db
+            .write_opt(batch, &options::write(sync))
+            .map_err(Error::Write)?;
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        if sync {
+            self.synced_writes.fetch_add(1, Ordering::Relaxed);
+            self.watermark.raise(self.db.latest_sequence_number())?;
+        }
+        self.adopt(update, cursor);
+        Ok(())
+    }
+
+    /// Translates `update` into rows, and `cursor` into what it will be after them.
+    fn plan(&self, update: &Update, cursor: &mut Cursor) -> Result<WriteBatch, Error> {
+        let (log, meta, state) = (self.table(LOG)?, self.table(META)?, self.table(STATE)?);
+        let mut batch = WriteBatch::default();
+        if let Some(snapshot) = &update.install {
+            let position = Position {
+                index: snapshot.index,
+                term: snapshot.term,
+            };
+            batch.delete_range_cf(log, log_key(0), log_key(u64::MAX));
+            // Entity keys start with a small tag byte; 0xff is above every one of them.
+            batch.delete_range_cf(state, &[][..], &[0xff][..]);
+            batch.put_cf(meta, KEY_TRUNCATED, position.encode());
+            (cursor.truncated, cursor.last) = (position, position);
+            cursor.conf_state = snapshot.conf_state.clone().unwrap_or_default();
+            let conf_state = schema::encode_conf_state(&cursor.conf_state)?;
+            batch.put_cf(meta, KEY_CONF_STATE, conf_state);
+        }
+        if let (Some(first), Some(last)) = (update.entries.first(), update.entries.last()) {
+            if first.index <= cursor.truncated.index || first.index > cursor.last.index + 1 {
+                let reason = format!(
+                    "append at {} does not continue {}..={}",
+                    first.index, cursor.truncated.index, cursor.last.index
+                );
+                return Err(Error::corrupt("log", reason));
+            }
+            if last.index < cursor.last.index {
+                let beyond = (log_key(last.index + 1), log_key(cursor.last.index + 1));
+                batch.delete_range_cf(log, beyond.0, beyond.1);
+            }
+            for entry in &update.entries {
+                batch.put_cf(log, log_key(entry.index), schema::encode_entry(entry)?);
+            }
+            cursor.last = Position {
+                index: last.index,
+                term: last.term,
+            };
+        }
+        if let Some(hard_state) = &update.hard_state {
+            batch.put_cf(meta, KEY_HARD_STATE, schema::encode_hard_state(hard_state)?);
+            cursor.hard_state = hard_state.clone();
+        }
+        if let Some(conf_state) = &update.conf_state {
+            batch.put_cf(meta, KEY_CONF_STATE, schema::encode_conf_state(conf_state)?);
+            cursor.conf_state = conf_state.clone();
+        }
+        for row in &update.rows {
+            match &row.value {
+                Some(value) => batch.put_cf(state, &row.key, value),
+                None => batch.delete_cf(state, &row.key),
+            }
+        }
+        if let Some(new) = &update.state {
+            batch.put_cf(meta, KEY_APPLIED, new.applied_index.to_be_bytes());
+            cursor.applied = new.applied_index;
+        }
+        if let Some(index) = update.compact.filter(|&at| at > cursor.truncated.index) {
+            let position = Position {
+                index,
+                term: self.term_at(index)?,
+            };
+            batch.delete_range_cf(log, log_key(0), log_key(index + 1));
+            batch.put_cf(meta, KEY_TRUNCATED, position.encode());
+            cursor.truncated = position;
+        }
+        Ok(batch)
+    }
+
+    fn adopt(&self, update: Update, new: Cursor) {
+        let mut cursor = self.cursor();
+        let mut tail = std::mem::take(&mut cursor.tail);
+        if update.install.is_some() {
+            tail.clear();
+        }
+        tail.append(update.entries);
+        *cursor = Cursor {
+            tail,
+            state: update.state.or_else(|| cursor.state.take()),
+            ..new
+        };
+    }
+}
+
+impl Cursor {
+    fn clone_without_tail(&self) -> Self {
+        Self {
+            hard_state: self.hard_state.clone(),
+            conf_state: self.conf_state.clone(),
+            truncated: self.truncated,
+            last: self.last,
+            applied: self.applied,
+            tail: super::Tail::default(),
+            state: None,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! How far the database is known to be on disk.
+//!
+//! Recovery cannot tell a torn unsynced tail, which is normal, from synced writes that went
+//! missing, which breaks raft. So after every sync the sequence number reached is noted in a
+//! small file. The note itself is not synced: after a power cut it may be old, but it never
+//! promises more than the database had on disk when it was made.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::FileExt,
+    path::Path,
+};
+
+use super::Error;
+
+/// Name of the file, beside RocksDB's own.
+pub(crate) const FILE: &str = "SYNCED";
+
+const MAGIC: u64 = u64::from_be_bytes(*b"jacosync");
+
+#[derive(Debug)]
+pub(crate) struct Watermark(File);
+
+impl Watermark {
+    /// Creates the file at sequence number 0 and syncs it.
+    pub(crate) fn create(directory: &Path) -> Result<(), Error> {
+        let path = directory.join(FILE);
+        let attempt = || {
+            let file = File::create_new(&path)?;
+            file.write_all_at(&encode(0), 0)?;
+            file.sync_all()
+        };
+        attempt().map_err(|e| Error::io(path.display(), e))
+    }
+
+    /// Opens the file and reads the sequence number it holds.
+    pub(crate) fn open(directory: &Path) -> Result<(Self, u64), Error> {
+        let path = directory.join(FILE);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => Error::corrupt(FILE, "the file is missing"),
+                _ => Error::io(path.display(), e),
+            })?;
+        let mut bytes = [0; 16];
+        file.read_exact_at(&mut bytes, 0)
+            .map_err(|e| Error::corrupt(FILE, e))?;
+        let sequence =
+            decode(bytes).ok_or_else(|| Error::corrupt(FILE, "checksum does not match"))?;
+        Ok((Self(file), sequence))
+    }
+
+    /// Notes that everything up to `sequence` is on disk.
+    pub(crate) fn raise(&self, sequence: u64) -> Result<(), Error> {
+        self.0
+            .write_all_at(&encode(sequence), 0)
+            .map_err(|e| Error::io(FILE, e))
+    }
+}
+
+fn encode(sequence: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&sequence.to_be_bytes());
+    bytes[8..].copy_from_slice(&(sequence ^ MAGIC).to_be_bytes());
+    bytes
+}
+
+fn decode(bytes: [u8; 16]) -> Option<u64> {
+    let value = u128::from_be_bytes(bytes);
+    let (sequence, check) = ((value >> 64) as u64, value as u64);
+    (sequence ^ MAGIC == check).then_some(sequence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_survives_reopening() {
+        let dir = tempfile::tempdir().unwrap();
+        Watermark::create(dir.path()).unwrap();
+        Watermark::open(dir.path()).unwrap().0.raise(7).unwrap();
+        assert_eq!(Watermark::open(dir.path()).unwrap().1, 7);
+    }
+
+    #[test]
+    fn damaged_note_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        for content in [&b""[..], b"short", &[0; 16], &[0xff; 16]] {
+            std::fs::write(&path, content).unwrap();
+            let error = Watermark::open(dir.path()).unwrap_err();
+            assert!(
+                matches!(error, Error::Corrupt { .. }),
+                "{content:?}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The stream of events: replay of the recent past, then live, never holding up an apply.
+//!
+//! A subscriber that cannot keep up loses events of the kinds it is behind on and is told so
+//! by one [`Update::Resync`] per kind; it then reads that kind again from the state. Publish
+//! the state before its events, so that whoever reacts to an event finds it there.
+
+mod filter;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use jaco_proto::v1;
+
+use crate::event::{self, EntityType, Event};
+pub use filter::Filter;
+use queue::Queue;
+
+/// How many events are kept for replay.
+pub const RETAINED_EVENTS: usize = 4096;
+/// How many undelivered events of one kind a subscriber may have.
+pub const QUEUE_BOUND: usize = 256;
+
+/// What a subscriber is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// An entity changed.
+    Event(Arc<Event>),
+    /// Events of this kind are missing, up to and including this index; read it again.
+    Resync {
+        /// The kind.
+        entity: EntityType,
+        /// Index of the newest event that may be missing.
+        raft_index: u64,
+    },
+}
+
+impl Update {
+    /// Log index of the change.
+    #[must_use]
+    pub fn raft_index(&self) -> u64 {
+        match self {
+            Self::Event(event) => event.raft_index,
+            Self::Resync { raft_index, .. } => *raft_index,
+        }
+    }
+
+    /// Kind of the entity.
+    #[must_use]
+    pub fn entity(&self) -> EntityType {
+        match self {
+            Self::Event(event) => event.change.entity(),
+            Self::Resync { entity, .. } => *entity,
+        }
+    }
+
+    /// The update as it is streamed to clients, secrets blanked.
+    #[must_use]
+    pub fn to_wire(&self) -> v1::SubscribeEvent {
+        match self {
+            Self::Event(event) => event.to_wire(),
+            Self::Resync { entity, raft_index } => event::resync(*entity, *raft_index),
+        }
+    }
+}
+
+/// Source of the stream; a clone publishes to the same subscribers.
+#[derive(Clone, Debug)]
+pub struct WatchHub {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared(Mutex<Hub>);
+
+#[derive(Debug)]
+struct Hub {
+    /// The newest events, oldest first.
+    retained: VecDeque<Arc<Event>>,
+    /// Events at or below this index may not be retained any more.
+    floor: u64,
+    subscribers: BTreeMap<u64, Arc<Queue>>,
+    next_id: u64,
+    closed: bool,
+}
+
+impl Shared {
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.hub().close();
+    }
+}
+
+impl Hub {
+    fn close(&mut self) {
+        self.closed = true;
+        for queue in std::mem::take(&mut self.subscribers).into_values() {
+            queue.close();
+        }
+    }
+
+    fn retain(&mut self, event: Arc<Event>) {
+        if self.retained.len() == RETAINED_EVENTS
+            && let Some(oldest) = self.retained.pop_front()
+        {
+            self.floor = oldest.raft_index;
+        }
+        self.retained.push_back(event);
+    }
+}
+
+impl WatchHub {
+    /// Creates a hub on a state at `applied_index`; what led there cannot be replayed.
+    #[must_use]
+    pub fn new(applied_index: u64) -> Self {
+        Self {
+            shared: Arc::new(Shared(Mutex::new(Hub {
+                retained: VecDeque::new(),
+                floor: applied_index,
+                subscribers: BTreeMap::new(),
+                next_id: 0,
+                closed: false,
+            }))),
+        }
+    }
+
+    /// Hands the events of applied entries to every subscriber that asked for them.
+    ///
+    /// Never waits for a subscriber. Indexes must not decrease from call to call.
+    pub fn publish(&self, events: Vec<Event>) {
+        if events.is_empty() {
+            return;
+        }
+        let mut hub = self.shared.hub();
+        for event in events {
+            let event = Arc::new(event);
+            for queue in hub.subscribers.values() {
+                queue.offer(&event);
+            }
+            hub.retain(event);
+        }
+    }
+
+    /// Forgets the past, because the whole state was replaced by one at `applied_index`; every
+    /// subscriber gets one resync per kind it follows.
+    pub fn reset(&self, applied_index: u64) {
+        let mut hub = self.shared.hub();
+        hub.retained.clear();
+        hub.floor = applied_index;
+        for queue in hub.subscribers.values() {
+            queue.resync_all(applied_index);
+        }
+    }
+
+    /// Starts to follow what `filter` asks for.
+    ///
+    /// Subscribe first, read the state second: then no change falls between the two.
+    #[must_use]
+    pub fn subscribe(&self, filter: Filter) -> Subscription {
+        let mut hub = self.shared.hub();
+        let since = filter.since;
+        let queue = Arc::new(Queue::new(filter));
+        if since > 0 {
+            if since < hub.floor {
+                queue.resync_all(hub.floor);
+            }
+            queue.replay(hub.retained.iter().filter(|e| e.raft_index > hub.floor));
+        }
+        let id = hub.next_id;
+        hub.next_id += 1;
+        if hub.closed {
+            queue.close();
+        } else {
+            hub.subscribers.insert(id, Arc::clone(&queue));
+        }
+        Subscription {
+            id,
+            queue,
+            hub: Arc::downgrade(&self.shared),
+        }
+    }
+
+    /// Ends every subscription after what it has queued, and every later one at once.
+    pub fn close(&self) {
+        self.shared.hub().close();
+    }
+}
+
+/// The receiving end of one subscriber; dropping it unsubscribes.
+#[derive(Debug)]
+pub struct Subscription {
+    id: u64,
+    queue: Arc<Queue>,
+    hub: Weak<Shared>,
+}
+
+impl Subscription {
+    /// The next update, in the order of the log; `None` once the hub is closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<Update> {
+        self.queue.next().await
+    }
+
+    /// The next update if one is waiting.
+    pub fn try_next(&mut self) -> Option<Update> {
+        self.queue.pop()
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if let Some(shared) = self.hub.upgrade() {
+            shared.hub().subscribers.remove(&self.id);
+        }
+    }
+}

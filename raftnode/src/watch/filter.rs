@@ -1,0 +1,71 @@
+//! What a subscriber wants to hear about.
+
+use std::collections::BTreeSet;
+
+use jaco_proto::{Error, ErrorCode, v1};
+
+use crate::event::{EntityType, Event};
+
+/// A selection of the stream; the default is everything from now on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Kinds to follow; empty means all.
+    pub entities: BTreeSet<EntityType>,
+    /// Only events of this deployment; kinds outside deployments ignore it.
+    pub deployment: Option<String>,
+    /// Replay what is newer than this log index; 0 means from now.
+    pub since: u64,
+}
+
+impl Filter {
+    /// Creates a filter on some kinds, from now on.
+    pub fn of(entities: impl IntoIterator<Item = EntityType>) -> Self {
+        Self {
+            entities: entities.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Reads the filter of a watch request.
+    ///
+    /// # Errors
+    ///
+    /// `validation_failed` if a kind is unknown.
+    pub fn from_request(request: &v1::SubscribeRequest) -> Result<Self, Error> {
+        let entities = request
+            .entity_types
+            .iter()
+            .map(|name| EntityType::parse(name).ok_or_else(|| unknown_kind(name)))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            entities,
+            deployment: Some(request.deployment_filter.clone()).filter(|name| !name.is_empty()),
+            since: request.since_revision,
+        })
+    }
+
+    /// Whether events of this kind are wanted.
+    #[must_use]
+    pub fn follows(&self, entity: EntityType) -> bool {
+        self.entities.is_empty() || self.entities.contains(&entity)
+    }
+
+    /// Whether this event is wanted.
+    #[must_use]
+    pub fn accepts(&self, event: &Event) -> bool {
+        let of_another = match (&self.deployment, &event.deployment) {
+            (Some(wanted), Some(actual)) => wanted != actual,
+            (None, _) | (_, None) => false,
+        };
+        event.raft_index > self.since && !of_another && self.follows(event.change.entity())
+    }
+}
+
+fn unknown_kind(name: &str) -> Error {
+    Error::new(
+        ErrorCode::ValidationFailed,
+        format!("there is no entity type {name:?} to watch"),
+    )
+    .with("field", "entity_types")
+    .with("value", name)
+}
