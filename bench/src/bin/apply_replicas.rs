@@ -35,7 +35,10 @@ async fn main() -> Result<()> {
     let mut daemon = Daemon::found(Settings::default()).await?;
 
     println!("{REPLICAS} replicas, {CONCURRENCY} engine calls at a time, {ROUNDS} rounds");
-    println!("{:>6} {:>10} {:>10} {:>7}", "round", "engine", "jaco", "ratio");
+    println!(
+        "{:>6} {:>10} {:>10} {:>7}",
+        "round", "engine", "jaco", "ratio"
+    );
     let mut ratios = Vec::new();
     for round in 1..=ROUNDS {
         // In turns, so that a machine that slows down slows both.
@@ -46,7 +49,10 @@ async fn main() -> Result<()> {
         ratios.push(ratio);
     }
     ratios.sort_by(f64::total_cmp);
-    println!("median ratio {:.2} (goal: at most 1.2)", ratios[ratios.len() / 2]);
+    println!(
+        "median ratio {:.2} (goal: at most 1.2)",
+        ratios[ratios.len() / 2]
+    );
     daemon.stop().await?;
     Ok(())
 }
@@ -55,7 +61,10 @@ async fn main() -> Result<()> {
 async fn engine_alone(docker: &Docker) -> Result<Duration> {
     let prefix = format!("jaco-bench-{}", std::process::id());
     docker
-        .create_network(NetworkCreateRequest { name: prefix.clone(), ..Default::default() })
+        .create_network(NetworkCreateRequest {
+            name: prefix.clone(),
+            ..Default::default()
+        })
         .await?;
     let started = Instant::now();
     let outcome: Result<Vec<()>> = stream::iter(0..REPLICAS)
@@ -75,7 +84,9 @@ async fn engine_alone(docker: &Docker) -> Result<Duration> {
                     ..Default::default()
                 };
                 docker.create_container(Some(options), body).await?;
-                docker.start_container(&name, None::<StartContainerOptions>).await?;
+                docker
+                    .start_container(&name, None::<StartContainerOptions>)
+                    .await?;
                 Ok(())
             }
         })
@@ -106,13 +117,21 @@ async fn through_jaco(daemon: &Daemon) -> Result<Duration> {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let containers = daemon.engine().containers(daemon.cluster_id()).await?;
         if containers.iter().filter(|c| c.running).count() == REPLICAS as usize {
-            let starts: Result<Vec<_>> = containers.iter().map(|c| since_epoch(&c.started_at)).collect();
+            let starts: Result<Vec<_>> = containers
+                .iter()
+                .map(|c| since_epoch(&c.started_at))
+                .collect();
             break starts?.into_iter().max().context("no container")?;
         }
         ensure!(asked.elapsed() < LIMIT, "the replicas did not start");
     };
     daemon.api().delete(&workload.name).await?;
-    while !daemon.engine().containers(daemon.cluster_id()).await?.is_empty() {
+    while !daemon
+        .engine()
+        .containers(daemon.cluster_id())
+        .await?
+        .is_empty()
+    {
         ensure!(asked.elapsed() < LIMIT, "the replicas did not go");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -121,10 +140,16 @@ async fn through_jaco(daemon: &Daemon) -> Result<Duration> {
 
 fn since_epoch(text: &str) -> Result<Duration> {
     let time: Timestamp = text.parse().with_context(|| format!("time {text:?}"))?;
-    Ok(Duration::new(time.seconds.try_into()?, time.nanos.try_into()?))
+    Ok(Duration::new(
+        time.seconds.try_into()?,
+        time.nanos.try_into()?,
+    ))
 }
 
 /// Without a health check: what is measured is JACO, not the checks.
 fn web() -> Service {
-    Service { healthcheck: false, ..Service::new("web").replicas(REPLICAS) }
+    Service {
+        healthcheck: false,
+        ..Service::new("web").replicas(REPLICAS)
+    }
 }
