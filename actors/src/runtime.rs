@@ -25,6 +25,7 @@ use tokio::sync::watch;
 
 use crate::{
     clock::Clock,
+    network::BridgeDirectory,
     supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec},
 };
 use engine::Engine;
@@ -62,6 +63,34 @@ pub enum NetworkError {
 pub trait Networks: Send + Sync + 'static {
     /// Makes sure that a network exists here; idempotent.
     async fn ensure(&self, deployment: &str, network: &str) -> Result<Attachment, NetworkError>;
+}
+
+#[async_trait]
+impl Networks for BridgeDirectory {
+    async fn ensure(&self, deployment: &str, network: &str) -> Result<Attachment, NetworkError> {
+        use crate::network::{bridge, ipam};
+        match Self::ensure(self, deployment, network).await {
+            Ok(bridge) => Ok(Attachment {
+                engine_network: bridge.engine_network,
+                gateway: bridge.gateway.to_string(),
+            }),
+            Err(bridge::Error::Subnet(ipam::Error::Exhausted(_))) => {
+                Err(NetworkError::PoolExhausted)
+            }
+            Err(error) => Err(NetworkError::Unavailable(chain(&error))),
+        }
+    }
+}
+
+/// An error with its causes, for people.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
 }
 
 /// What the runtime of one node works with.
@@ -191,3 +220,6 @@ impl Runtime {
         logs::tail(&self.shared, query)
     }
 }
+
+#[cfg(test)]
+mod tests;

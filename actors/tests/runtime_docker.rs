@@ -51,6 +51,11 @@ async fn a_killed_actor_adopts_its_running_container_untouched() {
     );
     assert_eq!(lab.raft.committed().len(), written, "nothing new was said");
     lab.docker(&["kill", &before.container_id]);
+    let died = std::time::Instant::now();
+    lab.observed("its death is seen", |seen| seen.code == "container_exited")
+        .await;
+    let took = died.elapsed();
+    assert!(took < Duration::from_secs(3), "polled, not told: {took:?}");
     let after = lab
         .observed("another container runs", |seen| {
             seen.state() == ReplicaState::Running && seen.container_id != before.container_id
@@ -286,7 +291,7 @@ async fn a_container_joins_its_networks_and_reports_its_addresses() {
     let service = lab
         .service(FOREVER, "    networks: [default, back]\n")
         .replace("    network_mode: none\n", "");
-    lab.apply(&format!("{service}networks:\n  back:\n"), 1)
+    lab.apply(&format!("{service}networks:\n  default:\n  back:\n"), 1)
         .await;
     let seen = lab.running().await;
     for network in &networks {

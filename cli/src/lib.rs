@@ -1,1 +1,13 @@
-//! Parts of the two binaries of JACO.
+//! The two binaries of JACO.
+//!
+//! - [`client`]: the command line `jaco`.
+//! - [`logging`]: what both write to stderr or the journal.
+
+pub mod client;
+pub mod logging;
+
+/// Version of this build: what the release process stamped, else `dev`.
+#[must_use]
+pub fn version() -> &'static str {
+    option_env!("JACO_VERSION").unwrap_or("dev")
+}

@@ -1,9 +1,11 @@
 //! Network mechanisms of JACO, ignorant of actors and of the replicated state.
 //!
+//! - [`interfaces`]: the network interfaces of this machine and their addresses.
 //! - [`pki`]: keys, certificates, fingerprints and their files.
 //! - [`proxy`]: the HTTP data plane of the ingress.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
 
+pub mod interfaces;
 pub mod pki;
 pub mod proxy;
 pub mod tls;

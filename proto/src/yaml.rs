@@ -27,7 +27,8 @@ pub struct Limits {
     pub input_bytes: usize,
     /// Deepest nesting of lists and mappings.
     pub depth: usize,
-    /// Most nodes after aliases are expanded.
+    /// Most nodes after aliases are expanded, keys included; also most marks in the text that
+    /// could make tokens.
     pub nodes: usize,
     /// Most bytes of scalar text after aliases are expanded.
     pub text_bytes: usize,
@@ -38,7 +39,7 @@ impl Default for Limits {
         Self {
             input_bytes: 4 << 20,
             depth: 64,
-            nodes: 250_000,
+            nodes: 200_000,
             text_bytes: 8 << 20,
         }
     }
@@ -73,10 +74,30 @@ pub fn parse_within(bytes: &[u8], limits: Limits) -> Result<Document, Error> {
         .at(Position::START));
     }
     let text = str::from_utf8(bytes).map_err(|cause| not_utf8(bytes, cause.valid_up_to()))?;
+    if let Some(offset) = first_mark_beyond(bytes, limits.nodes) {
+        let limit = limits.nodes;
+        return Err(ErrorKind::TooManyNodes { limit }.at(place(bytes, offset)));
+    }
     build::document(text.strip_prefix('\u{feff}').unwrap_or(text), limits)
 }
 
+/// Where the marks that make tokens exceed `limit`, if they do.
+///
+/// The parser reads a whole `[…]` or `{…}` ahead before it hands out the first event, so the
+/// budget for nodes would come too late. Every token there needs one of these characters;
+/// counting them in text and comments too only matters to files no person would write.
+fn first_mark_beyond(bytes: &[u8], limit: usize) -> Option<usize> {
+    let is_mark = |byte: &u8| b",[]{}:?\"'*&!".contains(byte);
+    let marks = bytes.iter().enumerate().filter(|(_, byte)| is_mark(byte));
+    marks.map(|(offset, _)| offset).nth(limit)
+}
+
 fn not_utf8(bytes: &[u8], offset: usize) -> Error {
+    ErrorKind::NotUtf8 { offset }.at(place(bytes, offset))
+}
+
+/// The position of a byte offset.
+fn place(bytes: &[u8], offset: usize) -> Position {
     let before = &bytes[..offset];
     let line_start = before
         .iter()
@@ -86,5 +107,5 @@ fn not_utf8(bytes: &[u8], offset: usize) -> Error {
     let col = String::from_utf8_lossy(&before[line_start..])
         .chars()
         .count();
-    ErrorKind::NotUtf8 { offset }.at(Position::zero_based(newlines, col))
+    Position::zero_based(newlines, col)
 }

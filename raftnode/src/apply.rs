@@ -87,10 +87,9 @@ impl Applier {
                 Ok(Some(applied)) => {
                     state = applied.state;
                     progress.events.extend(applied.events);
-                    progress.rows.extend(applied.mutations.into_iter().map(|m| Row {
-                        key: m.key,
-                        value: m.value,
-                    }));
+                    progress
+                        .rows
+                        .extend(applied.mutations.into_iter().map(Row::from));
                     match applied.result {
                         Ok(()) => Answer::Applied(entry.index),
                         Err(error) => Answer::Rejected(error),
@@ -102,7 +101,9 @@ impl Applier {
                 }
                 Err(reason) => {
                     self.halted = Some(reason.clone());
-                    progress.answers.extend(entry.ticket.map(|t| (t, Answer::Halted(reason))));
+                    progress
+                        .answers
+                        .extend(entry.ticket.map(|t| (t, Answer::Halted(reason))));
                     continue;
                 }
             };
@@ -116,11 +117,7 @@ impl Applier {
     }
 }
 
-fn apply_one(
-    state: &State,
-    index: u64,
-    payload: &Payload,
-) -> Result<Option<fsm::Applied>, String> {
+fn apply_one(state: &State, index: u64, payload: &Payload) -> Result<Option<fsm::Applied>, String> {
     let data = match payload {
         Payload::Noop | Payload::ConfChange => return Ok(None),
         Payload::Command(data) => data,

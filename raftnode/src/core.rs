@@ -111,7 +111,11 @@ impl<S: Storage> RaftCore<S> {
         }
         let raft = &mut self.raw.raft;
         let refuse = |outcomes: &mut Vec<Outcome>, batch: Vec<(Ticket, Vec<u8>)>| {
-            outcomes.extend(batch.into_iter().map(|(t, _)| Outcome::Proposal(t, Lost::NotAppended)));
+            outcomes.extend(
+                batch
+                    .into_iter()
+                    .map(|(t, _)| Outcome::Proposal(t, Lost::NotAppended)),
+            );
         };
         // A follower would forward the entries and lose track of them.
         if raft.state != StateRole::Leader {
@@ -120,7 +124,15 @@ impl<S: Storage> RaftCore<S> {
         let before = raft.raft_log.last_index();
         let (tickets, entries): (Vec<_>, Vec<_>) = batch
             .into_iter()
-            .map(|(ticket, data)| (ticket, Entry { data, ..Entry::default() }))
+            .map(|(ticket, data)| {
+                (
+                    ticket,
+                    Entry {
+                        data,
+                        ..Entry::default()
+                    },
+                )
+            })
             .unzip();
         let mut message = Message {
             from: raft.id,
@@ -146,7 +158,9 @@ impl<S: Storage> RaftCore<S> {
         if self.raw.raft.state != StateRole::Leader || self.raw.raft.has_pending_conf() {
             return false;
         }
-        self.raw.propose_conf_change(Vec::new(), change.clone()).is_ok()
+        self.raw
+            .propose_conf_change(Vec::new(), change.clone())
+            .is_ok()
     }
 
     /// Asks `to` to take over leadership; does nothing unless this node leads.

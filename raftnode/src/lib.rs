@@ -1,7 +1,7 @@
 //! The replicated state of JACO: one truth, changed only by committed commands.
 //!
 //! - [`state`]: the typed state; a snapshot is an `Arc` and costs O(1).
-//! - [`command`]: how commands are built and named.
+//! - [`mod@command`]: how commands are built and named.
 //! - [`fsm`]: what a committed command does to the state.
 //! - [`event`]: what changed, typed, and as it is streamed to clients.
 //! - [`watch`]: the stream of events, with replay and bounded queues.
@@ -25,9 +25,9 @@ pub mod storage;
 pub mod testing;
 pub mod watch;
 
+pub use crate::core::{RaftStatus, Role};
 pub use actor::{Limits, NoTransport, RaftArgs, RaftHandle, ReadError, SpawnError, Transport};
 pub use command::{batch, command, command_name};
-pub use crate::core::{RaftStatus, Role};
 pub use event::{Change, Delta, EntityType, Event};
 pub use propose::{Committed, Propose, ProposeError};
 pub use state::State;

@@ -31,7 +31,7 @@ use rocksdb::{ColumnFamily, DB};
 
 pub use error::{Error, chain};
 pub use log::LogView;
-pub use open::{bootstrap, create};
+pub use open::{bootstrap, create, found};
 pub use schema::Position;
 pub use update::{Row, Update};
 

@@ -69,7 +69,12 @@ fn wanted(state: &State) -> BTreeMap<(&str, &str), Vec<&str>> {
     services
 }
 
-fn upstream(state: &State, facts: &Facts, route: &v1::Route, id: &str) -> Option<Upstream> {
+pub(crate) fn upstream(
+    state: &State,
+    facts: &Facts,
+    route: &v1::Route,
+    id: &str,
+) -> Option<Upstream> {
     let observed = state.replicas_observed.get(id)?;
     if observed.state() != v1::ReplicaState::Running {
         return None;

@@ -1,7 +1,7 @@
 //! The bridge of one (deployment, network) on this host.
 //!
-//! [`plan`] compares the engine's networks with the one that is wanted; [`core`] decides when
-//! to ensure and when to remove it; [`actor`] is the shell around both.
+//! [`plan`] compares the engine's networks with the one that is wanted; `core` decides when
+//! to ensure and when to remove it; `actor` is the shell around both.
 
 mod actor;
 mod core;

@@ -2,7 +2,7 @@
 //!
 //! One block per (deployment, network, host), chosen by the leader: the lowest block of the
 //! pool that no row overlaps and that was not freed a moment ago. The choice is a pure function
-//! of the state; [`actor`] makes reading, choosing and committing one critical section.
+//! of the state; [`IpamActor`] makes reading, choosing and committing one critical section.
 
 mod actor;
 mod quarantine;

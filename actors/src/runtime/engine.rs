@@ -13,6 +13,8 @@ pub use docker::DockerEngine;
 
 mod convert;
 mod docker;
+#[cfg(test)]
+pub(crate) mod fake;
 
 /// Label that marks a container as one of a cluster's.
 pub const LABEL_CLUSTER: &str = "jaco.cluster_id";

@@ -1,3 +1,7 @@
-//! Placeholder until the real one lands.
+//! The command line.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    jaco_cli::client::main()
+}

@@ -21,6 +21,7 @@ pub(super) use check::SERVICE_KEYS;
 
 use document::Document;
 
+use super::fault::bounded;
 use crate::Error;
 
 /// Name the file goes by in error details.
@@ -46,13 +47,13 @@ pub(super) struct Compose {
 impl Compose {
     /// Reads a file as a daemon does: everything resolved.
     pub(super) fn checked(bytes: &[u8]) -> Result<Self, Error> {
-        Self::read(bytes, false).map_err(|error| error.with("file", FILE))
+        Self::read(bytes, false).map_err(|error| bounded(error.with("file", FILE)))
     }
 
     /// Reads a file before interpolation: `env_file` may stand, and what depends on a scalar
     /// that still holds a `$` is not judged.
     pub(super) fn unresolved(bytes: &[u8]) -> Result<Self, Error> {
-        Self::read(bytes, true).map_err(|error| error.with("file", FILE))
+        Self::read(bytes, true).map_err(|error| bounded(error.with("file", FILE)))
     }
 
     fn read(bytes: &[u8], unresolved: bool) -> Result<Self, Error> {

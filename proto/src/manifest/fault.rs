@@ -26,6 +26,20 @@ pub(super) fn unreadable(code: ErrorCode, what: &str, error: &yaml::Error) -> Er
     Error::new(code, format!("{what}: {error}")).at(error.at)
 }
 
+/// Cuts what a file put into an error to a size that fits a trailer and a terminal.
+pub(super) fn bounded(mut error: Error) -> Error {
+    shorten(&mut error.message);
+    error.details.values_mut().for_each(shorten);
+    error
+}
+
+fn shorten(text: &mut String) {
+    if let Some((end, _)) = text.char_indices().nth(500) {
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
 /// The sentence part `, did you mean "x"?` when a candidate is close to `word`.
 pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates)
@@ -51,6 +65,14 @@ fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        let error = invalid("é".repeat(1000)).with("value", "x".repeat(500));
+        let error = bounded(error);
+        assert_eq!(error.message, format!("{}…", "é".repeat(500)));
+        assert_eq!(error.details["value"].len(), 500);
+    }
 
     #[test]
     fn only_close_words_are_suggested() {

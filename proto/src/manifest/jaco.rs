@@ -3,6 +3,7 @@
 mod check;
 mod decode;
 
+use super::fault::bounded;
 use crate::{Error, v1::service_spec::PlacementMode, yaml::Position};
 
 /// One `jaco.yaml`, checked as far as it can be on its own.
@@ -68,6 +69,6 @@ impl Jaco {
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         decode::decode(bytes)
             .and_then(check::check)
-            .map_err(|error| error.with("file", FILE))
+            .map_err(|error| bounded(error.with("file", FILE)))
     }
 }

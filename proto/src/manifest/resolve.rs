@@ -5,6 +5,8 @@ mod cross;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::{
     Error, ErrorCode,
     v1::{self, service_spec::PlacementMode},
@@ -12,6 +14,7 @@ use crate::{
 
 use super::{
     compose::{Compose, NetworkMode, Service},
+    fault::bounded,
     jaco::{Jaco, Override},
 };
 
@@ -67,6 +70,14 @@ pub fn resolve(
     compose_yaml: &[u8],
     cluster: &impl ClusterView,
 ) -> Result<Resolved, Error> {
+    resolve_unbounded(jaco_yaml, compose_yaml, cluster).map_err(bounded)
+}
+
+fn resolve_unbounded(
+    jaco_yaml: &[u8],
+    compose_yaml: &[u8],
+    cluster: &impl ClusterView,
+) -> Result<Resolved, Error> {
     for (bytes, field) in [(jaco_yaml, "jaco_yaml"), (compose_yaml, "compose_yaml")] {
         if bytes.is_empty() {
             let message = format!("{field} is required");
@@ -104,6 +115,13 @@ pub fn validate(
     jaco_yaml: Option<&[u8]>,
     compose_yaml: Option<&[u8]>,
 ) -> Result<Vec<String>, Error> {
+    validate_unbounded(jaco_yaml, compose_yaml).map_err(bounded)
+}
+
+fn validate_unbounded(
+    jaco_yaml: Option<&[u8]>,
+    compose_yaml: Option<&[u8]>,
+) -> Result<Vec<String>, Error> {
     let jaco = jaco_yaml.map(Jaco::parse).transpose()?;
     let compose = compose_yaml.map(Compose::unresolved).transpose()?;
     if let (Some(jaco), Some(compose)) = (&jaco, &compose) {
@@ -116,10 +134,14 @@ pub fn validate(
 }
 
 fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
+    let overrides = jaco.services.iter();
+    let overrides: BTreeMap<&str, &Override> = overrides
+        .map(|given| (given.name.as_str(), given))
+        .collect();
     let services = compose.project.services.iter();
     services
         .map(|(name, service)| {
-            let given = jaco.services.iter().find(|entry| entry.name == *name);
+            let given = overrides.get(name.as_str()).copied();
             v1::ServiceSpec {
                 name: name.clone(),
                 replicas: replicas(given, service),
@@ -154,14 +176,13 @@ fn networks(given: Option<&Override>, service: &Service) -> Vec<String> {
 
 /// Written order, each network once, under the name it is stored by.
 fn normalised(networks: &[String]) -> Vec<String> {
-    let mut result: Vec<String> = Vec::with_capacity(networks.len());
-    for name in networks {
-        let name = if name == "default" { "_default" } else { name };
-        if !result.iter().any(|known| known == name) {
-            result.push(name.to_owned());
-        }
-    }
-    result
+    let mut seen = BTreeSet::new();
+    let names = networks.iter().map(|name| match name.as_str() {
+        "default" => "_default",
+        name => name,
+    });
+    let names = names.filter(|name| seen.insert(*name));
+    names.map(str::to_owned).collect()
 }
 
 fn routes(jaco: &Jaco) -> Vec<v1::Route> {

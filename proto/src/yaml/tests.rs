@@ -172,7 +172,7 @@ fn nesting_stops_at_the_depth_limit() {
     for text in [
         flow(levels + 1),
         flow(100_000),
-        "[".repeat(1_000_000),
+        "[".repeat(150_000),
         "{a: ".repeat(100_000),
         "- ".repeat(100_000),
         "? ".repeat(100_000),
@@ -231,6 +231,19 @@ fn merges_of_merges_run_out_of_budget() {
         refusal(&text).kind,
         ErrorKind::TooManyNodes { .. }
     ));
+}
+
+#[test]
+fn endless_flow_collections_are_refused_before_they_are_tokens() {
+    for unit in ["a,", "\"\"", "{}", "*a ", "!a ", "? "] {
+        let text = format!("[{}", unit.repeat(1 << 20));
+        let error = refusal(&text);
+        assert!(
+            matches!(error.kind, ErrorKind::TooManyNodes { .. }),
+            "{unit}: {error}"
+        );
+        assert_eq!(error.at.line, 1);
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct Limits {
     pub tick: Duration,
     /// How long a proposer waits before its outcome counts as unknown.
     pub commit_budget: Duration,
+    /// Largest encoded command.
+    pub command_bytes: usize,
     /// Encoded bytes of proposals that may wait at once; more are answered as busy.
     pub inflight_bytes: usize,
     /// Log length, in entries, that triggers compaction.
@@ -38,6 +40,7 @@ impl Default for Limits {
         Self {
             tick: Duration::from_millis(100),
             commit_budget: Duration::from_secs(5),
+            command_bytes: 8 << 20,
             inflight_bytes: 32 << 20,
             compact_entries: 8192,
         }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use jaco_proto::v1;
+use jaco_proto::{Error, ErrorCode, v1};
 use prost::Message as _;
 use ractor::ActorRef;
 use raft::eraftpb::ConfChangeV2;
@@ -14,7 +14,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Limits, msg::Msg};
+use super::{
+    Limits,
+    msg::{Msg, Waiting},
+};
 use crate::{
     Committed, Propose, ProposeError, State, WatchHub,
     core::{RaftStatus, Role},
@@ -53,7 +56,7 @@ pub(super) struct Shared {
 }
 
 /// Bytes of the in-flight budget that one proposal holds; given back when it is dropped.
-struct Claim {
+pub(super) struct Claim {
     shared: Arc<Shared>,
     bytes: usize,
 }
@@ -203,11 +206,8 @@ impl RaftHandle {
     async fn answer(
         self,
         answer: oneshot::Receiver<Result<Committed, ProposeError>>,
-        claim: Claim,
     ) -> Result<Committed, ProposeError> {
-        let answer = timeout(self.shared.limits.commit_budget, answer).await;
-        drop(claim);
-        match answer {
+        match timeout(self.shared.limits.commit_budget, answer).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(ProposeError::Unknown("raft restarted".into())),
             Err(_) => Err(ProposeError::Unknown("no answer in time".into())),
@@ -218,18 +218,29 @@ impl RaftHandle {
 impl Propose for RaftHandle {
     /// The proposal is in the mailbox when this returns; dropping the future does not undo it.
     fn propose(&self, command: v1::Command) -> ProposeFuture {
+        let refuse = |error| -> ProposeFuture { Box::pin(std::future::ready(Err(error))) };
         if let Err(error) = fsm::check(&command) {
-            return Box::pin(std::future::ready(Err(ProposeError::Rejected(error))));
+            return refuse(ProposeError::Rejected(error));
         }
         let data = command.encode_to_vec();
+        let limit = self.shared.limits.command_bytes;
+        if data.len() > limit {
+            let error = Error::new(ErrorCode::ValidationFailed, "the command is too large")
+                .with("bytes", data.len())
+                .with("limit", limit);
+            return refuse(ProposeError::Rejected(error));
+        }
         let Some(claim) = self.claim(data.len()) else {
-            return Box::pin(std::future::ready(Err(ProposeError::Busy)));
+            return refuse(ProposeError::Busy);
         };
         let (reply, answer) = oneshot::channel();
-        if self.cast(Msg::Propose(data, reply)).is_err() {
-            return Box::pin(std::future::ready(Err(ProposeError::Unavailable)));
+        if self
+            .cast(Msg::Propose(data, Waiting::new(reply, claim)))
+            .is_err()
+        {
+            return refuse(ProposeError::Unavailable);
         }
-        Box::pin(self.clone().answer(answer, claim))
+        Box::pin(self.clone().answer(answer))
     }
 
     fn state(&self) -> Arc<State> {

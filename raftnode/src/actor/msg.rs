@@ -3,16 +3,37 @@
 use raft::eraftpb::ConfChangeV2;
 use tokio::sync::oneshot;
 
-use super::handle::ReadError;
+use super::handle::{Claim, ReadError};
 use crate::{Committed, ProposeError};
 
-pub(super) type ProposeReply = oneshot::Sender<Result<Committed, ProposeError>>;
+/// Where the result of a proposal goes, and what it holds of the in-flight budget until then.
+pub(crate) struct Waiting {
+    reply: oneshot::Sender<Result<Committed, ProposeError>>,
+    claim: Claim,
+}
+
+impl Waiting {
+    pub(super) fn new(
+        reply: oneshot::Sender<Result<Committed, ProposeError>>,
+        claim: Claim,
+    ) -> Self {
+        Self { reply, claim }
+    }
+
+    pub(super) fn answer(self, result: Result<Committed, ProposeError>) {
+        // Released first: who has the answer may use the room.
+        drop(self.claim);
+        // The proposer may be gone; the proposal holds all the same.
+        let _ = self.reply.send(result);
+    }
+}
+
 pub(super) type ReadReply = oneshot::Sender<Result<u64, ReadError>>;
 
 /// What is asked of the actor, or happened around it.
 pub(crate) enum Msg {
     /// An encoded command to append, and where its result goes.
-    Propose(Vec<u8>, ProposeReply),
+    Propose(Vec<u8>, Waiting),
     /// Everything that arrived before this is to be written now.
     Flush,
     /// A linearizable read.

@@ -10,7 +10,7 @@ use raft::eraftpb::{Message, MessageType, Snapshot};
 use super::{
     RaftArgs,
     handle::{ReadError, Shared},
-    msg::{Msg, ProposeReply, ReadReply},
+    msg::{Msg, ReadReply, Waiting},
 };
 use crate::{
     Committed, ProposeError, State,
@@ -37,8 +37,10 @@ pub(super) struct Shell {
     applier: Applier,
     /// Proposals since the last flush.
     batch: Vec<(Ticket, Vec<u8>)>,
-    proposals: HashMap<Ticket, ProposeReply>,
+    proposals: HashMap<Ticket, Waiting>,
     reads: HashMap<Ticket, ReadReply>,
+    /// Results to hand out once the state and the status show them.
+    answers: Vec<(Ticket, Answer)>,
     next_ticket: Ticket,
 }
 
@@ -61,6 +63,7 @@ impl Shell {
             batch: Vec::new(),
             proposals: HashMap::new(),
             reads: HashMap::new(),
+            answers: Vec::new(),
             next_ticket: 0,
             args,
         };
@@ -78,9 +81,9 @@ impl Shell {
     /// Takes one message. `true` asks for a [`Msg::Flush`] behind what is in the mailbox now.
     pub(super) fn handle(&mut self, msg: Msg) -> Result<bool, Failure> {
         match msg {
-            Msg::Propose(data, reply) => {
+            Msg::Propose(data, waiting) => {
                 let ticket = self.ticket();
-                self.proposals.insert(ticket, reply);
+                self.proposals.insert(ticket, waiting);
                 self.batch.push((ticket, data));
                 return Ok(self.batch.len() == 1);
             }
@@ -133,10 +136,6 @@ impl Shell {
         while let Some(write) = self.core.poll_write()? {
             self.perform(write)?;
         }
-        let outcomes: Vec<_> = self.core.poll_outcomes().collect();
-        for outcome in outcomes {
-            self.settle(outcome);
-        }
         let status = core::RaftStatus {
             halted: self.applier.halted().map(str::to_owned),
             ..self.core.status()
@@ -146,6 +145,13 @@ impl Shell {
             *old = status;
             changed
         });
+        for (ticket, answer) in std::mem::take(&mut self.answers) {
+            self.answer(ticket, answer);
+        }
+        let outcomes: Vec<_> = self.core.poll_outcomes().collect();
+        for outcome in outcomes {
+            self.settle(outcome);
+        }
         self.compact()
     }
 
@@ -200,9 +206,7 @@ impl Shell {
                 self.shared.hub.publish(events);
             }
         }
-        for (ticket, answer) in answers {
-            self.answer(ticket, answer);
-        }
+        self.answers.extend(answers);
         Ok(())
     }
 
@@ -221,9 +225,8 @@ impl Shell {
             Answer::Rejected(error) => Err(ProposeError::Rejected(error)),
             Answer::Halted(reason) => Err(ProposeError::Unknown(reason)),
         };
-        if let Some(reply) = self.proposals.remove(&ticket) {
-            // The proposer may be gone; the proposal holds all the same.
-            let _ = reply.send(result);
+        if let Some(waiting) = self.proposals.remove(&ticket) {
+            waiting.answer(result);
         }
     }
 
@@ -234,8 +237,8 @@ impl Shell {
                     Lost::NotAppended => ProposeError::NoLeader,
                     Lost::Unknown => ProposeError::Unknown("leadership was lost".into()),
                 };
-                if let Some(reply) = self.proposals.remove(&ticket) {
-                    let _ = reply.send(Err(error));
+                if let Some(waiting) = self.proposals.remove(&ticket) {
+                    waiting.answer(Err(error));
                 }
             }
             Outcome::Read(ticket, result) => {

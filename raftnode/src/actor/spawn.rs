@@ -141,7 +141,9 @@ impl Actor for RaftActor {
         match running.shell.handle(msg) {
             Ok(false) => Ok(()),
             // The mailbox is this actor's own: it is open while a message is handled.
-            Ok(true) => handle.cast(Msg::Flush).map_err(|()| "mailbox closed".into()),
+            Ok(true) => handle
+                .cast(Msg::Flush)
+                .map_err(|()| "mailbox closed".into()),
             Err(failure) => Err(report(&running.args, failure)),
         }
     }

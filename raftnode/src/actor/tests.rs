@@ -7,6 +7,7 @@ use std::{
 };
 
 use jaco_proto::v1::{self, command::Payload};
+use prost::Message as _;
 use prost_types::Timestamp;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::mpsc;
@@ -102,7 +103,9 @@ impl Fixture {
     /// Ends the actor and opens the directory again, as the next process would.
     async fn reopen(mut self) -> (Arc<Storage>, tempfile::TempDir) {
         self.kill().await;
-        let Self { path, args, _dir, .. } = self;
+        let Self {
+            path, args, _dir, ..
+        } = self;
         let storage = Arc::downgrade(&args.storage);
         drop(args);
         // The thread of the dead actor lets go of the storage last.
@@ -132,7 +135,11 @@ fn store(key: &str) -> v1::Command {
         ..v1::CertBlob::default()
     };
     let upsert = v1::CertBlobUpsert { blob: Some(blob) };
-    command("test", Timestamp::default(), Payload::CertBlobUpsert(upsert))
+    command(
+        "test",
+        Timestamp::default(),
+        Payload::CertBlobUpsert(upsert),
+    )
 }
 
 fn rejected() -> v1::Command {
@@ -191,8 +198,14 @@ async fn concurrent_proposals_share_synced_writes() {
     }
     let after = fixture.args.storage.write_counts();
     let synced = after.synced - before.synced;
-    assert!((1..CLIENTS / 2).contains(&synced), "{synced} syncs for {CLIENTS} proposals");
-    assert!(after.writes - before.writes <= 2 * synced, "an append and an apply per batch");
+    assert!(
+        (1..CLIENTS / 2).contains(&synced),
+        "{synced} syncs for {CLIENTS} proposals"
+    );
+    assert!(
+        after.writes - before.writes <= 2 * synced,
+        "an append and an apply per batch"
+    );
     assert_eq!(handle.state().cert_blobs.len() as u64, CLIENTS);
 }
 
@@ -232,7 +245,10 @@ async fn handle_works_across_a_kill_and_answered_proposals_survive_it() {
     assert_eq!(handle.status().role, Role::Stopped);
     let error = handle.propose(store("between")).await.unwrap_err();
     assert_eq!(error, ProposeError::Unavailable);
-    assert_eq!(handle.read_index().await.unwrap_err(), ReadError::Unavailable);
+    assert_eq!(
+        handle.read_index().await.unwrap_err(),
+        ReadError::Unavailable
+    );
     fixture.restart().await;
     handle.propose(store("after")).await.unwrap();
     let state = handle.read_index().await.unwrap();
@@ -266,21 +282,32 @@ async fn proposals_in_flight_when_the_actor_dies_are_unknown_or_hold() {
 }
 
 #[tokio::test]
-async fn too_many_bytes_in_flight_are_busy_until_answered() {
+async fn proposals_beyond_the_bytes_in_flight_are_busy() {
     let limits = Limits {
-        inflight_bytes: 400,
+        inflight_bytes: store("k0").encoded_len(),
         ..Limits::default()
     };
     let fixture = Fixture::with(limits).await;
     let handle = fixture.handle();
-    let first = [handle.propose(store("a")), handle.propose(store("b"))];
-    let third = handle.propose(store("c")).await;
-    assert_eq!(third, Err(ProposeError::Busy));
-    for proposal in first {
-        proposal.await.unwrap();
+    let busy = handle.propose(store("longer")).await;
+    assert_eq!(busy, Err(ProposeError::Busy));
+    for i in 0..9 {
+        let proposal = handle.propose(store(&format!("k{i}"))).await;
+        proposal.expect("an answer gives back what the proposal held");
     }
-    handle.propose(store("c")).await.unwrap();
-    assert!(!handle.state().cert_blobs.is_empty());
+}
+
+#[tokio::test]
+async fn oversized_command_is_rejected() {
+    let limits = Limits {
+        command_bytes: store("k0").encoded_len(),
+        ..Limits::default()
+    };
+    let fixture = Fixture::with(limits).await;
+    let handle = fixture.handle();
+    handle.propose(store("k0")).await.unwrap();
+    let error = handle.propose(store("longer")).await.unwrap_err();
+    assert!(matches!(error, ProposeError::Rejected(_)), "{error}");
 }
 
 #[tokio::test]
@@ -305,7 +332,10 @@ async fn failed_write_acknowledges_nothing_and_ends_the_node() {
     assert_eq!(fixture.fatal.lock().unwrap().len(), 1);
     assert_eq!(handle.status().role, Role::Stopped);
     let again = spawn(fixture.args.clone(), fixture.parent.clone()).await;
-    assert!(matches!(again, Err(SpawnError::Start(_))), "no restart helps");
+    assert!(
+        matches!(again, Err(SpawnError::Start(_))),
+        "no restart helps"
+    );
     let keys: Vec<_> = handle.state().cert_blobs.keys().cloned().collect();
     assert_eq!(keys, ["kept"]);
 }
@@ -322,7 +352,10 @@ async fn long_log_is_compacted_and_the_node_restarts_from_its_rows() {
         handle.propose(store(&format!("k{i}"))).await.unwrap();
     }
     let (truncated, last) = fixture.args.storage.log_range();
-    assert!(last.index - truncated.index <= 16, "{truncated:?}..{last:?}");
+    assert!(
+        last.index - truncated.index <= 16,
+        "{truncated:?}..{last:?}"
+    );
     fixture.kill().await;
     fixture.restart().await;
     handle.propose(store("more")).await.unwrap();

@@ -39,9 +39,7 @@ pub(super) fn decode(entry: &mut Entry) -> Result<Decoded, Error> {
     let damaged = |_| Error::ConfChange { index: entry.index };
     Ok(match entry.get_entry_type() {
         EntryType::EntryNormal if entry.data.is_empty() => Decoded::Plain(Payload::Noop),
-        EntryType::EntryNormal => {
-            Decoded::Plain(Payload::Command(std::mem::take(&mut entry.data)))
-        }
+        EntryType::EntryNormal => Decoded::Plain(Payload::Command(std::mem::take(&mut entry.data))),
         EntryType::EntryConfChange => {
             let mut change = ConfChange::default();
             change.merge_from_bytes(&entry.data).map_err(damaged)?;

@@ -71,7 +71,11 @@ fn cut_off_leader_answers_unknown_once_it_steps_down() {
     let kept = world.propose(new, 1);
     world.heal();
     assert!(world.settle());
-    assert_eq!(world.applied_ids(old), kept, "the cut-off entries were overwritten");
+    assert_eq!(
+        world.applied_ids(old),
+        kept,
+        "the cut-off entries were overwritten"
+    );
 }
 
 #[test]
@@ -101,11 +105,7 @@ fn read_without_a_majority_fails() {
     for _ in 0..40 {
         world.tick(leader);
     }
-    assert!(
-        matches!(world.reads()[..], [Err(_)]),
-        "{:?}",
-        world.reads()
-    );
+    assert!(matches!(world.reads()[..], [Err(_)]), "{:?}", world.reads());
 }
 
 #[test]
@@ -145,10 +145,18 @@ fn log_is_kept_for_a_slow_member_but_not_without_end() {
     }
     let applied = world.status(leader).applied;
     let kept = core(&world).expect("long enough");
-    assert_eq!(kept, applied - 88, "an eighth is dropped, the rest is kept for the slow one");
+    assert_eq!(
+        kept,
+        applied - 88,
+        "an eighth is dropped, the rest is kept for the slow one"
+    );
     world.heal();
     assert!(world.settle());
-    assert_eq!(core(&world), Some(world.status(leader).applied), "nobody needs it any more");
+    assert_eq!(
+        core(&world),
+        Some(world.status(leader).applied),
+        "nobody needs it any more"
+    );
 }
 
 #[test]
@@ -170,13 +178,35 @@ fn messages_that_no_peer_sends_are_refused() {
         ..Entry::default()
     };
     let cases = [
-        Message { to: 2, ..message(MessageType::MsgHeartbeat) },
-        Message { from: 1, ..message(MessageType::MsgHeartbeat) },
-        Message { from: 0, ..message(MessageType::MsgHeartbeat) },
-        Message { msg_type: 99, ..message(MessageType::MsgHeartbeat) },
-        Message { term: 9, commit: 1 << 40, ..message(MessageType::MsgHeartbeat) },
-        Message { term: u64::MAX, ..message(MessageType::MsgAppend) },
-        Message { entries: vec![entry(7)], ..message(MessageType::MsgAppend) },
+        Message {
+            to: 2,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            from: 1,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            from: 0,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            msg_type: 99,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            term: 9,
+            commit: 1 << 40,
+            ..message(MessageType::MsgHeartbeat)
+        },
+        Message {
+            term: u64::MAX,
+            ..message(MessageType::MsgAppend)
+        },
+        Message {
+            entries: vec![entry(7)],
+            ..message(MessageType::MsgAppend)
+        },
         message(MessageType::MsgPropose),
         message(MessageType::MsgHup),
         message(MessageType::MsgSnapshot),

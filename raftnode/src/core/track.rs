@@ -66,7 +66,11 @@ mod tests {
         let mut proposals = Proposals::default();
         proposals.track(2, 5, vec![50, 60]);
         assert!(proposals.lost(Some(2)).is_empty());
-        assert_eq!(proposals.lost(Some(3)), [50, 60], "leader again, of another term");
+        assert_eq!(
+            proposals.lost(Some(3)),
+            [50, 60],
+            "leader again, of another term"
+        );
         assert!(proposals.lost(None).is_empty(), "each is lost once");
     }
 }

@@ -12,7 +12,7 @@ use raft::eraftpb::{ConfState, HardState};
 use rocksdb::{DB, IteratorMode, WriteBatch};
 
 use super::{
-    Cursor, Error, Storage, chain, options,
+    Cursor, Error, Row, Storage, chain, options,
     schema::{
         self, FORMAT, KEY_APPLIED, KEY_CONF_STATE, KEY_FORMAT, KEY_HARD_STATE, KEY_RAFT_ID,
         KEY_TRUNCATED, LOG, META, Position, STATE,
@@ -31,6 +31,15 @@ use crate::{State, state};
 /// # Errors
 /// [`Error::NotEmpty`] if the directory has content; it is left as it is.
 pub fn bootstrap(path: &Path, raft_id: u64, voters: &[u64]) -> Result<(), Error> {
+    found(path, raft_id, voters, &[])
+}
+
+/// As [`bootstrap`], but the snapshot at index 1 holds the rows of `founding` already, so that a
+/// cluster exists with its first command applied or not at all.
+///
+/// # Errors
+/// As [`bootstrap`].
+pub fn found(path: &Path, raft_id: u64, voters: &[u64], founding: &[Row]) -> Result<(), Error> {
     let distinct: std::collections::BTreeSet<_> = voters.iter().collect();
     if !distinct.contains(&raft_id) || distinct.contains(&0) || distinct.len() != voters.len() {
         return Err(Error::Voters {
@@ -42,7 +51,13 @@ pub fn bootstrap(path: &Path, raft_id: u64, voters: &[u64]) -> Result<(), Error>
         voters: voters.to_vec(),
         ..ConfState::default()
     };
-    lay_out(path, raft_id, conf_state, Position { index: 1, term: 1 })
+    lay_out(
+        path,
+        raft_id,
+        conf_state,
+        Position { index: 1, term: 1 },
+        founding,
+    )
 }
 
 /// Creates the empty storage of a node that joins a cluster; the leader sends it a snapshot.
@@ -54,7 +69,13 @@ pub fn create(path: &Path, raft_id: u64) -> Result<(), Error> {
         let voters = Vec::new();
         return Err(Error::Voters { raft_id, voters });
     }
-    lay_out(path, raft_id, ConfState::default(), Position::default())
+    lay_out(
+        path,
+        raft_id,
+        ConfState::default(),
+        Position::default(),
+        &[],
+    )
 }
 
 fn lay_out(
@@ -62,6 +83,7 @@ fn lay_out(
     raft_id: u64,
     conf_state: ConfState,
     origin: Position,
+    rows: &[Row],
 ) -> Result<(), Error> {
     let io = |e| Error::io(path.display(), e);
     match DirBuilder::new().mode(0o700).create(path) {
@@ -92,10 +114,27 @@ fn lay_out(
     let mut batch = WriteBatch::default();
     batch.put_cf(meta, KEY_FORMAT, FORMAT.to_be_bytes());
     batch.put_cf(meta, KEY_RAFT_ID, raft_id.to_be_bytes());
-    batch.put_cf(meta, KEY_HARD_STATE, schema::encode_hard_state(&hard_state)?);
-    batch.put_cf(meta, KEY_CONF_STATE, schema::encode_conf_state(&conf_state)?);
+    batch.put_cf(
+        meta,
+        KEY_HARD_STATE,
+        schema::encode_hard_state(&hard_state)?,
+    );
+    batch.put_cf(
+        meta,
+        KEY_CONF_STATE,
+        schema::encode_conf_state(&conf_state)?,
+    );
     batch.put_cf(meta, KEY_APPLIED, origin.index.to_be_bytes());
     batch.put_cf(meta, KEY_TRUNCATED, origin.encode());
+    let state = db
+        .cf_handle(STATE)
+        .ok_or_else(|| Error::corrupt("table state", "it is missing"))?;
+    for row in rows {
+        match &row.value {
+            Some(value) => batch.put_cf(state, &row.key, value),
+            None => batch.delete_cf(state, &row.key),
+        }
+    }
     db.write_opt(batch, &options::write(true))
         .map_err(Error::Write)?;
     drop(db);
@@ -232,7 +271,10 @@ fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail), Error> {
         let index = schema::parse_log_key(&key)?;
         if index != last.index + 1 {
             let missing = format!("log entry {}", last.index + 1);
-            return Err(Error::corrupt(missing, format!("found {index} in its place")));
+            return Err(Error::corrupt(
+                missing,
+                format!("found {index} in its place"),
+            ));
         }
         let entry = schema::decode_entry(index, &value)?;
         if entry.term < last.term {
@@ -274,4 +316,3 @@ impl Storage {
         Ok(state)
     }
 }
-

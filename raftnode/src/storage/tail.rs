@@ -32,9 +32,15 @@ impl Tail {
             return;
         };
         while self.entries.back().is_some_and(|last| last.index >= from) {
-            self.entries.pop_back().map(|last| self.bytes -= size(&last));
+            self.entries
+                .pop_back()
+                .map(|last| self.bytes -= size(&last));
         }
-        if self.entries.back().is_some_and(|last| last.index + 1 != from) {
+        if self
+            .entries
+            .back()
+            .is_some_and(|last| last.index + 1 != from)
+        {
             self.clear();
         }
         for entry in new {
@@ -62,7 +68,12 @@ mod tests {
     use super::*;
 
     fn entries(indexes: std::ops::Range<u64>, term: u64, bytes: usize) -> Vec<Entry> {
-        let entry = |index| Entry { index, term, data: vec![0; bytes], ..Entry::default() };
+        let entry = |index| Entry {
+            index,
+            term,
+            data: vec![0; bytes],
+            ..Entry::default()
+        };
         indexes.map(entry).collect()
     }
 

@@ -224,15 +224,24 @@ fn entries_are_read_from_memory_and_from_disk_alike() {
         view.entries(low, high, max, GetEntriesContext::empty(false))
             .unwrap()
     };
-    assert!(storage.cursor().tail.first().unwrap() > 20, "the tail is bounded");
+    assert!(
+        storage.cursor().tail.first().unwrap() > 20,
+        "the tail is bounded"
+    );
     assert_eq!(read(2, 42, None), large);
     assert_eq!(read(41, 42, None), large[39..]);
     for low in [2, 39] {
         assert_eq!(read(low, low + 3, Some(0)).len(), 1, "at least one");
         assert_eq!(read(low, low + 3, Some(140_000)).len(), 2);
     }
-    assert!(view.entries(1, 3, None, GetEntriesContext::empty(false)).is_err());
-    assert!(view.entries(2, 43, None, GetEntriesContext::empty(false)).is_err());
+    assert!(
+        view.entries(1, 3, None, GetEntriesContext::empty(false))
+            .is_err()
+    );
+    assert!(
+        view.entries(2, 43, None, GetEntriesContext::empty(false))
+            .is_err()
+    );
 }
 
 #[test]
@@ -287,7 +296,10 @@ fn received_snapshot_replaces_everything() {
     drop((storage, view));
 
     let storage = Storage::open(&path).unwrap();
-    assert_eq!(&storage.load_state().unwrap(), &**source.state.as_ref().unwrap());
+    assert_eq!(
+        &storage.load_state().unwrap(),
+        &**source.state.as_ref().unwrap()
+    );
     let position = Position { index: 20, term: 6 };
     assert_eq!(storage.log_range(), (position, position));
     assert_eq!(storage.conf_state().voters, [1, 2]);
@@ -302,7 +314,10 @@ fn disk_that_refuses_a_write_ends_the_storage() {
     assert!(matches!(error, Error::Io { .. }), "{error}");
     storage.fault.store(false, Ordering::Relaxed);
     let after = storage.write(append(entries(2..=2, 2))).unwrap_err();
-    assert!(matches!(after, Error::Failed(_)), "a disk is not trusted twice");
+    assert!(
+        matches!(after, Error::Failed(_)),
+        "a disk is not trusted twice"
+    );
     assert!(storage.failure().is_some());
     assert_eq!(storage.log_range().1.index, 1);
 }

@@ -12,7 +12,7 @@ use super::{
         STATE, log_key,
     },
 };
-use crate::State;
+use crate::{State, fsm::Mutation};
 
 /// One entity row of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,15 @@ pub struct Row {
     pub key: Vec<u8>,
     /// New value; `None` deletes.
     pub value: Option<Vec<u8>>,
+}
+
+impl From<Mutation> for Row {
+    fn from(mutation: Mutation) -> Self {
+        Self {
+            key: mutation.key,
+            value: mutation.value,
+        }
+    }
 }
 
 /// A change of the storage; all of it is written, or none of it.

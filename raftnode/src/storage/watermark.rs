@@ -92,7 +92,10 @@ mod tests {
         for content in [&b""[..], b"short", &[0; 16], &[0xff; 16]] {
             std::fs::write(&path, content).unwrap();
             let error = Watermark::open(dir.path()).unwrap_err();
-            assert!(matches!(error, Error::Corrupt { .. }), "{content:?}: {error}");
+            assert!(
+                matches!(error, Error::Corrupt { .. }),
+                "{content:?}: {error}"
+            );
         }
     }
 }

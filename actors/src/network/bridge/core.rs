@@ -232,8 +232,10 @@ mod tests {
         let mut core = requested(false, now);
         core.handle_ensured(true, now);
         core.handle_row(false, now);
-        assert_eq!(core.poll_effect(now + ROW_LAG - SECOND), None);
-        core.handle_row(true, now + SECOND);
+        for second in 0..60 {
+            assert_eq!(core.poll_effect(now + SECOND * second), None);
+        }
+        core.handle_row(true, now + SECOND * 59);
         assert_eq!(core.poll_effect(now + ROW_LAG * 2), None);
     }
 

@@ -35,22 +35,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// Connects at the first call and again after a failure, so it can exist before the engine does.
 pub struct DockerEngine {
-    socket: PathBuf,
-    client: ArcSwapOption<Docker>,
+    connection: Arc<Connection>,
     starts: Semaphore,
 }
 
-impl DockerEngine {
-    /// An engine at `socket`; nothing is connected yet.
-    #[must_use]
-    pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self {
-            socket: socket.into(),
-            client: ArcSwapOption::empty(),
-            starts: Semaphore::new(CONCURRENT_STARTS),
-        }
-    }
+struct Connection {
+    socket: PathBuf,
+    client: ArcSwapOption<Docker>,
+}
 
+impl Connection {
     async fn client(&self) -> Result<Arc<Docker>, EngineError> {
         if let Some(client) = self.client.load_full() {
             return Ok(client);
@@ -62,12 +56,50 @@ impl DockerEngine {
     }
 
     /// Forgets the client when the engine is gone: the next one may speak another version.
+    fn failed(&self, error: bollard::errors::Error) -> EngineError {
+        let error = convert::error(error);
+        if matches!(error, EngineError::Unreachable(_)) {
+            self.client.store(None);
+        }
+        error
+    }
+
+    /// A stream that connects when it is first polled.
+    fn stream<T: Send + 'static>(
+        self: Arc<Self>,
+        open: impl FnOnce(&Docker) -> BoxStream<'static, Result<T, bollard::errors::Error>>
+        + Send
+        + 'static,
+    ) -> BoxStream<'static, Result<T, EngineError>> {
+        let connected = async move {
+            let client = self.client().await?;
+            let stream = open(&client);
+            Ok::<_, EngineError>(stream.map_err(move |error| self.failed(error)))
+        };
+        futures::stream::once(connected).try_flatten().boxed()
+    }
+}
+
+impl DockerEngine {
+    /// An engine at `socket`; nothing is connected yet.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        let connection = Arc::new(Connection {
+            socket: socket.into(),
+            client: ArcSwapOption::empty(),
+        });
+        Self {
+            connection,
+            starts: Semaphore::new(CONCURRENT_STARTS),
+        }
+    }
+
+    async fn client(&self) -> Result<Arc<Docker>, EngineError> {
+        self.connection.client().await
+    }
+
     fn settle<T>(&self, result: Result<T, bollard::errors::Error>) -> Result<T, EngineError> {
-        result.map_err(convert::error).inspect_err(|error| {
-            if matches!(error, EngineError::Unreachable(_)) {
-                self.client.store(None);
-            }
-        })
+        result.map_err(|error| self.connection.failed(error))
     }
 
     async fn list_by(&self, labels: Vec<String>) -> Result<Vec<Found>, EngineError> {
@@ -278,18 +310,10 @@ impl Engine for DockerEngine {
             filters: Some(filters),
             ..Default::default()
         };
-        match connect(&self.socket) {
-            Ok(docker) => docker
-                .events(Some(options))
-                .filter_map(|message| {
-                    future::ready(match message {
-                        Ok(message) => convert::event(message).map(Ok),
-                        Err(error) => Some(Err(convert::error(error))),
-                    })
-                })
-                .boxed(),
-            Err(error) => futures::stream::once(future::ready(Err(error))).boxed(),
-        }
+        let events = Arc::clone(&self.connection)
+            .stream(|docker| docker.events(Some(options)).boxed())
+            .try_filter_map(|message| future::ready(Ok(convert::event(message))));
+        events.boxed()
     }
 
     fn logs(
@@ -306,13 +330,10 @@ impl Engine for DockerEngine {
             tail: "all".to_owned(),
             ..Default::default()
         };
-        match connect(&self.socket) {
-            Ok(docker) => docker
-                .logs(container, Some(options))
-                .map(|output| output.map(frame).map_err(convert::error))
-                .boxed(),
-            Err(error) => futures::stream::once(future::ready(Err(error))).boxed(),
-        }
+        let container = container.to_owned();
+        let output = Arc::clone(&self.connection)
+            .stream(move |docker| docker.logs(&container, Some(options)).boxed());
+        output.map_ok(frame).boxed()
     }
 }
 

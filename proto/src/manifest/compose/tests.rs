@@ -339,3 +339,98 @@ fn variables_that_reach_the_daemon_are_literal() {
     assert_eq!(web.command, Some(strings(&["echo", "$HOME"])));
     assert_eq!(web.environment["A"].as_deref(), Some("${B}"));
 }
+
+#[test]
+fn a_file_from_the_field_is_read_whole() {
+    let text = r#"
+version: "3.9"
+
+x-logging: &logging
+  driver: json-file
+  options: { max-size: 10m, max-file: 3 }
+
+x-app: &app
+  image: registry.example.com/shop/app:1.4.2
+  environment: &env
+    DATABASE_URL: postgres://shop:secret@db:5432/shop
+    WORKERS: 4
+    DEBUG: "false"
+  logging: *logging
+  restart: unless-stopped
+  networks: [back]
+
+services:
+  web:
+    <<: *app
+    command: ["gunicorn", "-b", "0.0.0.0:8000", "shop.wsgi"]
+    environment:
+      <<: *env
+      WORKERS: 8
+    depends_on:
+      db: { condition: service_healthy }
+      cache:
+        condition: service_started
+    networks: { front: { aliases: [shop] }, back: }
+    healthcheck:
+      test: ["CMD", "curl", "-f", "http://localhost:8000/health"]
+      interval: 30s
+      start_period: 1m
+    deploy:
+      replicas: 3
+      resources:
+        limits: { cpus: "0.50", memory: 512M }
+  worker:
+    <<: *app
+    command: celery -A shop worker --loglevel=info
+    stop_grace_period: 2m
+    depends_on: [cache]
+  db:
+    image: postgres:16
+    volumes:
+      - pgdata:/var/lib/postgresql/data
+      - type: bind
+        source: /srv/backup
+        target: /backup
+        read_only: true
+    ports: ["5432:5432"]
+    shm_size: 256mb
+    healthcheck: { test: pg_isready -U shop, retries: 5 }
+    networks: [back]
+  cache:
+    image: redis:7
+    command: >
+      redis-server
+      --save ""
+    networks: [back]
+volumes:
+  pgdata: {}
+networks:
+  front:
+  back:
+    internal: true
+"#;
+    let project = Project::parse(text.as_bytes()).unwrap();
+    let web = &project.services["web"];
+    assert_eq!(web.environment["WORKERS"].as_deref(), Some("8"));
+    assert_eq!(web.environment["DEBUG"].as_deref(), Some("false"));
+    assert_eq!(web.networks, ["back", "front"]);
+    assert_eq!(web.depends_on["db"].condition, Condition::ServiceHealthy);
+    assert_eq!(web.resources.nano_cpus, Some(500_000_000));
+    assert_eq!(web.deploy.replicas, Some(3));
+    let worker = &project.services["worker"];
+    assert_eq!(worker.environment["WORKERS"].as_deref(), Some("4"));
+    assert_eq!(worker.logging, web.logging);
+    assert_eq!(worker.command.as_ref().map(Vec::len), Some(5));
+    let db = &project.services["db"];
+    assert_eq!(
+        db.volumes[0].source,
+        MountSource::Volume("pgdata".to_owned())
+    );
+    assert_eq!(db.ports[0].listener, Some(5432));
+    let cache = &project.services["cache"];
+    assert_eq!(
+        cache.command,
+        Some(strings(&["redis-server", "--save", ""]))
+    );
+    assert_eq!(project.networks, ["back", "front"]);
+}

@@ -79,8 +79,12 @@ impl raft::Storage for View {
         if index < content.truncated.0 {
             return Err(StorageError::Compacted.into());
         }
-        let entry = content.entries.get((index - content.truncated.0 - 1) as usize);
-        entry.map(|e| e.term).ok_or(StorageError::Unavailable.into())
+        let entry = content
+            .entries
+            .get((index - content.truncated.0 - 1) as usize);
+        entry
+            .map(|e| e.term)
+            .ok_or(StorageError::Unavailable.into())
     }
 
     fn first_index(&self) -> raft::Result<u64> {
@@ -378,7 +382,8 @@ impl World {
         let (from, to) = (message.from, message.to);
         let snapshot = message.get_msg_type() == MessageType::MsgSnapshot;
         if let Err(refused) = self.core(to).handle_message(message) {
-            self.violations.push(format!("{to} refused {from}: {refused}"));
+            self.violations
+                .push(format!("{to} refused {from}: {refused}"));
         }
         self.drive(to);
         if snapshot {
@@ -389,7 +394,8 @@ impl World {
 
     fn lose(&mut self, message: &Message) {
         if message.get_msg_type() == MessageType::MsgSnapshot {
-            self.core(message.from).handle_snapshot_sent(message.to, false);
+            self.core(message.from)
+                .handle_snapshot_sent(message.to, false);
         } else {
             self.core(message.from).handle_unreachable(message.to);
         }
@@ -443,7 +449,8 @@ impl World {
         for entry in &write.committed {
             if entry.index != content.applied.0 + 1 {
                 let at = content.applied.0;
-                self.violations.push(format!("{id} applies {} after {at}", entry.index));
+                self.violations
+                    .push(format!("{id} applies {} after {at}", entry.index));
             }
             content.applied = (entry.index, entry.term);
             if let Payload::Command(data) = &entry.payload {

@@ -62,79 +62,175 @@ fn garbage(path: &Path) {
 
 fn cut(path: &Path) {
     let length = fs::metadata(path).unwrap().len();
-    fs::File::options().write(true).open(path).unwrap().set_len(length / 2).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_len(length / 2)
+        .unwrap();
 }
 
 #[test]
 fn damaged_directory_is_refused_with_the_reason() {
-    let entry = |index: u64, term: u64| {
-        encode_entry(&entries(index..=index, term).remove(0)).unwrap()
-    };
+    let entry =
+        |index: u64, term: u64| encode_entry(&entries(index..=index, term).remove(0)).unwrap();
     type Damage = Box<dyn Fn(&Path)>;
     let cases: Vec<(&str, Damage)> = vec![
-        ("does not exist", Box::new(|p| fs::remove_dir_all(p).unwrap())),
-        ("cannot be accessed", Box::new(|p| {
-            fs::remove_dir_all(p).unwrap();
-            fs::write(p, "a file").unwrap();
-        })),
-        ("CURRENT", Box::new(|p| {
-            for file in files(p, |_| true) {
-                fs::remove_file(file).unwrap();
-            }
-        })),
-        ("CURRENT", Box::new(|p| fs::remove_file(p.join("CURRENT")).unwrap())),
-        ("CURRENT", Box::new(|p| fs::write(p.join("CURRENT"), "nonsense\n").unwrap())),
-        ("MANIFEST", Box::new(|p| {
-            for file in files(p, |f| f.starts_with("MANIFEST")) {
-                fs::remove_file(file).unwrap();
-            }
-        })),
-        ("database is damaged", Box::new(|p| {
-            files(p, |f| f.starts_with("MANIFEST")).iter().for_each(|f| garbage(f));
-        })),
-        ("is damaged", Box::new(|p| {
-            files(p, |f| f.ends_with(".sst")).iter().for_each(|f| garbage(f));
-        })),
-        ("is damaged", Box::new(|p| {
-            files(p, |f| f.ends_with(".sst")).iter().for_each(|f| cut(f));
-        })),
-        ("is damaged", Box::new(|p| {
-            fs::remove_file(&files(p, |f| f.ends_with(".sst"))[0]).unwrap();
-        })),
-        ("SYNCED", Box::new(|p| fs::remove_file(p.join("SYNCED")).unwrap())),
+        (
+            "does not exist",
+            Box::new(|p| fs::remove_dir_all(p).unwrap()),
+        ),
+        (
+            "cannot be accessed",
+            Box::new(|p| {
+                fs::remove_dir_all(p).unwrap();
+                fs::write(p, "a file").unwrap();
+            }),
+        ),
+        (
+            "CURRENT",
+            Box::new(|p| {
+                for file in files(p, |_| true) {
+                    fs::remove_file(file).unwrap();
+                }
+            }),
+        ),
+        (
+            "CURRENT",
+            Box::new(|p| fs::remove_file(p.join("CURRENT")).unwrap()),
+        ),
+        (
+            "CURRENT",
+            Box::new(|p| fs::write(p.join("CURRENT"), "nonsense\n").unwrap()),
+        ),
+        (
+            "MANIFEST",
+            Box::new(|p| {
+                for file in files(p, |f| f.starts_with("MANIFEST")) {
+                    fs::remove_file(file).unwrap();
+                }
+            }),
+        ),
+        (
+            "database is damaged",
+            Box::new(|p| {
+                files(p, |f| f.starts_with("MANIFEST"))
+                    .iter()
+                    .for_each(|f| garbage(f));
+            }),
+        ),
+        (
+            "is damaged",
+            Box::new(|p| {
+                files(p, |f| f.ends_with(".sst"))
+                    .iter()
+                    .for_each(|f| garbage(f));
+            }),
+        ),
+        (
+            "is damaged",
+            Box::new(|p| {
+                files(p, |f| f.ends_with(".sst"))
+                    .iter()
+                    .for_each(|f| cut(f));
+            }),
+        ),
+        (
+            "is damaged",
+            Box::new(|p| {
+                fs::remove_file(&files(p, |f| f.ends_with(".sst"))[0]).unwrap();
+            }),
+        ),
+        (
+            "SYNCED",
+            Box::new(|p| fs::remove_file(p.join("SYNCED")).unwrap()),
+        ),
         ("SYNCED", Box::new(|p| cut(&p.join("SYNCED")))),
-        ("format 9", Box::new(|p| put(p, META, KEY_FORMAT, &9u32.to_be_bytes()))),
+        (
+            "format 9",
+            Box::new(|p| put(p, META, KEY_FORMAT, &9u32.to_be_bytes())),
+        ),
         ("meta row format", Box::new(|p| delete(p, META, KEY_FORMAT))),
-        ("meta row raft_id", Box::new(|p| delete(p, META, KEY_RAFT_ID))),
-        ("meta row hard_state", Box::new(|p| delete(p, META, KEY_HARD_STATE))),
-        ("meta row hard_state", Box::new(|p| put(p, META, KEY_HARD_STATE, &[0xff; 3]))),
-        ("meta row conf_state", Box::new(|p| delete(p, META, KEY_CONF_STATE))),
-        ("meta row applied", Box::new(|p| delete(p, META, KEY_APPLIED))),
-        ("meta row applied", Box::new(|p| put(p, META, KEY_APPLIED, b"x"))),
-        ("meta row truncated", Box::new(|p| put(p, META, KEY_TRUNCATED, b"x"))),
-        ("applied at 45, but commit at 40", Box::new(|p| {
-            put(p, META, KEY_APPLIED, &45u64.to_be_bytes());
-        })),
-        ("meta row hard_state", Box::new(|p| {
-            let older = encode_hard_state(&hard_state(1, 40)).unwrap();
-            put(p, META, KEY_HARD_STATE, &older);
-        })),
-        ("log entry 20 is damaged: found 21", Box::new(|p| delete(p, LOG, &log_key(20)))),
-        ("log entry 2 is damaged", Box::new(|p| delete(p, LOG, &log_key(2)))),
-        ("commit at 40, but log ends at 1", Box::new(|p| raw(p, |db| {
-            let log = db.cf_handle(LOG).unwrap();
-            (2..=50).for_each(|i| db.delete_cf(log, log_key(i)).unwrap());
-        }))),
-        ("log entry 20", Box::new(|p| put(p, LOG, &log_key(20), &[0xff; 9]))),
-        ("says it is entry 30", Box::new(move |p| put(p, LOG, &log_key(20), &entry(30, 2)))),
-        ("term 1 after term 2", Box::new(move |p| put(p, LOG, &log_key(20), &entry(20, 1)))),
+        (
+            "meta row raft_id",
+            Box::new(|p| delete(p, META, KEY_RAFT_ID)),
+        ),
+        (
+            "meta row hard_state",
+            Box::new(|p| delete(p, META, KEY_HARD_STATE)),
+        ),
+        (
+            "meta row hard_state",
+            Box::new(|p| put(p, META, KEY_HARD_STATE, &[0xff; 3])),
+        ),
+        (
+            "meta row conf_state",
+            Box::new(|p| delete(p, META, KEY_CONF_STATE)),
+        ),
+        (
+            "meta row applied",
+            Box::new(|p| delete(p, META, KEY_APPLIED)),
+        ),
+        (
+            "meta row applied",
+            Box::new(|p| put(p, META, KEY_APPLIED, b"x")),
+        ),
+        (
+            "meta row truncated",
+            Box::new(|p| put(p, META, KEY_TRUNCATED, b"x")),
+        ),
+        (
+            "applied at 45, but commit at 40",
+            Box::new(|p| {
+                put(p, META, KEY_APPLIED, &45u64.to_be_bytes());
+            }),
+        ),
+        (
+            "meta row hard_state",
+            Box::new(|p| {
+                let older = encode_hard_state(&hard_state(1, 40)).unwrap();
+                put(p, META, KEY_HARD_STATE, &older);
+            }),
+        ),
+        (
+            "log entry 20 is damaged: found 21",
+            Box::new(|p| delete(p, LOG, &log_key(20))),
+        ),
+        (
+            "log entry 2 is damaged",
+            Box::new(|p| delete(p, LOG, &log_key(2))),
+        ),
+        (
+            "commit at 40, but log ends at 1",
+            Box::new(|p| {
+                raw(p, |db| {
+                    let log = db.cf_handle(LOG).unwrap();
+                    (2..=50).for_each(|i| db.delete_cf(log, log_key(i)).unwrap());
+                })
+            }),
+        ),
+        (
+            "log entry 20",
+            Box::new(|p| put(p, LOG, &log_key(20), &[0xff; 9])),
+        ),
+        (
+            "says it is entry 30",
+            Box::new(move |p| put(p, LOG, &log_key(20), &entry(30, 2))),
+        ),
+        (
+            "term 1 after term 2",
+            Box::new(move |p| put(p, LOG, &log_key(20), &entry(20, 1))),
+        ),
         ("key of 1 bytes", Box::new(|p| put(p, LOG, b"x", b""))),
         ("table state", Box::new(|p| put(p, STATE, &[0xee, 1], b""))),
-        ("database is damaged", Box::new(|p| {
-            let mut db =
-                DB::open_cf_descriptors(&options::database(), p, options::tables()).unwrap();
-            db.drop_cf(LOG).unwrap();
-        })),
+        (
+            "database is damaged",
+            Box::new(|p| {
+                let mut db =
+                    DB::open_cf_descriptors(&options::database(), p, options::tables()).unwrap();
+                db.drop_cf(LOG).unwrap();
+            }),
+        ),
     ];
     let (dir, path) = filled();
     for (number, (reason, damage)) in cases.iter().enumerate() {
@@ -146,7 +242,10 @@ fn damaged_directory_is_refused_with_the_reason() {
                 .and_then(|storage| storage.load_state())
                 .expect_err(&format!("case {number} ({reason}), {attempt} attempt"));
             let text = chain(&error);
-            assert!(text.contains(reason), "case {number} ({reason}), {attempt}: {text}");
+            assert!(
+                text.contains(reason),
+                "case {number} ({reason}), {attempt}: {text}"
+            );
         }
     }
 }
@@ -174,22 +273,47 @@ fn torn_tail_leaves_a_prefix_of_whole_writes() {
     for length in (synced..=end).step_by(7) {
         copy(&path, &victim);
         let torn = victim.join(wal.file_name().unwrap());
-        fs::File::options().write(true).open(&torn).unwrap().set_len(length).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&torn)
+            .unwrap()
+            .set_len(length)
+            .unwrap();
         let storage = Storage::open(&victim).unwrap_or_else(|e| panic!("{length}: {}", chain(&e)));
         let loaded = storage.load_state().unwrap();
         assert_eq!(storage.log_range().1.index, 6, "cut at {length}");
-        assert_eq!(loaded, states[loaded.applied_index as usize - 1], "cut at {length}");
-        assert_eq!(storage.hard_state().commit, loaded.applied_index, "cut at {length}");
+        assert_eq!(
+            loaded,
+            states[loaded.applied_index as usize - 1],
+            "cut at {length}"
+        );
+        assert_eq!(
+            storage.hard_state().commit,
+            loaded.applied_index,
+            "cut at {length}"
+        );
         reached.insert(loaded.applied_index);
     }
-    assert!(reached.len() >= 3, "cuts fell into several writes: {reached:?}");
+    assert!(
+        reached.len() >= 3,
+        "cuts fell into several writes: {reached:?}"
+    );
 
     for length in (0..synced).step_by(11) {
         copy(&path, &victim);
         let torn = victim.join(wal.file_name().unwrap());
-        fs::File::options().write(true).open(&torn).unwrap().set_len(length).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&torn)
+            .unwrap()
+            .set_len(length)
+            .unwrap();
         let error = Storage::open(&victim).expect_err(&format!("cut at {length} of {synced}"));
-        assert!(matches!(error, Error::LostWrites { .. }), "{length}: {}", chain(&error));
+        assert!(
+            matches!(error, Error::LostWrites { .. }),
+            "{length}: {}",
+            chain(&error)
+        );
     }
 }
 

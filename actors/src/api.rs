@@ -1,0 +1,25 @@
+//! The gRPC API `jaco.v1`: admission, handlers and the listeners that carry them.
+//!
+//! A handler reads a snapshot of the state or proposes one command; it holds nothing between
+//! calls, so a listener can be restarted at any moment and a client just calls again.
+
+pub mod admission;
+mod apply;
+mod audit;
+mod caller;
+mod cluster;
+mod deploy;
+mod diff;
+mod internal;
+mod layer;
+pub(crate) mod limits;
+mod logs;
+mod registry;
+mod server;
+mod stream;
+mod tokens;
+mod views;
+mod watch;
+
+pub use caller::Caller;
+pub use server::{ApiArgs, TlsApiActor, UnixApiActor};

@@ -1,0 +1,183 @@
+//! `Deploy.Apply`: from two documents to one committed revision.
+
+use jaco_proto::{
+    Error, ErrorCode,
+    manifest::{self, ClusterView, Resolved},
+    v1::{self, command::Payload},
+};
+use jaco_raftnode::{Propose, State, fsm};
+
+use super::{admission::Transport, caller::Caller, diff::diff};
+use crate::{
+    node::{Running, propose},
+    scheduler::reconcile::{Memo, reconcile},
+};
+
+/// What the cluster says about the names and ports of a manifest.
+struct View<'a> {
+    state: &'a State,
+    caller: &'a Caller,
+}
+
+impl ClusterView for View<'_> {
+    fn has_host(&self, host: &str) -> bool {
+        self.state.nodes.contains_key(host)
+    }
+
+    fn port_owner(&self, port: u16) -> Option<String> {
+        self.state
+            .tcp_routes
+            .get(&i32::from(port))
+            .map(|route| route.deployment.clone())
+    }
+
+    fn route_owner(&self, domain: &str, path: &str) -> Option<String> {
+        self.state
+            .routes
+            .get(&(domain.to_owned(), path.to_owned()))
+            .map(|route| route.deployment.clone())
+    }
+
+    fn identity(&self) -> &str {
+        &self.caller.identity
+    }
+
+    fn allows_privileged(&self) -> bool {
+        match self.caller.transport {
+            Transport::Local => true,
+            Transport::Api => self
+                .state
+                .tokens
+                .get(&self.caller.identity)
+                .is_some_and(|token| token.allows_privileged),
+        }
+    }
+}
+
+/// Validates, previews and, unless it is a dry run, commits a manifest pair.
+///
+/// Applies are serialised: each validates against the outcome of the one before.
+pub(super) async fn apply(
+    node: &Running,
+    caller: &Caller,
+    request: v1::ApplyRequest,
+) -> Result<v1::ApplyResponse, Error> {
+    let _serial = node.applies.lock().await;
+    let state = node.raft.state();
+    let view = View {
+        state: &state,
+        caller,
+    };
+    let resolved = manifest::resolve(&request.jaco_yaml, &request.compose_yaml, &view)?;
+    let current = state.deployments.get(&resolved.deployment);
+    let applied = current.map_or(0, |current| current.applied_revision);
+    let highest = current.map_or(0, |c| c.highest_revision.max(c.applied_revision));
+
+    let command = node.command(
+        &caller.identity,
+        Payload::DeploymentApply(payload(&request, &resolved, highest + 1)),
+    );
+    let changes = preview(&state, &resolved.deployment, &command)?;
+    if request.dry_run {
+        return Ok(v1::ApplyResponse {
+            applied_revision: applied,
+            diff: Some(changes),
+        });
+    }
+    propose(&node.raft, command).await?;
+    audit_privileged(node, caller, &resolved).await;
+    Ok(v1::ApplyResponse {
+        applied_revision: highest + 1,
+        diff: Some(changes),
+    })
+}
+
+fn payload(request: &v1::ApplyRequest, resolved: &Resolved, revision: u64) -> v1::DeploymentApply {
+    v1::DeploymentApply {
+        deployment: resolved.deployment.clone(),
+        revision,
+        jaco_yaml: request.jaco_yaml.clone(),
+        compose_yaml: request.compose_yaml.clone(),
+        services: resolved.services.clone(),
+        routes: resolved.routes.clone(),
+        tcp_routes: resolved.tcp_routes.clone(),
+        acme_email: resolved.acme_email.clone(),
+    }
+}
+
+/// Runs the command and the scheduler's answer to it on a copy of the state; a snapshot is
+/// cheap, so the preview is the real thing and not a guess.
+fn preview(state: &State, deployment: &str, command: &v1::Command) -> Result<v1::Diff, Error> {
+    let applied = fsm::apply(state, state.applied_index + 1, command).map_err(unknown)?;
+    applied.result?;
+    let now = command.ts.unwrap_or_default();
+    let pass = reconcile(&applied.state, &mut Memo::default(), now);
+    let after = match pass.batch {
+        None => applied.state,
+        Some(batch) => {
+            let scheduled =
+                fsm::apply(&applied.state, state.applied_index + 2, &batch).map_err(unknown)?;
+            scheduled.result?;
+            scheduled.state
+        }
+    };
+    Ok(diff(state, &after, deployment))
+}
+
+fn unknown(error: fsm::UnknownVariant) -> Error {
+    Error::new(ErrorCode::Internal, "the change cannot be previewed").with("reason", error)
+}
+
+/// One event per admitted service; losing one must not fail what is committed.
+async fn audit_privileged(node: &Running, caller: &Caller, resolved: &Resolved) {
+    for admitted in &resolved.privileged {
+        let event = v1::AuditEvent {
+            r#type: v1::AuditEventType::PrivilegedWorkloadAdmitted.into(),
+            identity: caller.identity.clone(),
+            payload: [
+                ("deployment", resolved.deployment.as_str()),
+                ("service", &admitted.service),
+                ("identity", &caller.identity),
+                ("fields", &admitted.fields),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+            ..Default::default()
+        };
+        let payload = Payload::AuditAppend(v1::AuditAppend { event: Some(event) });
+        if let Err(error) = propose(&node.raft, node.command(&caller.identity, payload)).await {
+            tracing::warn!(subsystem = "daemon/grpc", %error, "audit event was not written");
+        }
+    }
+}
+
+/// `Deploy.Rollback`.
+pub(super) async fn rollback(
+    node: &Running,
+    caller: &Caller,
+    deployment: String,
+) -> Result<v1::RollbackResponse, Error> {
+    let _serial = node.applies.lock().await;
+    let state = node.raft.state();
+    let Some(current) = state.deployments.get(&deployment) else {
+        return Err(Error::new(
+            ErrorCode::DeploymentNotFound,
+            format!("no deployment {deployment:?}"),
+        )
+        .with("deployment", &deployment));
+    };
+    let revision = current.previous_revision;
+    if revision == 0 {
+        return Err(Error::new(
+            ErrorCode::NoPreviousRevision,
+            format!("deployment {deployment:?} has no previous revision"),
+        )
+        .with("deployment", &deployment));
+    }
+    let payload = Payload::DeploymentRollback(v1::DeploymentRollback {
+        deployment,
+        revision,
+    });
+    propose(&node.raft, node.command(&caller.identity, payload)).await?;
+    Ok(v1::RollbackResponse { revision })
+}

@@ -1,0 +1,210 @@
+//! The `Cluster` service: the life of the cluster and of this node in it.
+
+use std::sync::Arc;
+
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{self, cluster_server::Cluster, node_suffrage::Kind},
+};
+use jaco_raftnode::Propose;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    admission::{ANONYMOUS, Transport},
+    caller::Caller,
+    stream::ResponseStream,
+};
+use crate::{
+    node::Shared,
+    supervision::{ActorState, KillMode},
+};
+
+pub(super) struct ClusterService(pub(super) Arc<Shared>);
+
+#[tonic::async_trait]
+impl Cluster for ClusterService {
+    async fn init(
+        &self,
+        request: Request<v1::ClusterInitRequest>,
+    ) -> Result<Response<v1::ClusterInitResponse>, Status> {
+        let response = self.0.init(request.into_inner().cluster_name).await?;
+        Ok(Response::new(response))
+    }
+
+    async fn join(
+        &self,
+        _: Request<v1::ClusterJoinRequest>,
+    ) -> Result<Response<v1::ClusterJoinResponse>, Status> {
+        Err(unimplemented("Cluster.Join"))
+    }
+
+    async fn bootstrap(
+        &self,
+        _: Request<v1::BootstrapRequest>,
+    ) -> Result<Response<v1::BootstrapResponse>, Status> {
+        Err(unimplemented("Cluster.Bootstrap"))
+    }
+
+    async fn issue_join_token(
+        &self,
+        _: Request<v1::IssueJoinTokenRequest>,
+    ) -> Result<Response<v1::IssueJoinTokenResponse>, Status> {
+        Err(unimplemented("Cluster.IssueJoinToken"))
+    }
+
+    async fn node_join(
+        &self,
+        _: Request<v1::NodeJoinRequest>,
+    ) -> Result<Response<v1::NodeJoinResponse>, Status> {
+        Err(unimplemented("Cluster.NodeJoin"))
+    }
+
+    async fn node_remove(
+        &self,
+        _: Request<v1::NodeRemoveRequest>,
+    ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
+        Err(unimplemented("Cluster.NodeRemove"))
+    }
+
+    async fn node_list(
+        &self,
+        _: Request<v1::NodeListRequest>,
+    ) -> Result<Response<v1::NodeListResponse>, Status> {
+        let node = self.0.running()?;
+        let state = node.raft.state();
+        let nodes = state
+            .nodes
+            .values()
+            .map(|node| v1::Node::clone(node))
+            .collect();
+        Ok(node.read_response(&state, v1::NodeListResponse { nodes }))
+    }
+
+    type BackupStream = ResponseStream<v1::BackupChunk>;
+
+    async fn backup(
+        &self,
+        _: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        Err(unimplemented("Cluster.Backup"))
+    }
+
+    async fn restore(
+        &self,
+        _: Request<Streaming<v1::BackupChunk>>,
+    ) -> Result<Response<v1::RestoreResponse>, Status> {
+        Err(unimplemented("Cluster.Restore"))
+    }
+
+    async fn status(
+        &self,
+        request: Request<v1::ClusterStatusRequest>,
+    ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let Some(node) = self.0.try_running() else {
+            return Ok(Response::new(v1::ClusterStatusResponse {
+                initialized: self.0.is_member(),
+                ..Default::default()
+            }));
+        };
+        // A stranger learns that there is a cluster, and nothing about it.
+        if caller.transport == Transport::Api && caller.identity == ANONYMOUS {
+            return Ok(Response::new(v1::ClusterStatusResponse {
+                initialized: true,
+                ..Default::default()
+            }));
+        }
+        let (state, raft) = (node.raft.state(), node.raft.status());
+        let leader = state
+            .nodes
+            .values()
+            .find(|n| raft.leader_id == Some(n.raft_id));
+        let suffrages = if raft.leading {
+            state
+                .nodes
+                .values()
+                .map(|n| v1::NodeSuffrage {
+                    hostname: n.hostname.clone(),
+                    kind: if raft.voters.contains(&n.raft_id) {
+                        Kind::Voter.into()
+                    } else {
+                        Kind::Nonvoter.into()
+                    },
+                })
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let response = v1::ClusterStatusResponse {
+            nodes: state.nodes.values().map(|n| v1::Node::clone(n)).collect(),
+            leader: leader.map(|n| n.address.clone()).unwrap_or_default(),
+            raft_index: raft.last_index,
+            initialized: true,
+            suffrages,
+            leader_hostname: leader.map(|n| n.hostname.clone()).unwrap_or_default(),
+            applied_index: state.applied_index,
+        };
+        Ok(node.read_response(&state, response))
+    }
+
+    async fn actors(
+        &self,
+        request: Request<v1::ActorsRequest>,
+    ) -> Result<Response<v1::ActorsResponse>, Status> {
+        let path = request.into_inner().path;
+        let below = format!("{path}/");
+        let actors = self
+            .0
+            .actors()
+            .into_iter()
+            .filter(|actor| path.is_empty() || actor.path == path || actor.path.starts_with(&below))
+            .map(|actor| v1::ActorInfo {
+                path: actor.path,
+                kind: actor.kind.to_string(),
+                state: match actor.state {
+                    ActorState::Starting => "starting",
+                    ActorState::Running => "running",
+                    ActorState::Backoff => "backoff",
+                    ActorState::Stopped => "stopped",
+                    ActorState::Exhausted => "exhausted",
+                }
+                .to_owned(),
+                restarts: u32::try_from(actor.restarts_in_window).unwrap_or(u32::MAX),
+                uptime_ms: actor.uptime.map_or(0, |uptime| {
+                    u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX)
+                }),
+                last_failure: actor.last_failure.unwrap_or_default(),
+                mailbox_depth: actor.mailbox_depth as u64,
+            })
+            .collect();
+        Ok(Response::new(v1::ActorsResponse { actors }))
+    }
+
+    async fn kill_actor(
+        &self,
+        request: Request<v1::KillActorRequest>,
+    ) -> Result<Response<v1::KillActorResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let request = request.into_inner();
+        let mode = match request.mode() {
+            v1::FailureMode::Panic => KillMode::Panic,
+            v1::FailureMode::Kill | v1::FailureMode::Unspecified => KillMode::Kill,
+        };
+        tracing::warn!(
+            subsystem = "actor",
+            actor = %request.path, ?mode, %caller,
+            "fault injected"
+        );
+        self.0.kill_actor(&request.path, mode)?;
+        Ok(Response::new(v1::KillActorResponse {}))
+    }
+}
+
+fn unimplemented(method: &str) -> Status {
+    Error::new(
+        ErrorCode::Unimplemented,
+        format!("{method} is not served by this daemon"),
+    )
+    .with("method", method)
+    .into()
+}

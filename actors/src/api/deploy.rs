@@ -1,0 +1,123 @@
+//! The `Deploy` service: workloads.
+
+use std::sync::Arc;
+
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{self, command::Payload, deploy_server::Deploy},
+};
+use jaco_raftnode::Propose;
+use tonic::{Request, Response, Status};
+
+use super::{
+    apply,
+    caller::Caller,
+    logs,
+    stream::{ResponseStream, guarded},
+    views,
+};
+use crate::{
+    ingress::table::{Facts, upstream},
+    node::{Shared, propose},
+};
+
+pub(super) struct DeployService(pub(super) Arc<Shared>);
+
+#[tonic::async_trait]
+impl Deploy for DeployService {
+    async fn apply(
+        &self,
+        request: Request<v1::ApplyRequest>,
+    ) -> Result<Response<v1::ApplyResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        Ok(Response::new(
+            apply::apply(&node, &caller, request.into_inner()).await?,
+        ))
+    }
+
+    async fn rollback(
+        &self,
+        request: Request<v1::RollbackRequest>,
+    ) -> Result<Response<v1::RollbackResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let deployment = request.into_inner().deployment;
+        Ok(Response::new(
+            apply::rollback(&node, &caller, deployment).await?,
+        ))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteRequest>,
+    ) -> Result<Response<v1::DeleteResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let deployment = request.into_inner().deployment;
+        if deployment.is_empty() {
+            return Err(
+                Error::new(ErrorCode::ValidationFailed, "deployment name is required")
+                    .with("field", "deployment")
+                    .into(),
+            );
+        }
+        let _serial = node.applies.lock().await;
+        let payload = Payload::DeploymentDelete(v1::DeploymentDelete { deployment });
+        propose(&node.raft, node.command(&caller.identity, payload)).await?;
+        Ok(Response::new(v1::DeleteResponse {}))
+    }
+
+    async fn status(
+        &self,
+        request: Request<v1::DeployStatusRequest>,
+    ) -> Result<Response<v1::DeployStatusResponse>, Status> {
+        let node = self.0.running()?;
+        let (state, now) = (node.raft.state(), node.clock.timestamp());
+        let response = views::status(&state, request.get_ref(), &node.hostname, now);
+        Ok(node.read_response(&state, response))
+    }
+
+    type LogsStream = ResponseStream<v1::LogLine>;
+
+    async fn logs(
+        &self,
+        request: Request<v1::LogsRequest>,
+    ) -> Result<Response<Self::LogsStream>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let lines = logs::tail(&node, request.into_inner())?;
+        Ok(Response::new(guarded(
+            lines,
+            &caller,
+            node.raft.subscribe(),
+        )))
+    }
+
+    async fn get_replicas(
+        &self,
+        request: Request<v1::GetReplicasRequest>,
+    ) -> Result<Response<v1::GetReplicasResponse>, Status> {
+        let node = self.0.running()?;
+        let (state, now) = (node.raft.state(), node.clock.timestamp());
+        let response = views::replicas(&state, request.get_ref(), &node.hostname, now);
+        Ok(node.read_response(&state, response))
+    }
+
+    async fn get_route(
+        &self,
+        request: Request<v1::GetRouteRequest>,
+    ) -> Result<Response<v1::GetRouteResponse>, Status> {
+        let node = self.0.running()?;
+        let state = node.raft.state();
+        let domain = request.into_inner().domain;
+        let facts = Facts {
+            hostname: node.hostname.clone(),
+            https: false,
+        };
+        let response = views::route(&state, &domain, |route, desired| {
+            upstream(&state, &facts, route, &desired.id).is_some()
+        })?;
+        Ok(node.read_response(&state, response))
+    }
+}

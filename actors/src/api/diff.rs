@@ -1,0 +1,187 @@
+//! What a command would change, in the words of `apply --dry-run`.
+
+use jaco_proto::v1;
+use jaco_raftnode::State;
+
+/// Compares two states as far as one deployment is concerned.
+///
+/// Each list is sorted: the deployment itself, then replicas, routes and TCP routes.
+pub(super) fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
+    let mut diff = v1::Diff::default();
+    let (old, new) = (
+        before.deployments.get(deployment),
+        after.deployments.get(deployment),
+    );
+    if let Some(new) = new {
+        let from = old.map_or(0, |old| old.applied_revision);
+        let content = |d: &v1::Deployment| {
+            (
+                d.jaco_yaml.clone(),
+                d.compose_yaml.clone(),
+                d.services.clone(),
+                d.acme_email.clone(),
+            )
+        };
+        let line = format!(
+            "deployment {deployment} (rev {from}→{})",
+            new.applied_revision
+        );
+        match old {
+            None => diff.adds.push(line),
+            Some(old) if content(old) != content(new) => diff.updates.push(line),
+            Some(_) => {}
+        }
+    }
+
+    compare(
+        &mut diff,
+        before
+            .replicas_desired
+            .iter()
+            .filter(|(_, r)| r.deployment == deployment),
+        after
+            .replicas_desired
+            .iter()
+            .filter(|(_, r)| r.deployment == deployment),
+        |id| format!("replica {id}"),
+        |a, b| (&a.host, &a.image, &a.spec_hash) == (&b.host, &b.image, &b.spec_hash),
+    );
+    compare(
+        &mut diff,
+        before
+            .routes
+            .iter()
+            .filter(|(_, r)| r.deployment == deployment),
+        after
+            .routes
+            .iter()
+            .filter(|(_, r)| r.deployment == deployment),
+        |(domain, path)| format!("route {domain}{path}"),
+        |a, b| a == b,
+    );
+    compare(
+        &mut diff,
+        before
+            .tcp_routes
+            .iter()
+            .filter(|(_, r)| r.deployment == deployment),
+        after
+            .tcp_routes
+            .iter()
+            .filter(|(_, r)| r.deployment == deployment),
+        |port| format!("tcp_route {port}"),
+        |a, b| a == b,
+    );
+    diff
+}
+
+/// Merges two key-ordered sequences into adds, updates and removes.
+fn compare<'a, K: Ord + 'a, V: 'a>(
+    diff: &mut v1::Diff,
+    before: impl Iterator<Item = (&'a K, &'a V)>,
+    after: impl Iterator<Item = (&'a K, &'a V)>,
+    name: impl Fn(&K) -> String,
+    same: impl Fn(&V, &V) -> bool,
+) {
+    let (mut before, mut after) = (before.peekable(), after.peekable());
+    loop {
+        match (before.peek(), after.peek()) {
+            (None, None) => return,
+            (Some((old, _)), Some((new, _))) if old == new => {
+                if let (Some((key, old)), Some((_, new))) = (before.next(), after.next())
+                    && !same(old, new)
+                {
+                    diff.updates.push(name(key));
+                }
+            }
+            (Some((old, _)), new) if new.is_none_or(|(new, _)| old < new) => {
+                diff.removes.extend(before.next().map(|(key, _)| name(key)));
+            }
+            _ => diff.adds.extend(after.next().map(|(key, _)| name(key))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn state(revision: u64, compose: &str, replicas: &[(&str, &str)], routes: &[&str]) -> State {
+        let mut state = State::default();
+        state.deployments.insert(
+            "d".to_owned(),
+            Arc::new(v1::Deployment {
+                name: "d".to_owned(),
+                applied_revision: revision,
+                compose_yaml: compose.as_bytes().to_vec(),
+                ..Default::default()
+            }),
+        );
+        for (id, image) in replicas {
+            state.replicas_desired.insert(
+                (*id).to_owned(),
+                Arc::new(v1::ReplicaDesired {
+                    id: (*id).to_owned(),
+                    deployment: "d".to_owned(),
+                    image: (*image).to_owned(),
+                    ..Default::default()
+                }),
+            );
+        }
+        for path in routes {
+            state.routes.insert(
+                ("a.io".to_owned(), (*path).to_owned()),
+                Arc::new(v1::Route {
+                    deployment: "d".to_owned(),
+                    ..Default::default()
+                }),
+            );
+        }
+        state
+    }
+
+    #[test]
+    fn a_first_apply_only_adds() {
+        let after = state(1, "x", &[("d-web-0", "i")], &["", "/api"]);
+        let diff = diff(&State::default(), &after, "d");
+        assert_eq!(
+            diff.adds,
+            [
+                "deployment d (rev 0→1)",
+                "replica d-web-0",
+                "route a.io",
+                "route a.io/api"
+            ]
+        );
+        assert!(diff.updates.is_empty() && diff.removes.is_empty());
+    }
+
+    #[test]
+    fn changes_and_removals_are_told_apart() {
+        let before = state(
+            1,
+            "x",
+            &[("d-a-0", "i"), ("d-b-0", "i"), ("d-c-0", "i")],
+            &["/old"],
+        );
+        let after = state(
+            2,
+            "y",
+            &[("d-b-0", "j"), ("d-c-0", "i"), ("d-d-0", "i")],
+            &["/new"],
+        );
+        let diff = diff(&before, &after, "d");
+        assert_eq!(diff.adds, ["replica d-d-0", "route a.io/new"]);
+        assert_eq!(diff.updates, ["deployment d (rev 1→2)", "replica d-b-0"]);
+        assert_eq!(diff.removes, ["replica d-a-0", "route a.io/old"]);
+    }
+
+    #[test]
+    fn the_same_content_under_a_new_revision_changes_nothing() {
+        let before = state(1, "x", &[("d-a-0", "i")], &[""]);
+        let after = state(2, "x", &[("d-a-0", "i")], &[""]);
+        assert_eq!(diff(&before, &after, "d"), v1::Diff::default());
+    }
+}

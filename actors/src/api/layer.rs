@@ -1,0 +1,183 @@
+//! The tower layer every call passes: admission, correlation id, one log line per call.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use jaco_proto::{Error, ErrorCode};
+use tonic::{
+    Status,
+    body::Body,
+    transport::server::{TcpConnectInfo, TlsConnectInfo},
+};
+use tower::{Layer, Service};
+
+use super::{
+    admission::{Facts, Transport, admit},
+    caller::Caller,
+};
+use crate::node::Shared;
+
+/// Puts [`Admission`] in front of the services of one listener.
+#[derive(Clone)]
+pub(super) struct AdmissionLayer {
+    pub(super) transport: Transport,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl<S> Layer<S> for AdmissionLayer {
+    type Service = Admission<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Admission {
+            inner,
+            transport: self.transport,
+            shared: self.shared.clone(),
+        }
+    }
+}
+
+/// Admits a call or answers for it; the services behind see a [`Caller`].
+#[derive(Clone)]
+pub(super) struct Admission<S> {
+    inner: S,
+    transport: Transport,
+    shared: Arc<Shared>,
+}
+
+impl<S> Service<Request<Body>> for Admission<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        // The ready service must be the one that is called; the clone waits for its own turn.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let (transport, shared) = (self.transport, self.shared.clone());
+        Box::pin(async move {
+            let started = Instant::now();
+            let method = request.uri().path().to_owned();
+            let request_id = request_id(&request);
+            let peer = peer(&request);
+            let peer_text = peer.map_or_else(|| "unknown".to_owned(), |p| p.to_string());
+            tracing::debug!(
+                subsystem = "daemon/grpc",
+                %method, %request_id, peer = %peer_text,
+                "request started"
+            );
+            let response = match decide(transport, &method, &request, &shared) {
+                Ok(identity) => {
+                    request.extensions_mut().insert(Caller {
+                        identity,
+                        transport,
+                        request_id: request_id.clone(),
+                    });
+                    inner.call(request).await?
+                }
+                Err(error) => {
+                    if let (ErrorCode::TokenInvalid, Some(peer)) = (error.code, peer) {
+                        let delay = shared.failed_token_check(peer.ip(), started);
+                        tokio::time::sleep(delay).await;
+                    }
+                    Status::from(error).into_http()
+                }
+            };
+            outcome(&method, &request_id, &peer_text, &response, started);
+            Ok(response)
+        })
+    }
+}
+
+fn decide(
+    transport: Transport,
+    method: &str,
+    request: &Request<Body>,
+    shared: &Shared,
+) -> Result<String, Error> {
+    let state = shared.state();
+    let facts = Facts {
+        state: state.as_deref(),
+        member: shared.is_member(),
+        setup_token: shared.setup_token(),
+    };
+    let authorization = request
+        .headers()
+        .get("authorization")
+        .map(|value| value.as_bytes());
+    admit(transport, method, authorization, &facts)
+}
+
+fn request_id(request: &Request<Body>) -> String {
+    request
+        .headers()
+        .get("x-request-id")
+        .and_then(|value| value.to_str().ok())
+        .filter(|id| !id.is_empty() && id.len() <= 128)
+        .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned)
+}
+
+fn peer(request: &Request<Body>) -> Option<SocketAddr> {
+    request
+        .extensions()
+        .get::<TlsConnectInfo<TcpConnectInfo>>()
+        .and_then(|info| info.get_ref().remote_addr())
+}
+
+/// Writes are worth a line at info, reads only at debug.
+fn outcome(
+    method: &str,
+    request_id: &str,
+    peer: &str,
+    response: &Response<Body>,
+    started: Instant,
+) {
+    let code = response
+        .headers()
+        .get("grpc-status")
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("0");
+    let millis = started.elapsed().as_millis();
+    if is_write(method) {
+        tracing::info!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, millis, "request");
+    } else {
+        tracing::debug!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, millis, "request");
+    }
+}
+
+fn is_write(method: &str) -> bool {
+    let name = method.rsplit('/').next().unwrap_or_default();
+    matches!(
+        name,
+        "Init"
+            | "Join"
+            | "IssueJoinToken"
+            | "NodeJoin"
+            | "NodeRemove"
+            | "KillActor"
+            | "Apply"
+            | "Rollback"
+            | "Delete"
+            | "Issue"
+            | "Revoke"
+            | "Add"
+            | "Remove"
+    )
+}

@@ -1,0 +1,262 @@
+//! The two listeners: the unix socket for operators of this machine, TLS for everyone else.
+
+use std::{
+    fs, io,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use jaco_proto::v1::{
+    audit_server::AuditServer, cluster_server::ClusterServer, deploy_server::DeployServer,
+    internal_server::InternalServer, registry_credentials_server::RegistryCredentialsServer,
+    tokens_server::TokensServer, watch_server::WatchServer,
+};
+use tokio::{
+    net::{TcpListener, TcpStream, UnixListener},
+    sync::mpsc,
+    task::JoinSet,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::transport::server::{Router, Server};
+use tower::layer::util::{Identity, Stack};
+
+use super::{
+    admission::Transport, audit::AuditService, cluster::ClusterService, deploy::DeployService,
+    internal::InternalService, layer::AdmissionLayer, registry::RegistryService,
+    tokens::TokensService, watch::WatchService,
+};
+use crate::{
+    node::Shared,
+    supervision::{Context, Failure, Worker},
+};
+
+/// Concurrent streams one connection may hold open.
+const STREAMS_PER_CONNECTION: u32 = 64;
+/// Largest request; clients send at most 4 MiB, and a little more than that is accepted.
+const REQUEST_BYTES: usize = 5 << 20;
+/// TLS handshakes under way at once; the next connection waits in the kernel's queue.
+const HANDSHAKES: usize = 64;
+/// Time a client has for its handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a listener needs to start.
+#[derive(Clone)]
+pub struct ApiArgs {
+    pub(crate) shared: Arc<Shared>,
+}
+
+fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+    macro_rules! service {
+        ($server:ident, $service:expr) => {
+            $server::new($service).max_decoding_message_size(REQUEST_BYTES)
+        };
+    }
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .layer(AdmissionLayer {
+            transport,
+            shared: shared.clone(),
+        })
+        .add_service(service!(ClusterServer, ClusterService(shared.clone())))
+        .add_service(service!(DeployServer, DeployService(shared.clone())))
+        .add_service(service!(TokensServer, TokensService(shared.clone())))
+        .add_service(service!(
+            RegistryCredentialsServer,
+            RegistryService(shared.clone())
+        ))
+        .add_service(service!(AuditServer, AuditService(shared.clone())))
+        .add_service(service!(WatchServer, WatchService(shared.clone())))
+        .add_service(service!(InternalServer, InternalService))
+}
+
+/// A listener's end, the only thing a listener actor can hear.
+pub enum Msg {
+    /// The server returned; the listener is gone.
+    Ended(String),
+}
+
+/// Serves the API on the unix socket.
+pub struct UnixApiActor {
+    path: PathBuf,
+}
+
+impl Worker for UnixApiActor {
+    type Msg = Msg;
+    type Args = ApiArgs;
+    const KIND: &'static str = "UnixApiActor";
+
+    async fn start(ctx: &Context<Self>, args: ApiArgs) -> Result<Self, Failure> {
+        let path = args.shared.config.unix_socket.clone();
+        let listener = bind_unix(&path).map_err(|error| {
+            Failure::from(format!("cannot listen on {}: {error}", path.display()))
+        })?;
+        tracing::info!(subsystem = "daemon/grpc", socket = %path.display(), "API is listening");
+        let router = router(&args.shared, Transport::Local);
+        ctx.spawn(async move {
+            let served = router
+                .serve_with_incoming(UnixListenerStream::new(listener))
+                .await;
+            Msg::Ended(format!("{served:?}"))
+        });
+        Ok(Self { path })
+    }
+
+    async fn handle(&mut self, _: &Context<Self>, Msg::Ended(why): Msg) -> Result<(), Failure> {
+        Err(Failure::from(format!("the listener ended: {why}")))
+    }
+
+    async fn stop(&mut self, _: &Context<Self>) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(subsystem = "daemon/grpc", %error, "socket file was not removed");
+        }
+    }
+}
+
+/// Binds with mode 0660 from the first moment; a socket file of a dead daemon is replaced, any
+/// other kind of file is not.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => fs::remove_file(path)?,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "not a socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    // Bound beside and renamed, so that nobody can connect before the mode is set.
+    let staging = path.with_extension("sock.new");
+    match fs::remove_file(&staging) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(&staging)?;
+    fs::set_permissions(&staging, fs::Permissions::from_mode(0o660))?;
+    if let Some(gid) = group("jaco") {
+        std::os::unix::fs::chown(&staging, None, Some(gid))?;
+    }
+    fs::rename(&staging, path)?;
+    Ok(listener)
+}
+
+/// The id of a group of the machine, from `/etc/group`.
+fn group(name: &str) -> Option<u32> {
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+/// Serves the API over TLS.
+pub struct TlsApiActor;
+
+impl Worker for TlsApiActor {
+    type Msg = Msg;
+    type Args = ApiArgs;
+    const KIND: &'static str = "TlsApiActor";
+
+    async fn start(ctx: &Context<Self>, args: ApiArgs) -> Result<Self, Failure> {
+        let address = args.shared.config.listen_addr;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| Failure::from(format!("cannot listen on {address}: {error}")))?;
+        tracing::info!(subsystem = "daemon/grpc", %address, "API is listening");
+        let acceptor = TlsAcceptor::from(args.shared.tls_server_config());
+        let (sender, incoming) = mpsc::channel(HANDSHAKES);
+        let router = router(&args.shared, Transport::Api);
+        ctx.spawn(async move {
+            accept(listener, acceptor, sender).await;
+            Msg::Ended("accept loop".to_owned())
+        });
+        ctx.spawn(async move {
+            let served = router
+                .serve_with_incoming(ReceiverStream::new(incoming))
+                .await;
+            Msg::Ended(format!("{served:?}"))
+        });
+        Ok(Self)
+    }
+
+    async fn handle(&mut self, _: &Context<Self>, Msg::Ended(why): Msg) -> Result<(), Failure> {
+        Err(Failure::from(format!("the listener ended: {why}")))
+    }
+}
+
+/// Accepts connections and makes their handshakes side by side, so that a slow client delays
+/// nobody else.
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    ready: mpsc::Sender<io::Result<TlsStream<TcpStream>>>,
+) {
+    let mut handshakes = JoinSet::new();
+    loop {
+        while handshakes.len() >= HANDSHAKES {
+            handshakes.join_next().await;
+        }
+        tokio::select! {
+            () = ready.closed() => return,
+            Some(_) = handshakes.join_next(), if !handshakes.is_empty() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let (acceptor, ready) = (acceptor.clone(), ready.clone());
+                    handshakes.spawn(async move {
+                        let _ = stream.set_nodelay(true);
+                        let handshake = acceptor.accept(stream);
+                        match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+                            Ok(Ok(stream)) => {
+                                let _ = ready.send(Ok(stream)).await;
+                            }
+                            Ok(Err(error)) => {
+                                tracing::debug!(subsystem = "daemon/grpc", %error, "handshake failed");
+                            }
+                            Err(_) => {
+                                tracing::debug!(subsystem = "daemon/grpc", "handshake timed out");
+                            }
+                        }
+                    });
+                }
+                // Out of descriptors, say: the listener is still good, a pause lets others close.
+                Err(error) => {
+                    tracing::warn!(subsystem = "daemon/grpc", %error, "accept failed");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_socket_is_private_to_its_owner_and_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/jaco.sock");
+        let _listener = bind_unix(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        assert!(!path.with_extension("sock.new").exists());
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_file_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jaco.sock");
+        drop(bind_unix(&path).unwrap());
+        drop(bind_unix(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        assert_eq!(
+            bind_unix(&path).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+}

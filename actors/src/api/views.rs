@@ -1,0 +1,390 @@
+//! What the read calls show: pure functions from the state.
+
+use std::collections::BTreeMap;
+
+use jaco_proto::{
+    Error, ErrorCode,
+    manifest::compose::{Condition, Project},
+    v1::{self, ReplicaState},
+};
+use jaco_raftnode::State;
+use prost_types::Timestamp;
+
+/// The deployment as a client may see it: the content kept for a rollback stays inside.
+pub(super) fn deployment(stored: &v1::Deployment) -> v1::Deployment {
+    v1::Deployment {
+        previous: None,
+        ..stored.clone()
+    }
+}
+
+/// An observation as shown: the host falls back to the scheduled one, and a running replica of a
+/// live node is as healthy as the node was last heard.
+pub(super) fn observed(
+    state: &State,
+    stored: &v1::ReplicaObserved,
+    node: &str,
+    now: Timestamp,
+) -> v1::ReplicaObserved {
+    let mut shown = stored.clone();
+    if shown.host.is_empty()
+        && let Some(desired) = state.replicas_desired.get(&stored.id)
+    {
+        shown.host.clone_from(&desired.host);
+    }
+    if stored.state() == ReplicaState::Running && shown.host == node {
+        shown.last_health_at = Some(now);
+    }
+    shown
+}
+
+/// `Deploy.Status`.
+pub(super) fn status(
+    state: &State,
+    request: &v1::DeployStatusRequest,
+    node: &str,
+    now: Timestamp,
+) -> v1::DeployStatusResponse {
+    let matches = |deployment: &str, service: &str| {
+        filter(&request.deployment_filter, deployment) && filter(&request.service_filter, service)
+    };
+    let replicas = state
+        .replicas_desired
+        .values()
+        .filter(|desired| matches(&desired.deployment, &desired.service))
+        .map(|desired| match state.replicas_observed.get(&desired.id) {
+            Some(stored) => observed(state, stored, node, now),
+            None => v1::ReplicaObserved {
+                id: desired.id.clone(),
+                state: ReplicaState::Pending.into(),
+                host: desired.host.clone(),
+                ..Default::default()
+            },
+        })
+        .collect();
+    v1::DeployStatusResponse {
+        deployments: state
+            .deployments
+            .values()
+            .filter(|d| filter(&request.deployment_filter, &d.name))
+            .map(|d| deployment(d))
+            .collect(),
+        replicas,
+        routes: state
+            .routes
+            .values()
+            .filter(|route| matches(&route.deployment, &route.service))
+            .map(|route| v1::Route::clone(route))
+            .collect(),
+        certs: Vec::new(),
+    }
+}
+
+/// `Deploy.GetReplicas`.
+pub(super) fn replicas(
+    state: &State,
+    request: &v1::GetReplicasRequest,
+    node: &str,
+    now: Timestamp,
+) -> v1::GetReplicasResponse {
+    let mut projects = BTreeMap::new();
+    let replicas = state
+        .replicas_desired
+        .values()
+        .filter(|desired| {
+            filter(&request.deployment_filter, &desired.deployment)
+                && filter(&request.service_filter, &desired.service)
+                && filter(&request.replica_id, &desired.id)
+        })
+        .map(|desired| {
+            let project = projects
+                .entry(desired.deployment.clone())
+                .or_insert_with(|| {
+                    let stored = state.deployments.get(&desired.deployment)?;
+                    Project::parse(&stored.compose_yaml).ok()
+                });
+            replica(state, desired, project.as_ref(), node, now)
+        })
+        .collect();
+    v1::GetReplicasResponse { replicas }
+}
+
+fn replica(
+    state: &State,
+    desired: &v1::ReplicaDesired,
+    project: Option<&Project>,
+    node: &str,
+    now: Timestamp,
+) -> v1::ReplicaDetail {
+    let seen = state
+        .replicas_observed
+        .get(&desired.id)
+        .map(|stored| observed(state, stored, node, now))
+        .unwrap_or_else(|| v1::ReplicaObserved {
+            state: ReplicaState::Pending.into(),
+            host: desired.host.clone(),
+            ..Default::default()
+        });
+    let counter = state.restart_counters.get(&desired.id);
+    v1::ReplicaDetail {
+        id: desired.id.clone(),
+        deployment: desired.deployment.clone(),
+        service: desired.service.clone(),
+        index: desired.index,
+        host: seen.host,
+        container_id: seen.container_id,
+        state: seen.state,
+        image: desired.image.clone(),
+        revision: desired.raft_index,
+        restart_count: counter.map_or(0, |counter| counter.consecutive_failures),
+        last_attempt_at: counter.and_then(|counter| counter.last_attempt_at),
+        started_at: seen.started_at,
+        last_health_at: seen.last_health_at,
+        code: seen.code,
+        message: seen.message,
+        details: seen.details,
+        depends_on: project
+            .and_then(|project| project.services.get(&desired.service))
+            .map(|service| dependencies(state, &desired.deployment, service))
+            .unwrap_or_default(),
+    }
+}
+
+fn dependencies(
+    state: &State,
+    deployment: &str,
+    service: &jaco_proto::manifest::compose::Service,
+) -> Vec<v1::DependencyState> {
+    service
+        .depends_on
+        .iter()
+        .map(|(name, dependency)| {
+            let best = best_state(state, deployment, name);
+            let (condition, satisfied) = match dependency.condition {
+                Condition::ServiceStarted => (
+                    "service_started",
+                    matches!(best, ReplicaState::Running | ReplicaState::Degraded),
+                ),
+                Condition::ServiceHealthy => ("service_healthy", best == ReplicaState::Running),
+            };
+            v1::DependencyState {
+                service: name.clone(),
+                condition: condition.to_owned(),
+                state: best.into(),
+                satisfied: satisfied || !dependency.required,
+            }
+        })
+        .collect()
+}
+
+/// The best state over the replicas of a service.
+fn best_state(state: &State, deployment: &str, service: &str) -> ReplicaState {
+    state
+        .replicas_desired
+        .values()
+        .filter(|desired| desired.deployment == deployment && desired.service == service)
+        .filter_map(|desired| state.replicas_observed.get(&desired.id))
+        .map(|observed| observed.state())
+        .max_by_key(|state| rank(*state))
+        .unwrap_or(ReplicaState::Unspecified)
+}
+
+fn rank(state: ReplicaState) -> u8 {
+    match state {
+        ReplicaState::Running => 7,
+        ReplicaState::Degraded => 6,
+        ReplicaState::Updating => 5,
+        ReplicaState::Pulling => 4,
+        ReplicaState::Pending => 3,
+        ReplicaState::Stopped => 2,
+        ReplicaState::Failed => 1,
+        ReplicaState::Unspecified => 0,
+    }
+}
+
+/// `Deploy.GetRoute`: longest path first, the catch-all last.
+pub(super) fn route(
+    state: &State,
+    domain: &str,
+    ready: impl Fn(&v1::Route, &v1::ReplicaDesired) -> bool,
+) -> Result<v1::GetRouteResponse, Error> {
+    let mut routes: Vec<_> = state
+        .routes
+        .values()
+        .filter(|r| r.domain == domain)
+        .collect();
+    if routes.is_empty() {
+        return Err(Error::new(
+            ErrorCode::RouteNotFound,
+            format!("no routes for {domain:?}"),
+        )
+        .with("domain", domain));
+    }
+    routes.sort_by(|a, b| {
+        b.path
+            .len()
+            .cmp(&a.path.len())
+            .then_with(|| a.path.cmp(&b.path))
+    });
+    let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let routes = routes
+        .into_iter()
+        .map(|route| {
+            let replicas: Vec<_> = state
+                .replicas_desired
+                .values()
+                .filter(|d| d.deployment == route.deployment && d.service == route.service)
+                .collect();
+            v1::RealizedRoute {
+                path: route.path.clone(),
+                catch_all: route.path.is_empty(),
+                deployment: route.deployment.clone(),
+                service: route.service.clone(),
+                port: route.port,
+                tls_auto: route.tls_auto,
+                strip_path: route.strip_path,
+                ready_replicas: count(replicas.iter().filter(|d| ready(route, d)).count()),
+                total_replicas: count(replicas.len()),
+            }
+        })
+        .collect();
+    Ok(v1::GetRouteResponse {
+        domain: domain.to_owned(),
+        routes,
+    })
+}
+
+fn filter(filter: &str, value: &str) -> bool {
+    filter.is_empty() || filter == value
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn world() -> State {
+        let mut state = State::default();
+        state.deployments.insert(
+            "app".to_owned(),
+            Arc::new(v1::Deployment {
+                name: "app".to_owned(),
+                compose_yaml: b"services:\n  db: {image: d}\n  web: {image: w, depends_on: [db]}\n"
+                    .to_vec(),
+                previous: Some(v1::DeploymentRevision::default()),
+                ..Default::default()
+            }),
+        );
+        for (id, service, seen) in [
+            ("app-db-0", "db", Some(ReplicaState::Degraded)),
+            ("app-db-1", "db", Some(ReplicaState::Failed)),
+            ("app-web-0", "web", Some(ReplicaState::Running)),
+            ("app-web-1", "web", None),
+        ] {
+            state.replicas_desired.insert(
+                id.to_owned(),
+                Arc::new(v1::ReplicaDesired {
+                    id: id.to_owned(),
+                    deployment: "app".to_owned(),
+                    service: service.to_owned(),
+                    host: "one".to_owned(),
+                    raft_index: 7,
+                    ..Default::default()
+                }),
+            );
+            if let Some(seen) = seen {
+                state.replicas_observed.insert(
+                    id.to_owned(),
+                    Arc::new(v1::ReplicaObserved {
+                        id: id.to_owned(),
+                        state: seen.into(),
+                        host: "one".to_owned(),
+                        ..Default::default()
+                    }),
+                );
+            }
+        }
+        for path in ["", "/api", "/api/v2", "/b"] {
+            state.routes.insert(
+                ("a.io".to_owned(), path.to_owned()),
+                Arc::new(v1::Route {
+                    domain: "a.io".to_owned(),
+                    path: path.to_owned(),
+                    deployment: "app".to_owned(),
+                    service: "web".to_owned(),
+                    ..Default::default()
+                }),
+            );
+        }
+        state
+    }
+
+    const NOW: Timestamp = Timestamp {
+        seconds: 100,
+        nanos: 0,
+    };
+
+    #[test]
+    fn a_replica_nobody_reported_is_pending_on_its_scheduled_host() {
+        let status = status(&world(), &v1::DeployStatusRequest::default(), "one", NOW);
+        let shown = status
+            .replicas
+            .iter()
+            .find(|r| r.id == "app-web-1")
+            .unwrap();
+        assert_eq!(
+            (shown.state(), shown.host.as_str()),
+            (ReplicaState::Pending, "one")
+        );
+    }
+
+    #[test]
+    fn the_content_kept_for_a_rollback_is_never_shown() {
+        let status = status(&world(), &v1::DeployStatusRequest::default(), "one", NOW);
+        assert_eq!(status.deployments[0].previous, None);
+    }
+
+    #[test]
+    fn a_running_replica_of_this_node_is_fresh_and_one_of_another_is_not() {
+        let state = world();
+        let stored = &state.replicas_observed["app-web-0"];
+        assert_eq!(
+            observed(&state, stored, "one", NOW).last_health_at,
+            Some(NOW)
+        );
+        assert_eq!(observed(&state, stored, "two", NOW).last_health_at, None);
+    }
+
+    #[test]
+    fn a_dependency_shows_the_best_of_its_replicas() {
+        let request = v1::GetReplicasRequest {
+            service_filter: "web".into(),
+            ..Default::default()
+        };
+        let response = replicas(&world(), &request, "one", NOW);
+        let dependency = &response.replicas[0].depends_on[0];
+        assert_eq!(dependency.service, "db");
+        assert_eq!(dependency.state(), ReplicaState::Degraded);
+        assert!(dependency.satisfied);
+    }
+
+    #[test]
+    fn routes_come_in_the_order_of_evaluation() {
+        let response = route(&world(), "a.io", |_, d| d.id == "app-web-0").unwrap();
+        let paths: Vec<_> = response.routes.iter().map(|r| r.path.as_str()).collect();
+        assert_eq!(paths, ["/api/v2", "/api", "/b", ""]);
+        assert_eq!(
+            (
+                response.routes[0].ready_replicas,
+                response.routes[0].total_replicas
+            ),
+            (1, 2)
+        );
+        assert!(response.routes[3].catch_all);
+        assert_eq!(
+            route(&world(), "b.io", |_, _| true).unwrap_err().code,
+            ErrorCode::RouteNotFound
+        );
+    }
+}

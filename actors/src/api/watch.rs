@@ -1,0 +1,46 @@
+//! The `Watch` service: the change feed.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{self, watch_server::Watch},
+};
+use jaco_raftnode::{Propose, watch::Filter};
+use tonic::{Request, Response, Status};
+
+use super::{
+    caller::Caller,
+    stream::{ResponseStream, guarded},
+};
+use crate::node::Shared;
+
+pub(super) struct WatchService(pub(super) Arc<Shared>);
+
+#[tonic::async_trait]
+impl Watch for WatchService {
+    type SubscribeStream = ResponseStream<v1::SubscribeEvent>;
+
+    async fn subscribe(
+        &self,
+        request: Request<v1::SubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let filter = Filter::from_request(request.get_ref())?;
+        let subscription = node.raft.hub().subscribe(filter);
+        let events = stream::unfold(subscription, |mut subscription| async move {
+            let update = subscription.next().await?;
+            Some((Ok(update.to_wire()), subscription))
+        });
+        // The hub closes when the node stops; the client should go and ask another.
+        let stopped = Error::new(ErrorCode::RaftUnavailable, "the node is stopping");
+        let events = events.chain(stream::once(std::future::ready(Err(stopped))));
+        Ok(Response::new(guarded(
+            events,
+            &caller,
+            node.raft.subscribe(),
+        )))
+    }
+}

@@ -1,0 +1,20 @@
+//! One node: the supervision tree of a daemon, and what its parts share.
+//!
+//! [`Node::start`] looks at the data directory. Without raft state in it the node serves the
+//! API and waits to be initialised; with raft state it resumes its membership by itself.
+
+mod actor;
+mod announce;
+mod config;
+mod files;
+mod init;
+mod shared;
+mod start;
+
+pub use actor::{Msg as NodeMsg, NodeActor};
+pub use config::NodeConfig;
+pub use files::FilesError;
+pub use shared::{Running, Shared};
+pub use start::{Node, StartError};
+
+pub(crate) use shared::{propose, random_token};

@@ -1,0 +1,131 @@
+//! What a member tells the cluster about itself, when that has changed.
+
+use std::{sync::Arc, time::Duration};
+
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::{Propose, ProposeError};
+
+use super::{NodeConfig, Running};
+
+/// Identity of these commands.
+const IDENTITY: &str = "node-update-self";
+/// Wait before another attempt after a failed one.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The fields of this node's record that differ from what it is now; `None` if none does.
+///
+/// An idle cluster writes nothing, and neither does a restart that changes nothing.
+fn changes(
+    record: &v1::Node,
+    config: &NodeConfig,
+    fingerprint: &[u8],
+) -> Option<v1::NodeUpdateSelf> {
+    let differs = |stored: &str, actual: String| {
+        if stored == actual {
+            String::new()
+        } else {
+            actual
+        }
+    };
+    let update = v1::NodeUpdateSelf {
+        hostname: record.hostname.clone(),
+        grpc_address: differs(&record.grpc_address, config.listen_addr.to_string()),
+        address: differs(&record.address, config.cluster_addr.to_string()),
+        version: differs(&record.version, config.version.clone()),
+        server_cert_fingerprint: if record.server_cert_fingerprint == fingerprint {
+            Vec::new()
+        } else {
+            fingerprint.to_vec()
+        },
+        ..Default::default()
+    };
+    let unchanged = v1::NodeUpdateSelf {
+        hostname: record.hostname.clone(),
+        ..Default::default()
+    };
+    (update != unchanged).then_some(update)
+}
+
+/// Brings this node's record up to date; returns when it is.
+pub(super) async fn announce(node: Arc<Running>, config: NodeConfig, fingerprint: [u8; 32]) {
+    let mut states = node.raft.subscribe();
+    loop {
+        let state = states.borrow_and_update().clone();
+        let Some(record) = state.nodes.get(&node.hostname) else {
+            if states.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let Some(update) = changes(record, &config, &fingerprint) else {
+            return;
+        };
+        let command = node.command(IDENTITY, Payload::NodeUpdateSelf(update));
+        match node.raft.propose(command).await {
+            Ok(_) => return,
+            Err(ProposeError::Rejected(error)) => {
+                tracing::warn!(subsystem = "daemon/grpc", %error, "own record was not updated");
+                return;
+            }
+            Err(
+                ProposeError::NoLeader
+                | ProposeError::Busy
+                | ProposeError::Unavailable
+                | ProposeError::Unknown(_),
+            ) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::Clock, network::ipam::Pool};
+
+    fn config() -> NodeConfig {
+        NodeConfig {
+            data_dir: "/nowhere".into(),
+            hostname: None,
+            listen_addr: ([10, 0, 0, 1], 7000).into(),
+            cluster_addr: ([10, 0, 0, 1], 7001).into(),
+            certificate_ips: Vec::new(),
+            unix_socket: "/nowhere/socket".into(),
+            docker_socket: "/nowhere/docker".into(),
+            http_port: 80,
+            ipam: Pool::default(),
+            version: "1.2.3".to_owned(),
+            fault_injection: false,
+            clock: Clock::system(),
+        }
+    }
+
+    fn record() -> v1::Node {
+        v1::Node {
+            hostname: "one".to_owned(),
+            address: "10.0.0.1:7001".to_owned(),
+            grpc_address: "10.0.0.1:7000".to_owned(),
+            version: "1.2.3".to_owned(),
+            server_cert_fingerprint: vec![7; 32],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_restart_that_changes_nothing_writes_nothing() {
+        assert_eq!(changes(&record(), &config(), &[7; 32]), None);
+    }
+
+    #[test]
+    fn only_what_differs_is_sent() {
+        let moved = v1::Node {
+            address: "10.9.9.9:7001".to_owned(),
+            version: String::new(),
+            ..record()
+        };
+        let update = changes(&moved, &config(), &[7; 32]).unwrap();
+        assert_eq!(update.address, "10.0.0.1:7001");
+        assert_eq!(update.version, "1.2.3");
+        assert_eq!(update.hostname, "one");
+        assert!(update.grpc_address.is_empty() && update.server_cert_fingerprint.is_empty());
+    }
+}

@@ -1,0 +1,244 @@
+//! The files of a node under its data directory, apart from the raft database.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use jaco_net::{
+    pki::{self, BootstrapCert, SecretString, files::NodeFiles},
+    tls::Identity,
+};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::NodeConfig;
+use crate::{api::admission, node::random_token};
+
+/// Why the files of a node cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    /// A file or directory cannot be read or written.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// Another daemon uses the directory.
+    #[error("another daemon is using {0}")]
+    Locked(PathBuf),
+    /// A file holds something else than it should.
+    #[error("{path} is corrupt: {reason}")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Raft state without the membership that belongs to it, or the other way round.
+    #[error("{0} is missing, although this node is a member of a cluster")]
+    Missing(PathBuf),
+    /// The configured name is not the one the node joined with.
+    #[error("hostname {configured:?} is configured, but this node is a member as {stored:?}")]
+    Renamed {
+        /// Name in the configuration.
+        configured: String,
+        /// Name in the cluster.
+        stored: String,
+    },
+    /// Keys or certificates cannot be used.
+    #[error("node identity")]
+    Pki(#[from] pki::Error),
+    /// The TLS configuration cannot be built.
+    #[error("tls")]
+    Tls(#[from] jaco_net::tls::Error),
+    /// The raft database cannot be opened.
+    #[error("raft state")]
+    Storage(#[from] jaco_raftnode::storage::Error),
+    /// The system has no randomness.
+    #[error("no randomness: {0}")]
+    Randomness(String),
+}
+
+impl FilesError {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}
+
+/// `node/join.json`: who this node is in its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Membership {
+    pub(super) cluster_id: String,
+    pub(super) hostname: String,
+    pub(super) raft_id: u64,
+    pub(super) advertise_addr: String,
+    pub(super) peers: Vec<String>,
+}
+
+/// Paths under one data directory.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    pub(super) fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
+    /// The raft database; its presence makes the node a member.
+    pub(super) fn raft(&self) -> PathBuf {
+        self.root.join("raft")
+    }
+
+    /// Key, certificate, CA and membership of a member.
+    pub(super) fn node(&self) -> PathBuf {
+        self.root.join("node")
+    }
+
+    /// Certificate and token of a node that waits to be initialised.
+    pub(super) fn bootstrap(&self) -> PathBuf {
+        self.root.join("bootstrap")
+    }
+
+    fn membership(&self) -> PathBuf {
+        self.node().join("join.json")
+    }
+
+    /// Creates the directory if need be and takes its lock for the life of the process.
+    pub(super) fn open(&self) -> Result<File, FilesError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.root)
+            .map_err(FilesError::io("create", &self.root))?;
+        let path = self.root.join("lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(FilesError::io("open", &path))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| FilesError::Locked(self.root.clone()))?;
+        Ok(lock)
+    }
+
+    /// Whether raft state says that this node is a member.
+    pub(super) fn is_member(&self) -> Result<bool, FilesError> {
+        self.raft()
+            .try_exists()
+            .map_err(FilesError::io("look at", &self.raft()))
+    }
+
+    /// Who this node is, if it is a member.
+    pub(super) fn read_membership(
+        &self,
+        config: &NodeConfig,
+    ) -> Result<Option<Membership>, FilesError> {
+        if !self.is_member()? {
+            return Ok(None);
+        }
+        let path = self.membership();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(FilesError::Missing(path));
+            }
+            Err(error) => return Err(FilesError::io("read", &path)(error)),
+        };
+        let found: Membership =
+            serde_json::from_str(&text).map_err(|error| FilesError::Corrupt {
+                path,
+                reason: error.to_string(),
+            })?;
+        match &config.hostname {
+            Some(configured) if *configured != found.hostname => Err(FilesError::Renamed {
+                configured: configured.clone(),
+                stored: found.hostname,
+            }),
+            Some(_) | None => Ok(Some(found)),
+        }
+    }
+
+    /// What a member proves itself with, and the fingerprint of its certificate.
+    pub(super) fn identity(&self, member: &Membership) -> Result<(Identity, [u8; 32]), FilesError> {
+        let files = NodeFiles::load(&self.node(), &member.hostname)?;
+        let fingerprint = *files.cert.fingerprint().as_bytes();
+        Ok((Identity::node(&files)?, fingerprint))
+    }
+
+    /// The certificate and token of the setup phase, made on the first start and kept, so that
+    /// an operator's pin survives a restart.
+    pub(super) fn setup(
+        &self,
+        hostname: &str,
+        config: &NodeConfig,
+    ) -> Result<(Identity, [u8; 32]), FilesError> {
+        let dir = self.bootstrap();
+        let (cert, key, token) = (
+            dir.join("server.crt"),
+            dir.join("server.key"),
+            dir.join("setup-token"),
+        );
+        if !token.exists() {
+            let staging = pki::files::Staging::begin(&dir, pki::files::SECRET_DIR)?;
+            let made =
+                BootstrapCert::generate(hostname, &config.certificate_ips, config.clock.now())?;
+            let secret = random_token().map_err(|error| FilesError::Randomness(error.message))?;
+            staging.file("server.crt", made.cert_pem().as_bytes(), pki::files::PUBLIC)?;
+            staging.file(
+                "server.key",
+                made.key_pem().expose().as_bytes(),
+                pki::files::SECRET,
+            )?;
+            staging.file("setup-token", secret.as_bytes(), pki::files::SECRET)?;
+            staging.commit()?;
+        }
+        let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));
+        let cert = BootstrapCert::from_pem(&read(&cert)?, SecretString::new(read(&key)?))?;
+        let hash = admission::hash(read(&token)?.trim().as_bytes());
+        tracing::info!(
+            subsystem = "jacod",
+            fingerprint = %cert.fingerprint(),
+            token = %token.display(),
+            "waiting for `jaco cluster init` or `jaco node join`"
+        );
+        Ok((Identity::bootstrap(&cert)?, hash))
+    }
+
+    /// Ends the setup phase; what is left of it after a crash is removed at the next start.
+    pub(super) fn remove_setup(&self) {
+        let path = self.bootstrap();
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(subsystem = "jacod", path = %path.display(), %error, "setup files stay");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+impl Membership {
+    /// The file's content.
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        // A struct of strings and numbers always serialises.
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+}

@@ -1,0 +1,120 @@
+//! Founding a cluster: everything is built beside its place and renamed last, so a crash at any
+//! moment leaves either a node without a cluster or a member, never something between.
+
+use std::fs;
+
+use jaco_net::pki::{
+    ClusterCa,
+    files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
+};
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{self, command::Payload},
+};
+use jaco_raftnode::{
+    State, fsm,
+    storage::{self, Row},
+};
+
+use super::{
+    NodeConfig,
+    files::{Layout, Membership},
+    random_token,
+};
+use crate::api::admission;
+
+/// Raft id of the node that founds a cluster.
+const FIRST_RAFT_ID: u64 = 1;
+/// Log index of the founding command: the first snapshot holds its outcome.
+const FOUNDING_INDEX: u64 = 1;
+
+/// Creates a cluster of this one node on disk.
+///
+/// # Errors
+/// `internal` with the reason if a key cannot be made or a file not be written, `rand_failed`
+/// without randomness; the node stays without a cluster then.
+pub(super) fn found(
+    layout: &Layout,
+    config: &NodeConfig,
+    hostname: &str,
+    name: String,
+) -> Result<v1::ClusterInitResponse, Error> {
+    // An actor that was killed while it waited for this leaves it running; the next one waits
+    // here and then sees what it made.
+    if layout.is_member().map_err(internal)? {
+        return Err(Error::new(
+            ErrorCode::ClusterAlreadyInitialized,
+            "this node is a member of a cluster already",
+        ));
+    }
+    let now = config.clock.now();
+    let cluster_id = uuid::Uuid::new_v4().to_string();
+    let operator_token = random_token()?;
+    let ca = ClusterCa::generate(now).map_err(internal)?;
+    let files = NodeFiles::found(&ca, hostname, &config.certificate_ips, now).map_err(internal)?;
+
+    let command = v1::Command {
+        cluster_id: cluster_id.clone(),
+        ts: Some(config.clock.timestamp()),
+        identity: "bootstrap".to_owned(),
+        payload: Some(Payload::ClusterInit(v1::ClusterInit {
+            cluster_id: cluster_id.clone(),
+            ca_cert: ca.cert_pem().as_bytes().to_vec(),
+            ca_key: ca.key_pem().expose().as_bytes().to_vec(),
+            operator_token_hashed_secret: admission::hash(operator_token.as_bytes()).to_vec(),
+            self_hostname: hostname.to_owned(),
+            self_address: config.cluster_addr.to_string(),
+            cluster_name: if name.is_empty() {
+                cluster_id.clone()
+            } else {
+                name
+            },
+            self_raft_id: FIRST_RAFT_ID,
+            self_server_cert_fingerprint: files.cert.fingerprint().as_bytes().to_vec(),
+            self_grpc_address: config.listen_addr.to_string(),
+        })),
+        ..Default::default()
+    };
+    let founded = fsm::apply(&State::default(), FOUNDING_INDEX, &command).map_err(internal)?;
+    founded.result?;
+
+    // Files that a crash left without the raft state that would make them ours.
+    match fs::remove_dir_all(layout.node()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(internal(error)),
+        Ok(()) | Err(_) => {}
+    }
+    let membership = Membership {
+        cluster_id: cluster_id.clone(),
+        hostname: hostname.to_owned(),
+        raft_id: FIRST_RAFT_ID,
+        advertise_addr: config.cluster_addr.to_string(),
+        peers: Vec::new(),
+    };
+    let staging = Staging::begin(&layout.node(), PUBLIC_DIR).map_err(internal)?;
+    files.stage(&staging).map_err(internal)?;
+    staging
+        .file("join.json", &membership.to_json(), PUBLIC)
+        .map_err(internal)?;
+    staging.commit().map_err(internal)?;
+
+    let staging =
+        Staging::begin(&layout.raft(), jaco_net::pki::files::SECRET_DIR).map_err(internal)?;
+    let rows: Vec<_> = founded.mutations.into_iter().map(Row::from).collect();
+    storage::found(staging.path(), FIRST_RAFT_ID, &[FIRST_RAFT_ID], &rows).map_err(internal)?;
+    staging.commit().map_err(internal)?;
+    Ok(v1::ClusterInitResponse {
+        cluster_id,
+        operator_token,
+    })
+}
+
+/// An error of the machine, told with its causes.
+fn internal(error: impl std::error::Error) -> Error {
+    let mut reason = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        reason = format!("{reason}: {cause}");
+        source = cause.source();
+    }
+    Error::new(ErrorCode::Internal, "the cluster could not be created").with("reason", reason)
+}

@@ -1,0 +1,233 @@
+//! What the parts of a node share: configuration, and the cluster once there is one.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use jaco_net::tls::CertSlot;
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{self, command::Payload},
+};
+use jaco_raftnode::{Committed, Limits, Propose, ProposeError, RaftHandle, State, Storage};
+use tokio::sync::mpsc;
+use tonic::{Response, metadata::MetadataValue};
+
+use super::{NodeConfig, NodeMsg};
+use crate::{
+    api::limits::FailureLimiter,
+    clock::Clock,
+    runtime::{Runtime, engine::Engine},
+    supervision::{ActorInfo, Handle, KillError, KillMode, Tree},
+};
+
+/// Longest time a commit may take before its outcome counts as unknown.
+const COMMIT_BUDGET: Duration = Duration::from_secs(5);
+/// Longest time an init may take.
+const INIT_BUDGET: Duration = Duration::from_secs(60);
+
+/// What lives as long as the node, member of a cluster or not.
+pub struct Shared {
+    /// What the node was started with.
+    pub config: NodeConfig,
+    pub(super) tree: OnceLock<Arc<Tree>>,
+    pub(super) lifecycle: OnceLock<Handle<NodeMsg>>,
+    pub(super) running: OnceLock<Arc<Running>>,
+    /// Held while a cluster is founded or opened; these touch the same files.
+    pub(super) founding: Mutex<()>,
+    pub(super) setup_token: Mutex<Option<[u8; 32]>>,
+    pub(super) certificate: Arc<CertSlot>,
+    pub(super) tls: Arc<rustls::ServerConfig>,
+    pub(super) failures: Mutex<FailureLimiter>,
+    /// Whether the disk says that this node belongs to a cluster.
+    pub(super) member: AtomicBool,
+    /// Where something that no restart can mend is reported.
+    pub(super) fatal: mpsc::UnboundedSender<String>,
+}
+
+/// What exists once the node is a member.
+pub struct Running {
+    /// Name of this node in the cluster.
+    pub hostname: String,
+    /// The replicated state.
+    pub raft: RaftHandle,
+    /// Id of the cluster.
+    pub cluster_id: String,
+    /// The container engine.
+    pub engine: Arc<dyn Engine>,
+    /// The containers of this node, once the runtime was assembled.
+    pub(super) runtime: OnceLock<Runtime>,
+    pub(super) storage: Arc<Storage>,
+    pub(super) limits: Limits,
+    /// Source of command timestamps.
+    pub clock: Clock,
+    /// Held by the one apply, rollback or delete that may validate and commit.
+    pub applies: tokio::sync::Mutex<()>,
+}
+
+impl Shared {
+    /// The membership, or why there is none.
+    pub(crate) fn running(&self) -> Result<Arc<Running>, Error> {
+        self.try_running().ok_or_else(|| {
+            if self.is_member() {
+                Error::new(ErrorCode::StateUnavailable, "the node is opening its state")
+            } else {
+                Error::new(
+                    ErrorCode::ClusterUninitialized,
+                    "this node has no cluster yet",
+                )
+            }
+        })
+    }
+
+    /// Whether this node belongs to a cluster, even if it has not opened its state yet.
+    pub(crate) fn is_member(&self) -> bool {
+        self.member.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn try_running(&self) -> Option<Arc<Running>> {
+        self.running.get().cloned()
+    }
+
+    pub(crate) fn state(&self) -> Option<Arc<State>> {
+        self.running.get().map(|running| running.raft.state())
+    }
+
+    /// SHA-256 of the setup token while the node waits to be initialised.
+    pub(crate) fn setup_token(&self) -> Option<[u8; 32]> {
+        *self
+            .setup_token
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn tls_server_config(&self) -> Arc<rustls::ServerConfig> {
+        self.tls.clone()
+    }
+
+    /// Records a failed token check; its answer waits for the returned time.
+    pub(crate) fn failed_token_check(&self, address: IpAddr, now: Instant) -> Duration {
+        self.failures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .failed(address, now)
+    }
+
+    /// Creates a cluster of this one node.
+    pub(crate) async fn init(&self, name: String) -> Result<v1::ClusterInitResponse, Error> {
+        let unavailable = || {
+            Error::new(
+                ErrorCode::StateUnavailable,
+                "the node is starting; try again",
+            )
+        };
+        let lifecycle = self.lifecycle.get().ok_or_else(unavailable)?;
+        lifecycle
+            .call(INIT_BUDGET, |reply| NodeMsg::Init(name, reply))
+            .await
+            .map_err(|_| unavailable())?
+    }
+
+    /// The supervision tree, parents before children.
+    #[must_use]
+    pub fn actors(&self) -> Vec<ActorInfo> {
+        self.tree
+            .get()
+            .map(|tree| tree.describe())
+            .unwrap_or_default()
+    }
+
+    /// Ends one actor, if fault injection is enabled.
+    pub(crate) fn kill_actor(&self, path: &str, mode: KillMode) -> Result<(), Error> {
+        if !self.config.fault_injection {
+            return Err(Error::new(
+                ErrorCode::PrivilegeDenied,
+                "fault injection is not enabled on this daemon",
+            ));
+        }
+        let Some(tree) = self.tree.get() else {
+            return Err(Error::new(
+                ErrorCode::StateUnavailable,
+                "the node is starting",
+            ));
+        };
+        tree.kill(path, mode).map_err(|error: KillError| {
+            Error::new(ErrorCode::ValidationFailed, error.to_string())
+                .with("field", "path")
+                .with("value", path)
+        })
+    }
+}
+
+impl Running {
+    /// The containers of this node.
+    pub(crate) fn runtime(&self) -> Result<&Runtime, Error> {
+        self.runtime
+            .get()
+            .ok_or_else(|| Error::new(ErrorCode::LogsUnavailable, "the runtime is starting"))
+    }
+
+    /// A command signed by `identity`, stamped now.
+    pub(crate) fn command(&self, identity: &str, payload: Payload) -> v1::Command {
+        v1::Command {
+            ts: Some(self.clock.timestamp()),
+            identity: identity.to_owned(),
+            payload: Some(payload),
+            ..Default::default()
+        }
+    }
+
+    /// A read's response, with the log index it reflects.
+    pub(crate) fn read_response<T>(&self, state: &State, message: T) -> Response<T> {
+        let mut response = Response::new(message);
+        response.metadata_mut().insert(
+            "jaco-applied-index",
+            MetadataValue::from(state.applied_index),
+        );
+        response
+    }
+}
+
+/// Proposes a command for a client and says what became of it in the client's words.
+///
+/// # Errors
+/// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
+/// `raft_apply_failed` with `outcome=unknown` if it may have been.
+pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<Committed, Error> {
+    let unknown = |reason: String| {
+        Error::new(
+            ErrorCode::RaftApplyFailed,
+            "the commit's outcome is unknown",
+        )
+        .with("outcome", "unknown")
+        .with("reason", reason)
+    };
+    match tokio::time::timeout(COMMIT_BUDGET, raft.propose(command)).await {
+        Ok(Ok(committed)) => Ok(committed),
+        Ok(Err(ProposeError::Rejected(error))) => Err(error),
+        Ok(Err(ProposeError::NoLeader)) => {
+            Err(Error::new(ErrorCode::NoLeader, "no leader is known"))
+        }
+        Ok(Err(error @ (ProposeError::Busy | ProposeError::Unavailable))) => {
+            Err(Error::new(ErrorCode::RaftUnavailable, error.to_string()))
+        }
+        Ok(Err(ProposeError::Unknown(reason))) => Err(unknown(reason)),
+        Err(_) => Err(unknown("no answer within 5 s".to_owned())),
+    }
+}
+
+/// A new secret: 32 random bytes as 64 lower-case hexadecimal digits.
+///
+/// # Errors
+/// `rand_failed` if the system has no randomness to give.
+pub(crate) fn random_token() -> Result<String, Error> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,310 @@
+//! Assembling a node: the tree, in start order.
+
+use std::{
+    fs::File,
+    sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
+};
+
+use jaco_net::{
+    proxy::Settings,
+    tls::{self, CertSlot},
+};
+use jaco_raftnode::{
+    Limits, NoTransport, Propose, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
+};
+use ractor::SpawnErr;
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    NodeConfig, Running, Shared,
+    actor::{Args, NodeActor},
+    files::{FilesError, Layout, Membership},
+};
+use crate::{
+    api::{ApiArgs, TlsApiActor, UnixApiActor},
+    ingress::{self, ProxyActor, ProxyArgs},
+    network,
+    runtime::{self, engine::DockerEngine},
+    scheduler,
+    supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
+};
+
+/// Why a node did not start, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The data directory cannot be used.
+    #[error("data directory")]
+    Files(#[from] FilesError),
+    /// The TLS configuration cannot be built.
+    #[error("tls")]
+    Tls(#[from] tls::Error),
+    /// The tree did not come up.
+    #[error("supervision tree")]
+    Tree(#[from] StartTreeError),
+    /// The root gave up on a vertical.
+    #[error("the supervision tree gave up")]
+    GaveUp(#[from] GaveUp),
+    /// Something no restart can mend.
+    #[error("{0}")]
+    Fatal(String),
+    /// The machine has no usable name and none is configured.
+    #[error("the system hostname {0:?} cannot be a node's name; set hostname")]
+    Hostname(String),
+}
+
+/// A running node.
+pub struct Node {
+    tree: Arc<Tree>,
+    shared: Arc<Shared>,
+    fatal: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
+    /// Held for the life of the node.
+    _lock: File,
+}
+
+impl Node {
+    /// Starts a node; returns once its API answers.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
+        let layout = Layout::new(&config.data_dir);
+        let lock = layout.open()?;
+        let hostname = hostname(&config)?;
+        let membership = layout.read_membership(&config)?;
+        let (identity, setup_token) = match &membership {
+            Some(member) => (layout.identity(member)?.0, None),
+            None => {
+                let (identity, token) = layout.setup(&hostname, &config)?;
+                (identity, Some(token))
+            }
+        };
+        let certificate = CertSlot::new(&identity);
+        let tls = tls::api_server(certificate.clone())?;
+        let (report, fatal) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            config,
+            tree: OnceLock::new(),
+            lifecycle: OnceLock::new(),
+            running: OnceLock::new(),
+            founding: Mutex::default(),
+            setup_token: Mutex::new(setup_token),
+            certificate,
+            tls,
+            failures: Mutex::default(),
+            member: AtomicBool::new(membership.is_some()),
+            fatal: report,
+        });
+
+        let args = Args {
+            shared: shared.clone(),
+            layout,
+            hostname,
+        };
+        let (lifecycle, handle) = ChildSpec::worker::<NodeActor>("lifecycle", args);
+        let _ = shared.lifecycle.set(handle); // set once, right here
+        let args = ApiArgs {
+            shared: shared.clone(),
+        };
+        let (unix, _) = ChildSpec::worker::<UnixApiActor>("unix", args.clone());
+        let (tls, _) = ChildSpec::worker::<TlsApiActor>("tls", args);
+        let (api, _) = ChildSpec::supervisor(
+            "api",
+            SupervisorSpec::new(Strategy::OneForOne)
+                .child(unix)
+                .child(tls),
+        );
+        let root = SupervisorSpec::new(Strategy::OneForOne)
+            .child(lifecycle)
+            .child(api);
+        let tree = Arc::new(Tree::start("node", root).await?);
+        let _ = shared.tree.set(tree.clone()); // set once, right here
+        Ok(Self {
+            tree,
+            shared,
+            fatal: tokio::sync::Mutex::new(fatal),
+            _lock: lock,
+        })
+    }
+
+    /// What the node's parts share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The supervision tree.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Waits until the node cannot go on.
+    ///
+    /// # Errors
+    /// [`StartError`] with the reason; `Ok` only after [`Node::stop`].
+    pub async fn join(&self) -> Result<(), StartError> {
+        let mut fatal = self.fatal.lock().await;
+        tokio::select! {
+            biased;
+            Some(reason) = fatal.recv() => Err(StartError::Fatal(reason)),
+            ended = self.tree.join() => Ok(ended?),
+        }
+    }
+
+    /// Stops the actors in reverse start order; containers keep running.
+    pub async fn stop(&self) {
+        if let Some(running) = self.shared.running.get() {
+            running.raft.hub().close();
+        }
+        self.tree.stop().await;
+    }
+}
+
+/// The configured name, or the system's.
+fn hostname(config: &NodeConfig) -> Result<String, StartError> {
+    let name = match &config.hostname {
+        Some(name) => name.clone(),
+        None => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .to_lowercase(),
+    };
+    jaco_net::pki::check_hostname(&name).map_err(|_| StartError::Hostname(name.clone()))?;
+    Ok(name)
+}
+
+/// Reports something that no restart can mend, and fails the actor that met it.
+pub(super) fn fatal(shared: &Shared, error: &dyn std::error::Error) -> Failure {
+    let reason = chain(error);
+    let _ = shared.fatal.send(reason.clone()); // a node that nobody joins just stays down
+    Failure::from(reason)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Opens the replicated state of a member, before any actor runs on it.
+pub(super) fn open(
+    shared: &Shared,
+    layout: &Layout,
+    membership: &Membership,
+) -> Result<Arc<Running>, storage::Error> {
+    let storage = Storage::open(&layout.raft())?;
+    let state = storage.load_state()?;
+    let limits = Limits::default();
+    let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
+    Ok(Arc::new(Running {
+        hostname: membership.hostname.clone(),
+        cluster_id: membership.cluster_id.clone(),
+        raft: RaftHandle::new(state, limits.clone()),
+        storage,
+        limits,
+        engine,
+        runtime: OnceLock::new(),
+        clock: shared.config.clock.clone(),
+        applies: tokio::sync::Mutex::default(),
+    }))
+}
+
+/// The verticals of a member, in start order.
+pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildSpec> {
+    let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
+    let is_leader = leading(&node.raft);
+    let clock = node.clock.clone();
+
+    let (network, _, directory) = network::supervisor(network::Args {
+        cluster_id: node.cluster_id.clone(),
+        host: node.hostname.clone(),
+        raft: raft.clone(),
+        is_leader: is_leader.clone(),
+        clock: clock.clone(),
+        pool: shared.config.ipam,
+        engine: Arc::new(network::engine::DockerNetworks::new(
+            &shared.config.docker_socket,
+        )),
+    });
+    let (runtime, access) = runtime::supervisor(
+        "runtime",
+        runtime::Deps {
+            host: node.hostname.clone(),
+            engine: node.engine.clone(),
+            networks: Arc::new(directory),
+            raft: raft.clone(),
+            clock: clock.clone(),
+            caught_up: is_leader.clone(),
+        },
+    );
+    let _ = node.runtime.set(access); // a second call makes the same tree again
+    let (scheduler, _) =
+        scheduler::supervisor(scheduler::Args::new(raft.clone(), is_leader, clock));
+    let facts = ingress::table::Facts {
+        hostname: node.hostname.clone(),
+        https: false,
+    };
+    let proxy = ProxyArgs::new(raft, facts, shared.config.http_port, Settings::default());
+    let (proxy, _) = ChildSpec::worker::<ProxyActor>("proxy", proxy);
+    let (ingress, _) = ChildSpec::supervisor(
+        "ingress",
+        SupervisorSpec::new(Strategy::OneForOne).child(proxy),
+    );
+    vec![
+        raft_supervisor(shared, node),
+        network,
+        runtime,
+        scheduler,
+        ingress,
+    ]
+}
+
+/// The actor that owns raft; everything that will hang on it comes after it and restarts with
+/// it.
+fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
+    let report = shared.clone();
+    let args = RaftArgs {
+        storage: node.storage.clone(),
+        handle: node.raft.clone(),
+        transport: Arc::new(NoTransport),
+        on_fatal: Arc::new(move |error: &storage::Error| {
+            let _ = fatal(&report, error);
+        }),
+        limits: node.limits.clone(),
+    };
+    let raft = ChildSpec::foreign("raft", "RaftActor", move |supervisor| {
+        let args = args.clone();
+        async move {
+            spawn(args, supervisor)
+                .await
+                .map_err(|error| SpawnErr::StartupFailed(Box::new(error)))
+        }
+    });
+    let (spec, _) = ChildSpec::supervisor(
+        "raft",
+        SupervisorSpec::new(Strategy::RestForOne).child(raft),
+    );
+    spec
+}
+
+/// Whether this node leads and has applied an entry of its own term, as it changes.
+fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
+    let mut status = raft.subscribe_status();
+    let (sender, receiver) = watch::channel(status.borrow().leading);
+    tokio::spawn(async move {
+        loop {
+            let now = status.borrow_and_update().leading;
+            sender.send_if_modified(|leading| std::mem::replace(leading, now) != now);
+            tokio::select! {
+                changed = status.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    receiver
+}

@@ -1,0 +1,349 @@
+//! The actors of a runtime together, on an engine in memory and virtual time.
+
+use std::time::Duration;
+
+use jaco_proto::v1::{self, ReplicaState, command::Payload};
+use jaco_raftnode::{ProposeError, State, testing::MemoryRaft};
+
+use super::{engine::fake::FakeEngine, *};
+use crate::supervision::{ActorState, KillMode, Tree};
+
+const CLUSTER: &str = "cl-1";
+
+struct Node {
+    raft: MemoryRaft,
+    engine: FakeEngine,
+    tree: Tree,
+    caught_up: watch::Sender<bool>,
+}
+
+struct NoNetworks;
+
+#[async_trait]
+impl Networks for NoNetworks {
+    async fn ensure(&self, _: &str, network: &str) -> Result<Attachment, NetworkError> {
+        Ok(Attachment {
+            engine_network: network.to_owned(),
+            gateway: "10.0.0.1".to_owned(),
+        })
+    }
+}
+
+impl Node {
+    async fn new() -> Self {
+        Self::on(FakeEngine::new(), true).await
+    }
+
+    async fn on(engine: FakeEngine, caught_up: bool) -> Self {
+        let state = State {
+            cluster: Some(Arc::new(v1::ClusterMeta {
+                cluster_id: CLUSTER.into(),
+                ..Default::default()
+            })),
+            ..Default::default()
+        };
+        let raft = MemoryRaft::new(state);
+        let (caught_up, watched) = watch::channel(caught_up);
+        let deps = Deps {
+            host: "n1".into(),
+            engine: Arc::new(engine.clone()),
+            networks: Arc::new(NoNetworks),
+            raft: Arc::new(raft.clone()),
+            clock: Clock::system(),
+            caught_up: watched,
+        };
+        let (spec, _) = supervisor("runtime", deps);
+        let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);
+        let tree = Tree::start("node", root).await.unwrap();
+        Self {
+            raft,
+            engine,
+            tree,
+            caught_up,
+        }
+    }
+
+    fn apply(&self, payload: Payload) {
+        let command = v1::Command {
+            cluster_id: CLUSTER.into(),
+            ts: Some(Default::default()),
+            identity: "test".into(),
+            payload: Some(payload),
+            ..Default::default()
+        };
+        self.raft.apply(command).unwrap();
+    }
+
+    fn deploy(&self, compose: &str) {
+        let revision = self.raft.state().applied_index + 1;
+        self.apply(Payload::DeploymentApply(v1::DeploymentApply {
+            deployment: "shop".into(),
+            revision,
+            compose_yaml: compose.as_bytes().to_vec(),
+            ..Default::default()
+        }));
+    }
+
+    fn upsert(&self, service: &str, index: i32) -> String {
+        let id = format!("shop-{service}-{index}");
+        let row = v1::ReplicaDesired {
+            id: id.clone(),
+            deployment: "shop".into(),
+            service: service.into(),
+            index,
+            host: "n1".into(),
+            ..Default::default()
+        };
+        self.apply(Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert {
+            replica: Some(row),
+        }));
+        id
+    }
+
+    async fn observed(
+        &self,
+        id: &str,
+        what: impl Fn(&v1::ReplicaObserved) -> bool,
+    ) -> v1::ReplicaObserved {
+        let mut states = self.raft.subscribe();
+        let seen = states.wait_for(|state| {
+            state
+                .replicas_observed
+                .get(id)
+                .is_some_and(|seen| what(seen))
+        });
+        let state = tokio::time::timeout(Duration::from_secs(300), seen).await;
+        let state = state.expect("seen in time").unwrap().clone();
+        state.replicas_observed[id].as_ref().clone()
+    }
+
+    async fn running(&self, id: &str) -> v1::ReplicaObserved {
+        self.observed(id, |seen| seen.state() == ReplicaState::Running)
+            .await
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        for _ in 0..1_000 {
+            if holds() {
+                return;
+            }
+            tokio::time::advance(Duration::from_millis(100)).await;
+            tokio::task::yield_now().await;
+        }
+        panic!("never: {what}");
+    }
+}
+
+const ONE: &str = "services:\n  web:\n    image: web:1\n";
+
+#[tokio::test(start_paused = true)]
+async fn fifty_idle_replicas_cost_few_calls_and_no_writes() {
+    let node = Node::new().await;
+    node.deploy(ONE);
+    let ids: Vec<_> = (0..50).map(|index| node.upsert("web", index)).collect();
+    for id in &ids {
+        node.running(id).await;
+    }
+    let (calls, written) = (node.engine.calls(), node.raft.committed().len());
+    let minutes = 10;
+    tokio::time::sleep(Duration::from_secs(60 * minutes)).await;
+    // One inspect per replica and one list per half minute.
+    let allowed = 2 * minutes * 51 + 102;
+    let spent = node.engine.calls() - calls;
+    assert!(spent <= allowed, "{spent} calls, {allowed} allowed");
+    assert!(
+        spent >= 2 * (minutes - 1) * 50,
+        "the safety net is gone: {spent}"
+    );
+    assert_eq!(node.raft.committed().len(), written);
+}
+
+#[tokio::test(start_paused = true)]
+async fn observations_wait_out_a_raft_that_does_not_answer_and_only_the_newest_is_written() {
+    let node = Node::new().await;
+    node.raft.fail_next(20, ProposeError::NoLeader);
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    let seen = node.running(&id).await;
+    assert_eq!(seen.container_id, "c1");
+    let reports = node.raft.committed().len() - 2;
+    assert_eq!(reports, 1, "what came before `running` was superseded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_is_asked_again() {
+    let node = Node::new().await;
+    node.raft.lose_next_answers(3);
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    node.running(&id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_observation_does_not_hold_up_the_others() {
+    let node = Node::new().await;
+    node.deploy(ONE);
+    let refused = ProposeError::Rejected(jaco_proto::Error::new(
+        jaco_proto::ErrorCode::Internal,
+        "spoiled",
+    ));
+    node.raft.fail_next(1, refused);
+    let ids: Vec<_> = (0..5).map(|index| node.upsert("web", index)).collect();
+    for id in &ids {
+        node.running(id).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_is_answered_at_once_and_a_silent_engine_is_polled() {
+    let node = Node::new().await;
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    let container = node.running(&id).await.container_id;
+    let died = tokio::time::Instant::now();
+    node.engine.die(&container);
+    node.observed(&id, |seen| seen.code == "container_exited")
+        .await;
+    assert!(
+        died.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        died.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_outage_is_pending_and_ends_by_itself() {
+    let node = Node::new().await;
+    node.engine.set_down(true);
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    let seen = node
+        .observed(&id, |seen| seen.state() == ReplicaState::Pending)
+        .await;
+    assert!(seen.details["reason"].contains("unreachable"), "{seen:?}");
+    node.engine.set_down(false);
+    node.running(&id).await;
+    assert_eq!(node.engine.names(), ["jaco_shop-web-0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dependent_waits_for_its_dependency() {
+    let node = Node::new().await;
+    node.deploy(
+        "services:\n  db:\n    image: db:1\n  web:\n    image: web:1\n    depends_on:\n      \
+         db:\n        condition: service_healthy\n",
+    );
+    let web = node.upsert("web", 0);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(node.engine.names().is_empty());
+    assert!(!node.raft.state().replicas_observed.contains_key(&web));
+    let db = node.upsert("db", 0);
+    node.running(&db).await;
+    node.running(&web).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_uses_the_credential_of_its_registry() {
+    let node = Node::new().await;
+    node.apply(Payload::RegistryCredentialUpsert(
+        v1::RegistryCredentialUpsert {
+            credential: Some(v1::RegistryCredential {
+                registry: "ghcr.io/team".into(),
+                username: "robot".into(),
+                secret: b"s".to_vec(),
+                updated_at: None,
+            }),
+        },
+    ));
+    node.deploy("services:\n  web:\n    image: ghcr.io/team/web:1\n");
+    let id = node.upsert("web", 0);
+    node.running(&id).await;
+    let expected = ("ghcr.io/team/web:1".to_owned(), Some("robot".to_owned()));
+    assert_eq!(node.engine.pulls(), [expected]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn killing_any_actor_of_the_runtime_changes_nothing() {
+    let node = Node::new().await;
+    node.deploy(ONE);
+    let ids: Vec<_> = (0..3).map(|index| node.upsert("web", index)).collect();
+    for id in &ids {
+        node.running(id).await;
+    }
+    let written = node.raft.committed().len();
+    let names = node.engine.names();
+    let mut paths = vec!["manager".to_owned(), "publisher".into(), "events".into()];
+    paths.extend(ids.iter().map(|id| format!("replica:{id}")));
+    for path in paths {
+        for mode in [KillMode::Kill, KillMode::Panic] {
+            let path = format!("node/runtime/{path}");
+            node.tree.kill(&path, mode).unwrap();
+            node.until("it is back", || {
+                let info = node
+                    .tree
+                    .describe()
+                    .into_iter()
+                    .find(|info| info.path == path);
+                info.is_some_and(|info| info.state == ActorState::Running)
+            })
+            .await;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(node.engine.names(), names);
+    assert_eq!(node.raft.committed().len(), written);
+    // And the tree still works: a new row is served, a removed one is wound up.
+    let id = node.upsert("web", 3);
+    node.running(&id).await;
+    let id = ids[0].clone();
+    node.apply(Payload::ReplicaDesiredRemove(v1::ReplicaDesiredRemove {
+        id,
+    }));
+    node.until("it is gone", || node.engine.names().len() == 3)
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_supervisor_comes_back_with_every_replica() {
+    let node = Node::new().await;
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    let before = node.running(&id).await;
+    node.tree.kill("node/runtime", KillMode::Kill).unwrap();
+    let path = format!("node/runtime/replica:{id}");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    node.until("the replica actor is back", || {
+        let info = node
+            .tree
+            .describe()
+            .into_iter()
+            .find(|info| info.path == path);
+        info.is_some_and(|info| info.state == ActorState::Running)
+    })
+    .await;
+    node.engine.die(&before.container_id);
+    node.observed(&id, |seen| {
+        seen.container_id != before.container_id && !seen.container_id.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_swept_before_the_node_has_caught_up() {
+    let engine = FakeEngine::new();
+    engine.plant(
+        "old",
+        &[("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "gone-0")],
+    );
+    engine.plant(
+        "other",
+        &[("jaco.cluster_id", "cl-2"), ("jaco.replica_id", "gone-0")],
+    );
+    let node = Node::on(engine, false).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let swept_early = node.engine.names().len() < 2;
+    node.caught_up.send_replace(true);
+    node.until("the orphan is gone", || node.engine.names() == ["other"])
+        .await;
+    assert!(!swept_early);
+}

@@ -1,0 +1,259 @@
+//! Which daemon to talk to, and what to believe about it: pure choices over what was given.
+
+pub(crate) mod contexts;
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use jaco_net::{
+    pki::{Fingerprint, SecretString, certificates},
+    tls::Trust,
+};
+
+use self::contexts::Context;
+use super::failure::{Failure, Local};
+
+/// The control socket when nothing else is said.
+pub(crate) const DEFAULT_SOCKET: &str = "/var/run/jaco/jaco.sock";
+/// The CA file when nothing else is said.
+const DEFAULT_CA: &str = "/var/lib/jaco/node/ca.crt";
+
+/// What one source says about the connection; the flags are one source, the environment another.
+#[derive(Clone, Default)]
+pub(crate) struct Source {
+    pub(crate) server: Option<String>,
+    pub(crate) token: Option<String>,
+    /// Explicitly empty means: no file.
+    pub(crate) ca_cert: Option<String>,
+    pub(crate) ca_fingerprint: Option<String>,
+    pub(crate) socket: Option<PathBuf>,
+    pub(crate) context: Option<String>,
+}
+
+impl Source {
+    /// Reads the environment through `var`; an empty variable counts as unset.
+    pub(crate) fn from_env(var: impl Fn(&str) -> Option<String>) -> Self {
+        let var = |name: &str| var(name).filter(|value| !value.is_empty());
+        Self {
+            server: var("JACO_SERVER"),
+            token: var("JACO_TOKEN"),
+            ca_cert: var("JACO_CA_CERT"),
+            ca_fingerprint: var("JACO_CA_FINGERPRINT"),
+            socket: var("JACO_SOCKET").map(PathBuf::from),
+            context: var("JACO_CONTEXT"),
+        }
+    }
+}
+
+/// What the choice may ask of the machine.
+pub(crate) trait Machine {
+    /// Whether there is something at the path of a socket.
+    fn exists(&self, path: &Path) -> bool;
+    /// The text of a CA file.
+    fn read_ca(&self, path: &Path) -> io::Result<String>;
+    /// The contexts, if there is a file of them.
+    fn contexts(&self) -> Result<Option<contexts::Contexts>, Failure>;
+}
+
+/// Where the calls go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The daemon of this machine.
+    Socket(PathBuf),
+    /// Daemons behind TLS.
+    Remote {
+        /// Tried in order; at least one.
+        addresses: Vec<Address>,
+        /// Bearer token; absent only where none is needed.
+        token: Option<SecretString>,
+        /// What the daemon's certificate must prove.
+        trust: Trust,
+    },
+}
+
+/// `host:port` of an API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// Name or address, an IPv6 address without brackets.
+    pub(crate) host: String,
+    /// TCP port.
+    pub(crate) port: u16,
+}
+
+impl FromStr for Address {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let parts = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once("]:"),
+            None => text.rsplit_once(':').filter(|(host, _)| !host.contains(':')),
+        };
+        parts
+            .filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@', ' ']))
+            .and_then(|(host, port)| {
+                let port = port.parse().ok().filter(|&port| port != 0)?;
+                Some(Self { host: host.to_owned(), port })
+            })
+            .ok_or_else(|| {
+                let message = format!("server address {text:?} is not host:port");
+                Failure::new(Local::UsageError, message)
+            })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Whether a call is refused without a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenRule {
+    /// Every call but those of the setup phase.
+    Required,
+    /// The daemon decides.
+    Optional,
+}
+
+/// Chooses the transport; the first rule that matches wins.
+///
+/// # Errors
+/// `no_transport` if nothing matches; `token_required`, `ca_required`, `ca_invalid`,
+/// `context_invalid` or `usage_error` if what matches is not complete.
+pub(crate) fn choose(
+    flags: &Source,
+    env: &Source,
+    machine: &impl Machine,
+    token: TokenRule,
+) -> Result<Target, Failure> {
+    let remote = |servers: &[&str], context: Option<&Context>| {
+        remote(flags, env, context, machine, token, servers)
+    };
+    if let Some(server) = &flags.server {
+        return remote(&list(server), None);
+    }
+    if let Some(socket) = &flags.socket {
+        return Ok(Target::Socket(socket.clone()));
+    }
+    if let Some(name) = flags.context.as_ref().or(env.context.as_ref()) {
+        let contexts = machine.contexts()?;
+        let context = contexts.as_ref().and_then(|contexts| contexts.get(name)).ok_or_else(|| {
+            let message = format!("there is no context {name:?} in clusters.yaml");
+            Failure::new(Local::ContextInvalid, message).with("context", name)
+        })?;
+        let servers = env.server.as_deref().map_or_else(|| context.servers(), list);
+        return remote(&servers, Some(context));
+    }
+    if let Some(server) = &env.server {
+        return remote(&list(server), None);
+    }
+    let socket = env.socket.clone().unwrap_or_else(|| DEFAULT_SOCKET.into());
+    if machine.exists(&socket) {
+        return Ok(Target::Socket(socket));
+    }
+    if let Some(contexts) = machine.contexts()?
+        && let Some(context) = contexts.current()?
+    {
+        return remote(&context.servers(), Some(context));
+    }
+    Err(Failure::new(
+        Local::NoTransport,
+        format!(
+            "local socket {} is not available; start jacod, or name a daemon with --server and \
+             --token",
+            socket.display()
+        ),
+    ))
+}
+
+fn list(servers: &str) -> Vec<&str> {
+    servers.split(',').map(str::trim).filter(|server| !server.is_empty()).collect()
+}
+
+fn remote(
+    flags: &Source,
+    env: &Source,
+    context: Option<&Context>,
+    machine: &impl Machine,
+    rule: TokenRule,
+    servers: &[&str],
+) -> Result<Target, Failure> {
+    let addresses: Vec<Address> =
+        servers.iter().map(|server| server.parse()).collect::<Result<_, _>>()?;
+    if addresses.is_empty() {
+        return Err(Failure::new(Local::UsageError, "the list of servers is empty"));
+    }
+    let pick = |field: fn(&Source) -> &Option<String>, stored: Option<&String>| {
+        field(flags).as_ref().or(field(env).as_ref()).or(stored).cloned()
+    };
+    let token = pick(|source| &source.token, context.and_then(|c| c.token.as_ref()))
+        .filter(|token| !token.is_empty());
+    if token.is_none() && rule == TokenRule::Required {
+        return Err(Failure::new(
+            Local::TokenRequired,
+            "a remote daemon needs an operator token: --token or JACO_TOKEN",
+        ));
+    }
+    let ca_cert = pick(|source| &source.ca_cert, context.and_then(|c| c.ca_cert_path.as_ref()));
+    let fingerprint =
+        pick(|source| &source.ca_fingerprint, context.and_then(|c| c.ca_fingerprint.as_ref()));
+    Ok(Target::Remote {
+        addresses,
+        token: token.map(SecretString::new),
+        trust: trust(ca_cert.as_deref(), fingerprint.as_deref(), machine)?,
+    })
+}
+
+fn trust(
+    ca_cert: Option<&str>,
+    fingerprint: Option<&str>,
+    machine: &impl Machine,
+) -> Result<Trust, Failure> {
+    let fingerprint = match fingerprint.filter(|text| !text.is_empty()) {
+        None => None,
+        Some(text) => Some(text.to_ascii_lowercase().parse::<Fingerprint>().map_err(|_| {
+            let message = format!("CA fingerprint {text:?} is not sha256: and 64 hex digits");
+            Failure::new(Local::UsageError, message)
+        })?),
+    };
+    let path = ca_cert.unwrap_or(DEFAULT_CA);
+    let ca = if path.is_empty() { None } else { Some(machine.read_ca(Path::new(path))) };
+    match (ca, fingerprint) {
+        (Some(Ok(pem)), print) => {
+            certificates(&pem).map_err(|_| {
+                let message = format!("ca cert {path} did not parse as PEM");
+                Failure::new(Local::CaInvalid, message).with("path", path)
+            })?;
+            Ok(print.map_or(Trust::Ca(pem.clone()), |print| Trust::CaAndFingerprint(pem, print)))
+        }
+        // A fingerprint alone is a complete pin.
+        (None | Some(Err(_)), Some(print)) => Ok(Trust::Fingerprint(print)),
+        (Some(Err(error)), None) if error.kind() == io::ErrorKind::NotFound => {
+            let message = format!(
+                "ca cert not found at {path}; pass --ca-cert or set JACO_CA_CERT, or pin it with \
+                 --ca-fingerprint"
+            );
+            Err(Failure::new(Local::CaRequired, message).with("path", path))
+        }
+        (Some(Err(error)), None) => {
+            let message = format!("read the CA certificate {path}: {error}");
+            Err(Failure::new(Local::FileError, message).with("path", path))
+        }
+        (None, None) => Err(Failure::new(
+            Local::CaRequired,
+            "there is no unverified connection: pin the cluster's CA with --ca-cert or set \
+             JACO_CA_CERT, or give its --ca-fingerprint",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! `clusters.yaml`: named remote clusters with their credentials.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use jaco_proto::yaml::{self, Map, Node};
+
+use crate::client::failure::{Failure, Local};
+
+/// The file holds tokens, so only its owner may read it.
+const MODE: u32 = 0o600;
+
+/// What the file says.
+#[derive(Default)]
+pub(crate) struct Contexts {
+    current: Option<String>,
+    contexts: Vec<Context>,
+}
+
+/// One cluster.
+#[derive(Default)]
+pub(crate) struct Context {
+    name: String,
+    server_addrs: Vec<String>,
+    pub(super) ca_cert_path: Option<String>,
+    pub(super) ca_fingerprint: Option<String>,
+    pub(super) token: Option<String>,
+}
+
+impl Context {
+    /// Addresses in the order they are tried.
+    pub(super) fn servers(&self) -> Vec<&str> {
+        self.server_addrs.iter().map(String::as_str).collect()
+    }
+}
+
+impl Contexts {
+    /// The entry of that name.
+    pub(super) fn get(&self, name: &str) -> Option<&Context> {
+        self.contexts.iter().find(|context| context.name == name)
+    }
+
+    /// The current entry, else the first.
+    ///
+    /// # Errors
+    /// `context_invalid` if the current one is not an entry.
+    pub(super) fn current(&self) -> Result<Option<&Context>, Failure> {
+        match &self.current {
+            None => Ok(self.contexts.first()),
+            Some(name) => self.get(name).map(Some).ok_or_else(|| {
+                invalid(format!("current_context {name:?} of clusters.yaml is not one of its contexts"))
+            }),
+        }
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// `context_invalid` for anything but the known keys.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Failure> {
+        let document = yaml::parse(bytes).map_err(|e| invalid(format!("clusters.yaml: {e}")))?;
+        let Some(root) = document.root.filter(|root| !root.is_null()) else {
+            return Ok(Self::default());
+        };
+        let root = map(&root, "clusters.yaml")?;
+        known(root, &["current_context", "contexts"])?;
+        let contexts = match root.get("contexts").filter(|node| !node.is_null()) {
+            None => Vec::new(),
+            Some(node) => list(node, "contexts")?.iter().map(context).collect::<Result<_, _>>()?,
+        };
+        Ok(Self { current: text(root, "current_context")?, contexts })
+    }
+
+    /// Reads the file; `None` if there is none.
+    ///
+    /// # Errors
+    /// `context_invalid` if it is not a regular file of mode 0600 or does not parse.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>, Failure> {
+        let metadata = match fs::symlink_metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(invalid(format!("{}: {error}", path.display()))),
+        };
+        if !metadata.is_file() {
+            return Err(invalid(format!("{} is not a regular file", path.display())));
+        }
+        let mode = metadata.permissions().mode() & 0o7777;
+        if mode != MODE {
+            return Err(invalid(format!(
+                "{} holds tokens but has mode {mode:04o}; make it 0600",
+                path.display()
+            ))
+            .with("mode", format!("{mode:04o}")));
+        }
+        let bytes =
+            fs::read(path).map_err(|error| invalid(format!("{}: {error}", path.display())))?;
+        Self::parse(&bytes).map(Some)
+    }
+}
+
+/// Where the file is, by the two variables that say.
+pub(crate) fn path(xdg_config_home: Option<&str>, home: Option<&str>) -> Option<PathBuf> {
+    let config = match xdg_config_home.filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(home.filter(|dir| !dir.is_empty())?).join(".config"),
+    };
+    Some(config.join("jaco/clusters.yaml"))
+}
+
+fn context(node: &Node) -> Result<Context, Failure> {
+    let entry = map(node, "a context")?;
+    known(entry, &["name", "server_addrs", "ca_cert_path", "ca_fingerprint", "token"])?;
+    let name = text(entry, "name")?
+        .filter(|name| !name.is_empty())
+        .ok_or_else(|| invalid(format!("clusters.yaml {}: a context needs a name", node.at)))?;
+    let server_addrs = match entry.get("server_addrs") {
+        None => Vec::new(),
+        Some(node) => list(node, "server_addrs")?
+            .iter()
+            .map(|item| item.text().map(str::to_owned).ok_or_else(|| wrong(item, "an address")))
+            .collect::<Result<_, _>>()?,
+    };
+    Ok(Context {
+        name,
+        server_addrs,
+        ca_cert_path: text(entry, "ca_cert_path")?,
+        ca_fingerprint: text(entry, "ca_fingerprint")?,
+        token: text(entry, "token")?,
+    })
+}
+
+fn map<'a>(node: &'a Node, what: &str) -> Result<&'a Map, Failure> {
+    node.as_map().ok_or_else(|| wrong(node, &format!("a mapping for {what}")))
+}
+
+fn list<'a>(node: &'a Node, what: &str) -> Result<&'a [Node], Failure> {
+    node.as_seq().ok_or_else(|| wrong(node, &format!("a list for {what}")))
+}
+
+fn text(map: &Map, key: &str) -> Result<Option<String>, Failure> {
+    match map.get(key).filter(|node| !node.is_null()) {
+        None => Ok(None),
+        Some(node) => match node.text() {
+            Some(text) => Ok(Some(text.to_owned())),
+            None => Err(wrong(node, &format!("text for {key}"))),
+        },
+    }
+}
+
+fn known(map: &Map, keys: &[&str]) -> Result<(), Failure> {
+    match map.iter().find(|(key, _)| !keys.contains(&key.text.as_str())) {
+        None => Ok(()),
+        Some((key, _)) => {
+            Err(invalid(format!("clusters.yaml {}: unknown key {:?}", key.at, key.text)))
+        }
+    }
+}
+
+/// The value itself stays out of the message: it may be a token in the wrong place.
+fn wrong(node: &Node, want: &str) -> Failure {
+    invalid(format!("clusters.yaml {}: want {want}, found {}", node.at, node.kind()))
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(Local::ContextInvalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "current_context: b\ncontexts:\n  - {name: a, server_addrs: [x:1, y:2], token: t}\n  - {name: b, server_addrs: [z:3], ca_cert_path: /ca, ca_fingerprint: f}\n";
+
+    #[test]
+    fn entries_are_found_by_name_and_by_default() {
+        let contexts = Contexts::parse(TWO.as_bytes()).unwrap();
+        let a = contexts.get("a").unwrap();
+        assert_eq!(a.servers(), ["x:1", "y:2"]);
+        assert_eq!(a.token.as_deref(), Some("t"));
+        assert_eq!(contexts.current().unwrap().unwrap().name, "b");
+        assert!(contexts.get("c").is_none());
+
+        let without = TWO.replace("current_context: b\n", "");
+        let first = Contexts::parse(without.as_bytes()).unwrap();
+        assert_eq!(first.current().unwrap().unwrap().name, "a");
+        let dangling = TWO.replace("current_context: b", "current_context: c");
+        let dangling = Contexts::parse(dangling.as_bytes()).unwrap();
+        assert_eq!(dangling.current().err().unwrap().code, "context_invalid");
+    }
+
+    #[test]
+    fn an_empty_file_has_no_context() {
+        for text in ["", "# nothing\n", "contexts:\n", "contexts: []\n"] {
+            let contexts = Contexts::parse(text.as_bytes()).unwrap();
+            assert!(contexts.current().unwrap().is_none(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_shape_is_refused_without_showing_values() {
+        for text in [
+            "[]",
+            "contexts: {}",
+            "contexts: [sesame]",
+            "contexts: [{token: sesame}]",
+            "contexts: [{name: a, server_addrs: sesame}]",
+            "contexts: [{name: a, token: [sesame]}]",
+            "contexts: [{name: a, tokn: sesame}]",
+            "context: a",
+            "a: b: c",
+        ] {
+            let failure = Contexts::parse(text.as_bytes()).err().unwrap();
+            assert_eq!(failure.code, "context_invalid", "{text}");
+            assert!(!failure.message.contains("sesame"), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn only_a_private_regular_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("clusters.yaml");
+        assert!(Contexts::read(&file).unwrap().is_none());
+
+        fs::write(&file, TWO).unwrap();
+        for (mode, shown) in [(0o644, "0644"), (0o640, "0640"), (0o400, "0400"), (0o4600, "4600")] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let failure = Contexts::read(&file).err().unwrap();
+            assert_eq!(failure.code, "context_invalid");
+            assert!(failure.message.contains(shown), "{}", failure.message);
+        }
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(Contexts::read(&file).unwrap().is_some());
+
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for path in [link.as_path(), dir.path()] {
+            let failure = Contexts::read(path).err().unwrap();
+            assert!(failure.message.contains("regular file"), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn the_file_follows_the_configuration_directory() {
+        for (xdg, home, expected) in [
+            (Some("/x"), Some("/h"), Some("/x/jaco/clusters.yaml")),
+            (Some(""), Some("/h"), Some("/h/.config/jaco/clusters.yaml")),
+            (None, Some("/h"), Some("/h/.config/jaco/clusters.yaml")),
+            (None, None, None),
+        ] {
+            assert_eq!(path(xdg, home), expected.map(PathBuf::from));
+        }
+    }
+}

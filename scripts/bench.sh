@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Measures what the project promises and prints the figures; asserts nothing.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+
+say "Building the benchmarks (release profile)"
+cargo build --release --locked -p jaco-cli --bins -p jaco-bench --bins
+export JACO_BIN_DIR="$CARGO_TARGET_DIR/release"
+for bench in raft_propose apply_replicas idle; do
+  say "$bench"
+  "$JACO_BIN_DIR/$bench"
+done
