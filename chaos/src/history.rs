@@ -50,16 +50,25 @@ impl History {
         self.0.insert(deployment.to_owned(), Known::default());
     }
 
-    /// How many deployments were ever sent.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
+    /// A client has read the deployments: what was in doubt is as it saw, and must stay so.
+    pub fn settle(&mut self, deployments: &[v1::Deployment]) {
+        for (name, known) in &mut self.0 {
+            let seen = deployments
+                .iter()
+                .find(|deployment| deployment.name == *name);
+            *known = Known {
+                acknowledged: seen.map_or(0, |deployment| deployment.applied_revision),
+                ..Known::default()
+            };
+        }
     }
 
-    /// Whether nothing was ever sent.
+    /// Whether a deployment was acknowledged to be there.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub fn is_there(&self, deployment: &str) -> bool {
+        self.0
+            .get(deployment)
+            .is_some_and(|known| known.acknowledged > 0)
     }
 
     /// Checks that a state holds everything that was acknowledged, and nothing that was not sent.
@@ -193,5 +202,20 @@ mod tests {
                 .unwrap_err()
                 .contains("delete")
         );
+    }
+
+    #[test]
+    fn what_was_read_is_in_doubt_no_more() {
+        let mut history = History::default();
+        history.applied("shop", 1);
+        history.apply_sent("shop");
+        history.settle(&at(2));
+        assert!(history.is_there("shop"));
+        assert!(history.check_deployments(&at(1)).is_err());
+        assert!(history.check_deployments(&at(2)).is_ok());
+        history.delete_sent("shop");
+        history.settle(&[]);
+        assert!(!history.is_there("shop"));
+        assert!(history.check_deployments(&at(2)).is_err());
     }
 }

@@ -76,6 +76,8 @@ pub struct Workload {
     pub name: String,
     /// What it runs.
     pub services: Vec<Service>,
+    /// Length of a comment in the compose file, to make it large.
+    pub padding: usize,
 }
 
 impl Workload {
@@ -87,6 +89,7 @@ impl Workload {
         Self {
             name,
             services: services.into_iter().collect(),
+            padding: 0,
         }
     }
 
@@ -128,9 +131,13 @@ impl Workload {
             .iter()
             .map(|s| (s.name.clone(), s.compose()))
             .collect();
+        let mut compose = json!({"services": compose});
+        if self.padding > 0 {
+            compose["x-padding"] = "x".repeat(self.padding).into();
+        }
         v1::ApplyRequest {
             jaco_yaml: jaco.to_string().into_bytes(),
-            compose_yaml: json!({"services": compose}).to_string().into_bytes(),
+            compose_yaml: compose.to_string().into_bytes(),
             dry_run: false,
         }
     }
