@@ -80,7 +80,7 @@ async fn a_container_that_keeps_dying_is_restarted_three_times_and_then_left() {
     assert_eq!(seen.desired_raft_index, lab.row().raft_index);
     assert_eq!(
         lab.containers(),
-        [seen.container_id.clone()],
+        [seen.container_id.as_str()],
         "left as it is"
     );
     let failures = lab.reports().into_iter();
@@ -250,7 +250,7 @@ async fn an_actor_that_keeps_crashing_is_reported_and_re_armed_by_a_new_row() {
         .observed("the actor gave up", |seen| seen.code == "restart_exhausted")
         .await;
     assert_eq!(seen.details["cause"], "actor");
-    assert_eq!(lab.containers(), [container.clone()], "left alone");
+    assert_eq!(lab.containers(), [container.as_str()], "left alone");
     assert!(lab.is_up(&container));
     lab.apply(&lab.service(FOREVER, ""), 2).await;
     let seen = lab.running().await;

@@ -4,7 +4,7 @@
 //! while one write is under way form the next one (group commit): all are appended in one raft
 //! step and one synced write, applied in one further write, then answered.
 //!
-//! A [`RaftHandle`] outlives the actor. When the actor dies, its supervisor [`spawn`]s another
+//! A [`RaftHandle`] outlives the actor. When the actor dies, its supervisor [`spawn()`]s another
 //! with the same [`RaftArgs`], which reloads everything from the storage; proposals that were
 //! under way are answered as unknown, because they may have been written.
 

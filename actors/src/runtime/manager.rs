@@ -18,13 +18,12 @@ use super::{
     replica::{
         self, ReplicaActor,
         core::RESTARTS,
-        launch::discard,
         report::{Report, code},
     },
 };
 use crate::supervision::{ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, Worker};
 
-mod orphans;
+mod sweep;
 
 /// Time between sweeps, and between looks at everything.
 const TICK: Duration = Duration::from_secs(30);
@@ -387,51 +386,4 @@ fn follow(ctx: &Context<RuntimeActor>, mut state: watch::Receiver<Arc<State>>) {
 
 fn key(id: &str) -> String {
     format!("replica:{id}")
-}
-
-impl RuntimeActor {
-    fn sweep(&mut self, ctx: &Context<Self>) {
-        let deps = self.args.shared.deps.clone();
-        let state = deps.raft.state();
-        let Some(cluster) = state.cluster.clone() else {
-            return;
-        };
-        if self.listing || !*deps.caught_up.borrow() {
-            return;
-        }
-        self.listing = true;
-        ctx.spawn(async move { Msg::Listed(deps.engine.list(&cluster.cluster_id).await) });
-    }
-
-    fn listed(&mut self, ctx: &Context<Self>, listed: Result<Vec<Found>, EngineError>) {
-        self.listing = false;
-        let deps = self.args.shared.deps.clone();
-        let found = match listed {
-            Ok(found) => found,
-            Err(error) => {
-                warn!(%error, "containers not listed");
-                return;
-            }
-        };
-        // The state may be newer than the list, never older.
-        let here = assignment::here(&deps.raft.state(), &deps.host);
-        let tended = |id: &str| {
-            here.contains(id)
-                || self
-                    .children
-                    .get(id)
-                    .is_some_and(|child| *child == Child::Up)
-        };
-        for container in orphans::of(found, tended) {
-            if !self.reclaiming.insert(container.clone()) {
-                continue;
-            }
-            info!(%container, "reclaiming a container that no row wants");
-            let engine = Arc::clone(&deps.engine);
-            ctx.spawn(async move {
-                let result = discard(engine, vec![container.clone()]).await;
-                Msg::Reclaimed(container, result)
-            });
-        }
-    }
 }

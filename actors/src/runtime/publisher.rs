@@ -6,7 +6,7 @@ use jaco_proto::v1::{Batch, Command, ReplicaObserved, ReplicaObservedUpdate, com
 use jaco_raftnode::{Committed, ProposeError};
 use tracing::{debug, warn};
 
-use super::{IDENTITY, Shared};
+use super::{IDENTITY, Shared, replica};
 use crate::supervision::{Context, Failure, Worker};
 
 /// Wait after a proposal that raft could not take.
@@ -29,6 +29,8 @@ pub enum Msg {
     Proposed(Vec<ReplicaObserved>, Result<Committed, ProposeError>),
     /// A pause is over.
     Retry,
+    /// This instance is new: what its predecessor held is asked for again.
+    Recover,
 }
 
 /// Writes observations, many in one command, one command at a time.
@@ -47,7 +49,8 @@ impl Worker for PublisherActor {
     type Args = Args;
     const KIND: &'static str = "PublisherActor";
 
-    async fn start(_ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        ctx.send_to_self(Msg::Recover);
         Ok(Self {
             shared: args.shared,
             waiting: BTreeMap::new(),
@@ -67,6 +70,12 @@ impl Worker for PublisherActor {
             Msg::Retry => {
                 self.busy = false;
                 self.flush(ctx);
+            }
+            Msg::Recover => {
+                for replica in self.shared.roster().values() {
+                    // One that is restarting reports anyway.
+                    let _ = replica.cast(replica::Msg::Tick);
+                }
             }
         }
         Ok(())

@@ -171,6 +171,30 @@ async fn observations_wait_out_a_raft_that_does_not_answer_and_only_the_newest_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_report_that_died_with_its_publisher_is_said_again() {
+    let node = Node::new().await;
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    let container = node.running(&id).await.container_id;
+    node.raft.fail_next(3, ProposeError::NoLeader);
+    node.engine.die(&container);
+    // The publisher has tried, and holds the report until its next attempt.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let state = node.raft.state();
+    assert_eq!(state.replicas_observed[&id].state(), ReplicaState::Running);
+    node.tree
+        .kill("node/runtime/publisher", KillMode::Kill)
+        .unwrap();
+    let lost = tokio::time::Instant::now();
+    node.observed(&id, |seen| seen.state() != ReplicaState::Running)
+        .await;
+    assert!(
+        lost.elapsed() < Duration::from_secs(20),
+        "only the tick found it"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_answer_is_asked_again() {
     let node = Node::new().await;
     node.raft.lose_next_answers(3);
@@ -301,6 +325,26 @@ async fn killing_any_actor_of_the_runtime_changes_nothing() {
     }));
     node.until("it is gone", || node.engine.names().len() == 3)
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_manager_finds_the_actors_it_had() {
+    let node = Node::new().await;
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    node.running(&id).await;
+    let path = format!("node/runtime/replica:{id}");
+    let uptime = || {
+        let mut tree = node.tree.describe().into_iter();
+        tree.find(|info| info.path == path)
+            .and_then(|info| info.uptime)
+    };
+    let before = uptime().unwrap();
+    node.tree
+        .kill("node/runtime/manager", KillMode::Kill)
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(uptime().unwrap() >= before + Duration::from_secs(10));
 }
 
 #[tokio::test(start_paused = true)]

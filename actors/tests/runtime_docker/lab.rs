@@ -283,6 +283,13 @@ impl Drop for Lab {
         for container in left.split_whitespace() {
             let _ = docker(&["rm", "-fv", container]);
         }
+        let filter = format!("name=jaco_{}_", self.deployment);
+        for kind in ["network", "volume"] {
+            let left = docker(&[kind, "ls", "-q", "--filter", &filter]).unwrap_or_default();
+            for name in left.split_whitespace() {
+                let _ = docker(&[kind, "rm", name]);
+            }
+        }
         let _ = docker(&["rmi", "-f", &self.image]);
     }
 }

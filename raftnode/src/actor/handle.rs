@@ -184,9 +184,14 @@ impl RaftHandle {
             return Err(());
         };
         self.shared.mailbox.fetch_add(1, Ordering::Relaxed);
-        actor.cast(msg).map_err(|_| {
-            self.shared.mailbox.fetch_sub(1, Ordering::Relaxed);
-        })
+        actor.cast(msg).map_err(|_| self.received())
+    }
+
+    /// Counts a message as gone from the mailbox. A restart resets the count, so one that was
+    /// sent before it may be gone twice.
+    pub(super) fn received(&self) {
+        let mailbox = &self.shared.mailbox;
+        let _ = mailbox.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 
     fn claim(&self, bytes: usize) -> Option<Claim> {

@@ -197,11 +197,12 @@ impl Shell {
         self.core.handle_written(applied, term);
         if position.is_some() {
             let state = Arc::clone(self.applier.state());
-            if installed {
-                self.shared.hub.reset(state.applied_index);
-            }
-            // A subscriber that hears of a change finds it in the state.
+            let index = state.applied_index;
+            // State first: a subscriber that hears of a change must find it there.
             self.shared.state.send_replace(state);
+            if installed {
+                self.shared.hub.reset(index);
+            }
             if !events.is_empty() {
                 self.shared.hub.publish(events);
             }
@@ -270,9 +271,10 @@ impl Shell {
     fn republish(&self) {
         let state = Arc::clone(self.applier.state());
         let shown = self.shared.state.borrow().applied_index;
-        if shown != state.applied_index {
-            self.shared.hub.reset(state.applied_index);
+        let index = state.applied_index;
+        if shown != index {
             self.shared.state.send_replace(state);
+            self.shared.hub.reset(index);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::{
     sync::oneshot,
     task::JoinHandle,
@@ -21,7 +21,7 @@ use super::{
     msg::Msg,
     shell::{Failure, Shell},
 };
-use crate::core::{RaftStatus, Role};
+use crate::core::Role;
 
 /// Why the actor did not start.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +84,7 @@ fn run(
 struct RaftActor;
 
 struct Running {
+    id: ActorId,
     shell: Shell,
     args: RaftArgs,
     /// Set while a tick waits in the mailbox: a long write is one late tick, not many.
@@ -95,7 +96,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         // Runs however the actor ends: killed, panicked or stopped.
         self.ticker.abort();
-        close(&self.args.handle);
+        close(&self.args.handle, self.id);
     }
 }
 
@@ -118,8 +119,10 @@ impl Actor for RaftActor {
             Arc::clone(&tick_queued),
         ));
         args.handle.shared.mailbox.store(0, Ordering::Relaxed);
+        let id = myself.get_id();
         args.handle.shared.actor.send_replace(Some(myself));
         Ok(Running {
+            id,
             shell,
             args,
             tick_queued,
@@ -134,7 +137,7 @@ impl Actor for RaftActor {
         running: &mut Running,
     ) -> Result<(), ActorProcessingErr> {
         let handle = &running.args.handle;
-        handle.shared.mailbox.fetch_sub(1, Ordering::Relaxed);
+        handle.received();
         if matches!(msg, Msg::Tick) {
             running.tick_queued.store(false, Ordering::Relaxed);
         }
@@ -167,22 +170,26 @@ fn report(args: &RaftArgs, failure: Failure) -> ActorProcessingErr {
         Failure::Storage(error) => (args.on_fatal)(error),
         Failure::Core(_) => {}
     }
-    close(&args.handle);
     failure.into()
 }
 
-fn close(handle: &RaftHandle) {
-    handle.shared.actor.send_replace(None);
+/// Takes the address of actor `id` away, unless its successor has put its own there.
+fn close(handle: &RaftHandle, id: ActorId) {
+    let closed = handle.shared.actor.send_if_modified(|actor| {
+        let current = actor.as_ref().is_some_and(|actor| actor.get_id() == id);
+        if current {
+            *actor = None;
+        }
+        current
+    });
+    if !closed {
+        return;
+    }
     handle.shared.mailbox.store(0, Ordering::Relaxed);
-    handle.shared.status.send_if_modified(|status| {
-        let changed = status.role != Role::Stopped;
-        *status = RaftStatus {
-            role: Role::Stopped,
-            leading: false,
-            leader_id: None,
-            ..std::mem::take(status)
-        };
-        changed
+    handle.shared.status.send_modify(|status| {
+        status.role = Role::Stopped;
+        status.leading = false;
+        status.leader_id = None;
     });
 }
 

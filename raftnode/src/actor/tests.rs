@@ -9,7 +9,9 @@ use std::{
 use jaco_proto::v1::{self, command::Payload};
 use prost::Message as _;
 use prost_types::Timestamp;
+use protobuf::Message as _;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -97,7 +99,13 @@ impl Fixture {
 
     async fn kill(&mut self) {
         self.actor.kill();
+        self.stopped().await;
+    }
+
+    async fn stopped(&mut self) {
         self.ended.recv().await.unwrap();
+        let mut status = self.handle().subscribe_status();
+        status.wait_for(|s| s.role == Role::Stopped).await.unwrap();
     }
 
     /// Ends the actor and opens the directory again, as the next process would.
@@ -328,7 +336,7 @@ async fn failed_write_acknowledges_nothing_and_ends_the_node() {
     fixture.args.storage.fail_writes();
     let error = handle.propose(store("lost")).await.unwrap_err();
     assert!(matches!(error, ProposeError::Unknown(_)), "{error}");
-    fixture.ended.recv().await.unwrap();
+    fixture.stopped().await;
     assert_eq!(fixture.fatal.lock().unwrap().len(), 1);
     assert_eq!(handle.status().role, Role::Stopped);
     let again = spawn(fixture.args.clone(), fixture.parent.clone()).await;
@@ -389,4 +397,75 @@ async fn node_without_a_voter_answers_no_leader() {
     assert_eq!(error, ProposeError::NoLeader);
     assert_eq!(args.handle.status().role, Role::Follower);
     actor.kill();
+}
+
+/// Keeps what raft wanted to send.
+struct Outbox(mpsc::UnboundedSender<Message>);
+
+impl Transport for Outbox {
+    fn send(&self, to: u64, bytes: Vec<u8>) {
+        let mut message = Message::default();
+        message.merge_from_bytes(&bytes).unwrap();
+        assert_eq!(message.to, to);
+        let _ = self.0.send(message);
+    }
+}
+
+fn snapshot_for(node: u64, data: Vec<u8>) -> Vec<u8> {
+    let metadata = SnapshotMetadata {
+        conf_state: Some(ConfState {
+            voters: vec![1],
+            learners: vec![node],
+            ..ConfState::default()
+        }),
+        index: 40,
+        term: 6,
+    };
+    let mut message = Message {
+        from: 1,
+        to: node,
+        term: 6,
+        snapshot: Some(Snapshot {
+            data,
+            metadata: Some(metadata),
+        }),
+        ..Message::default()
+    };
+    message.set_msg_type(MessageType::MsgSnapshot);
+    message.write_to_bytes().unwrap()
+}
+
+#[tokio::test]
+async fn joining_node_takes_over_the_state_of_a_snapshot() {
+    let source = Fixture::start().await;
+    source.handle().propose(store("a")).await.unwrap();
+    let state = source.handle().state();
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raft");
+    storage::create(&path, 3).unwrap();
+    let mut args = args(&path, Limits::default(), &Arc::default());
+    let (outbox, mut sent) = mpsc::unbounded_channel();
+    args.transport = Arc::new(Outbox(outbox));
+    spawn(args.clone(), source.parent.clone()).await.unwrap();
+    let handle = args.handle.clone();
+    handle.deliver(snapshot_for(3, b"not a snapshot".to_vec()));
+    handle.deliver(snapshot_for(3, state.to_snapshot().encode_to_vec()));
+    let answer = sent.recv().await.unwrap();
+    assert_eq!(answer.get_msg_type(), MessageType::MsgAppendResponse);
+    assert_eq!((answer.index, answer.reject), (40, false));
+
+    let mut states = handle.subscribe();
+    let taken = states.wait_for(|s| s.applied_index == 40).await.unwrap();
+    assert_eq!(taken.digest(), state.digest());
+    drop(taken);
+    let mut status = handle.subscribe_status();
+    let status = status
+        .wait_for(|s| s.learners == [3])
+        .await
+        .unwrap()
+        .clone();
+    assert_eq!((status.role, status.leader_id), (Role::Follower, Some(1)));
+    assert_eq!(args.storage.load_state().unwrap().digest(), state.digest());
+    assert_eq!(args.storage.applied(), 40);
 }

@@ -92,10 +92,15 @@ impl Reads {
         } else {
             ReadFailure::NoLeader
         };
-        self.pending
-            .extract_if(.., |_, read| read.age >= EXPIRY_TICKS)
-            .map(|(_, read)| (read.ticket, failure))
-            .collect()
+        let mut expired = Vec::new();
+        self.pending.retain(|_, read| {
+            let keep = read.age < EXPIRY_TICKS;
+            if !keep {
+                expired.push((read.ticket, failure));
+            }
+            keep
+        });
+        expired
     }
 }
 

@@ -31,10 +31,9 @@ impl Tail {
         let Some(from) = new.first().map(|entry| entry.index) else {
             return;
         };
-        while self.entries.back().is_some_and(|last| last.index >= from) {
-            self.entries
-                .pop_back()
-                .map(|last| self.bytes -= size(&last));
+        while let Some(last) = self.entries.back().filter(|last| last.index >= from) {
+            self.bytes -= size(last);
+            self.entries.pop_back();
         }
         if self
             .entries
@@ -48,7 +47,9 @@ impl Tail {
             self.entries.push_back(entry);
         }
         while self.bytes > LIMIT && self.entries.len() > 1 {
-            self.entries.pop_front().map(|old| self.bytes -= size(&old));
+            if let Some(old) = self.entries.pop_front() {
+                self.bytes -= size(&old);
+            }
         }
     }
 

@@ -30,6 +30,8 @@ use crate::runtime::registry_key::Credential;
 const CONCURRENT_STARTS: usize = 8;
 /// Longest wait for an answer; streams are not bounded by it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// A pull is not answered before the registry was.
+const PULL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A Docker or Podman engine behind a unix socket.
 ///
@@ -198,7 +200,8 @@ impl Engine for DockerEngine {
             ..Default::default()
         });
         let client = self.client().await?;
-        let progress = client
+        let progress = Docker::clone(&client)
+            .with_timeout(PULL_TIMEOUT)
             .create_image(Some(options), None, credentials)
             .try_for_each(|_| future::ready(Ok(())))
             .await;

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::UNIX_EPOCH};
 use proptest::prelude::*;
 
 use super::*;
-use crate::runtime::engine::Status;
+use crate::runtime::engine::{Found, Inspected, Status};
 
 /// What a step of the world does.
 #[derive(Clone, Copy, Debug)]

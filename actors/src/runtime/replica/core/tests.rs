@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use super::*;
-use crate::runtime::engine::{Health, Status};
+use crate::runtime::engine::{Found, Health, Inspected, Status};
 use ReplicaState::{Degraded, Failed, Pending, Pulling, Running, Stopped, Updating};
 
 struct Bench {

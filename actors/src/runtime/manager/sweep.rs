@@ -1,0 +1,99 @@
+//! The sweep for containers of our cluster that no row wants.
+
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use super::{Child, Msg, RuntimeActor};
+use crate::{
+    runtime::{
+        assignment,
+        engine::{EngineError, Found},
+        replica::launch::discard,
+    },
+    supervision::Context,
+};
+
+impl RuntimeActor {
+    pub(super) fn sweep(&mut self, ctx: &Context<Self>) {
+        let deps = self.args.shared.deps.clone();
+        let state = deps.raft.state();
+        let Some(cluster) = state.cluster.clone() else {
+            return;
+        };
+        if self.listing || !*deps.caught_up.borrow() {
+            return;
+        }
+        self.listing = true;
+        ctx.spawn(async move { Msg::Listed(deps.engine.list(&cluster.cluster_id).await) });
+    }
+
+    pub(super) fn listed(&mut self, ctx: &Context<Self>, listed: Result<Vec<Found>, EngineError>) {
+        self.listing = false;
+        let deps = self.args.shared.deps.clone();
+        let found = match listed {
+            Ok(found) => found,
+            Err(error) => {
+                warn!(%error, "containers not listed");
+                return;
+            }
+        };
+        // The state may be newer than the list, never older.
+        let here = assignment::here(&deps.raft.state(), &deps.host);
+        let tended = |id: &str| {
+            here.contains(id)
+                || self
+                    .children
+                    .get(id)
+                    .is_some_and(|child| *child == Child::Up)
+        };
+        for container in orphans(found, tended) {
+            if !self.reclaiming.insert(container.clone()) {
+                continue;
+            }
+            info!(%container, "reclaiming a container that no row wants");
+            let engine = Arc::clone(&deps.engine);
+            ctx.spawn(async move {
+                let result = discard(engine, vec![container.clone()]).await;
+                Msg::Reclaimed(container, result)
+            });
+        }
+    }
+}
+
+/// Ids of the containers whose replica is not tended on this host.
+///
+/// One without a replica id was not made by the runtime and is left alone.
+fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<String> {
+    let orphaned = |container: &Found| {
+        let replica = container.replica_id.as_deref();
+        replica.is_some_and(|replica| !tended(replica))
+    };
+    found
+        .into_iter()
+        .filter(orphaned)
+        .map(|container| container.id)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::engine::Status;
+
+    #[test]
+    fn only_labelled_containers_of_unwanted_replicas_are_orphans() {
+        let container = |id: &str, replica: Option<&str>| Found {
+            id: id.into(),
+            replica_id: replica.map(str::to_owned),
+            raft_index: None,
+            status: Status::Running,
+        };
+        let found = vec![
+            container("wanted", Some("web-0")),
+            container("orphan", Some("web-1")),
+            container("foreign", None),
+        ];
+        assert_eq!(orphans(found, |id| id == "web-0"), ["orphan"]);
+    }
+}
