@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{Seek, SeekFrom, Write},
+    io::{Seek, SeekFrom},
     net::{TcpListener, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -33,8 +33,8 @@ pub struct Settings {
 
 /// A daemon and its directory, which outlives its processes.
 ///
-/// Dropping it kills the process and removes everything its cluster made; while a test is
-/// failing it also prints the end of the log.
+/// Dropping it kills the process, prints the end of its log, and removes everything its cluster
+/// made.
 pub struct Daemon {
     dir: TempDir,
     data_dir: PathBuf,
@@ -324,24 +324,20 @@ impl Drop for Daemon {
             // It may just have ended by itself.
             let _ = self.kill();
         }
-        let mut stderr = std::io::stderr();
-        if std::thread::panicking() {
-            let _ = writeln!(
-                stderr,
-                "--- end of the daemon's log\n{}",
-                self.log_tail(LOG_TAIL)
-            );
-        }
+        let log = self.log_tail(LOG_TAIL);
+        show(&format!("--- end of the daemon's log\n{log}\n---"));
         if !self.cluster_id.is_empty()
             && let Err(error) = Engine::sweep_blocking(&self.cluster_id)
         {
-            let _ = writeln!(
-                stderr,
-                "cluster {} is not cleaned up: {error:#}",
-                self.cluster_id
-            );
+            show(&format!("cluster {} is not cleaned up: {error:#}", self.cluster_id));
         }
     }
+}
+
+/// The test harness keeps the output of a test and shows it only if the test fails.
+#[expect(clippy::print_stdout, reason = "nothing but tests uses this crate")]
+fn show(text: &str) {
+    println!("{text}");
 }
 
 /// `jacod`, in `JACO_BIN_DIR` or where cargo puts it.

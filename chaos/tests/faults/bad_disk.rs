@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use jaco_chaos::{Daemon, Service, Settings, Workload, daemon::HOST, disk, turn};
+use jaco_proto::v1::ReplicaState;
 
 struct Damage {
     what: &'static str,
@@ -182,9 +183,16 @@ async fn damaged_data_is_refused_by_name_and_left_as_it_is() -> Result<()> {
     // A clean stop and a start put what there is into tables; what follows stays in the log.
     daemon.stop().await?;
     daemon.start().await?;
+    let web = workload.replica("web", 0);
+    let old = daemon.engine().container(daemon.cluster_id(), &web).await?;
     workload.revise(1);
     let revision = daemon.api().apply(&workload).await?;
-    daemon.api().converged(&workload).await?;
+    daemon
+        .api()
+        .replica(&workload.name, &web, "runs anew", |r| {
+            r.state() == ReplicaState::Running && r.container_id != old.id
+        })
+        .await?;
     daemon.kill()?;
     let container = daemon.engine().containers(daemon.cluster_id()).await?;
     let data = daemon.data_dir().to_owned();
