@@ -329,7 +329,10 @@ impl Drop for Daemon {
         if !self.cluster_id.is_empty()
             && let Err(error) = Engine::sweep_blocking(&self.cluster_id)
         {
-            show(&format!("cluster {} is not cleaned up: {error:#}", self.cluster_id));
+            show(&format!(
+                "cluster {} is not cleaned up: {error:#}",
+                self.cluster_id
+            ));
         }
     }
 }

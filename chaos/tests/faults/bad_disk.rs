@@ -111,7 +111,7 @@ const DAMAGES: &[Damage] = &[
     },
     Damage {
         what: "the node's certificate is overwritten",
-        named: &[".crt", "certificate"],
+        named: &[".crt"],
         inflict: |data| overwrite(&data.join(format!("node/{HOST}.crt"))),
     },
     Damage {
