@@ -1,3 +1,7 @@
-//! Placeholder until the real one lands.
+//! The daemon, one per machine.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    jaco_cli::daemon::main()
+}

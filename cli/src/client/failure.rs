@@ -21,6 +21,10 @@ pub(crate) enum Local {
     CaInvalid,
     /// `clusters.yaml` or an entry of it cannot be used.
     ContextInvalid,
+    /// The environment file or an `env_file` cannot be used.
+    EnvFileError,
+    /// A variable of the compose file cannot be replaced.
+    InterpolationFailed,
     /// No connection.
     Unavailable,
     /// The deadline passed.
@@ -45,6 +49,8 @@ impl Local {
             Self::CaRequired => "ca_required",
             Self::CaInvalid => "ca_invalid",
             Self::ContextInvalid => "context_invalid",
+            Self::EnvFileError => "env_file_error",
+            Self::InterpolationFailed => "interpolation_failed",
             Self::Unavailable => "unavailable",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::NotConverged => "not_converged",
@@ -181,12 +187,18 @@ mod tests {
     #[test]
     fn a_server_cannot_fake_a_line_or_drive_the_terminal() {
         let failure = Failure::new(Local::Internal, "a\nError: b: c\u{1b}[2J").with("k", "v\r\nw");
-        assert_eq!(failure.render(false), "Error: internal: a Error: b: c [2J\n  k=v  w\n");
+        assert_eq!(
+            failure.render(false),
+            "Error: internal: a Error: b: c [2J\n  k=v  w\n"
+        );
     }
 
     #[test]
     fn an_empty_message_leaves_the_code_alone() {
-        assert_eq!(Failure::new(Local::Unavailable, "").render(true), "Error: unavailable\n");
+        assert_eq!(
+            Failure::new(Local::Unavailable, "").render(true),
+            "Error: unavailable\n"
+        );
     }
 
     #[test]

@@ -29,7 +29,9 @@ impl FromStr for Format {
             "table" => Ok(Self::Table),
             "json" => Ok(Self::Json),
             "yaml" => Ok(Self::Yaml),
-            _ => Err(format!("unknown output format {text:?}, want table, json or yaml")),
+            _ => Err(format!(
+                "unknown output format {text:?}, want table, json or yaml"
+            )),
         }
     }
 }
@@ -122,5 +124,9 @@ fn compact_json(value: &impl Serialize) -> Result<String, Stop> {
 }
 
 fn unprintable(error: &serde_json::Error) -> Stop {
-    Failure::new(Local::Internal, format!("the answer cannot be printed: {error}")).into()
+    Failure::new(
+        Local::Internal,
+        format!("the answer cannot be printed: {error}"),
+    )
+    .into()
 }

@@ -89,13 +89,18 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, Failure> {
         let parts = match text.strip_prefix('[') {
             Some(rest) => rest.split_once("]:"),
-            None => text.rsplit_once(':').filter(|(host, _)| !host.contains(':')),
+            None => text
+                .rsplit_once(':')
+                .filter(|(host, _)| !host.contains(':')),
         };
         parts
             .filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@', ' ']))
             .and_then(|(host, port)| {
                 let port = port.parse().ok().filter(|&port| port != 0)?;
-                Some(Self { host: host.to_owned(), port })
+                Some(Self {
+                    host: host.to_owned(),
+                    port,
+                })
             })
             .ok_or_else(|| {
                 let message = format!("server address {text:?} is not host:port");
@@ -145,11 +150,17 @@ pub(crate) fn choose(
     }
     if let Some(name) = flags.context.as_ref().or(env.context.as_ref()) {
         let contexts = machine.contexts()?;
-        let context = contexts.as_ref().and_then(|contexts| contexts.get(name)).ok_or_else(|| {
-            let message = format!("there is no context {name:?} in clusters.yaml");
-            Failure::new(Local::ContextInvalid, message).with("context", name)
-        })?;
-        let servers = env.server.as_deref().map_or_else(|| context.servers(), list);
+        let context = contexts
+            .as_ref()
+            .and_then(|contexts| contexts.get(name))
+            .ok_or_else(|| {
+                let message = format!("there is no context {name:?} in clusters.yaml");
+                Failure::new(Local::ContextInvalid, message).with("context", name)
+            })?;
+        let servers = env
+            .server
+            .as_deref()
+            .map_or_else(|| context.servers(), list);
         return remote(&servers, Some(context));
     }
     if let Some(server) = &env.server {
@@ -175,7 +186,11 @@ pub(crate) fn choose(
 }
 
 fn list(servers: &str) -> Vec<&str> {
-    servers.split(',').map(str::trim).filter(|server| !server.is_empty()).collect()
+    servers
+        .split(',')
+        .map(str::trim)
+        .filter(|server| !server.is_empty())
+        .collect()
 }
 
 fn remote(
@@ -186,25 +201,42 @@ fn remote(
     rule: TokenRule,
     servers: &[&str],
 ) -> Result<Target, Failure> {
-    let addresses: Vec<Address> =
-        servers.iter().map(|server| server.parse()).collect::<Result<_, _>>()?;
+    let addresses: Vec<Address> = servers
+        .iter()
+        .map(|server| server.parse())
+        .collect::<Result<_, _>>()?;
     if addresses.is_empty() {
-        return Err(Failure::new(Local::UsageError, "the list of servers is empty"));
+        return Err(Failure::new(
+            Local::UsageError,
+            "the list of servers is empty",
+        ));
     }
     let pick = |field: fn(&Source) -> &Option<String>, stored: Option<&String>| {
-        field(flags).as_ref().or(field(env).as_ref()).or(stored).cloned()
+        field(flags)
+            .as_ref()
+            .or(field(env).as_ref())
+            .or(stored)
+            .cloned()
     };
-    let token = pick(|source| &source.token, context.and_then(|c| c.token.as_ref()))
-        .filter(|token| !token.is_empty());
+    let token = pick(
+        |source| &source.token,
+        context.and_then(|c| c.token.as_ref()),
+    )
+    .filter(|token| !token.is_empty());
     if token.is_none() && rule == TokenRule::Required {
         return Err(Failure::new(
             Local::TokenRequired,
             "a remote daemon needs an operator token: --token or JACO_TOKEN",
         ));
     }
-    let ca_cert = pick(|source| &source.ca_cert, context.and_then(|c| c.ca_cert_path.as_ref()));
-    let fingerprint =
-        pick(|source| &source.ca_fingerprint, context.and_then(|c| c.ca_fingerprint.as_ref()));
+    let ca_cert = pick(
+        |source| &source.ca_cert,
+        context.and_then(|c| c.ca_cert_path.as_ref()),
+    );
+    let fingerprint = pick(
+        |source| &source.ca_fingerprint,
+        context.and_then(|c| c.ca_fingerprint.as_ref()),
+    );
     Ok(Target::Remote {
         addresses,
         token: token.map(SecretString::new),
@@ -219,20 +251,31 @@ fn trust(
 ) -> Result<Trust, Failure> {
     let fingerprint = match fingerprint.filter(|text| !text.is_empty()) {
         None => None,
-        Some(text) => Some(text.to_ascii_lowercase().parse::<Fingerprint>().map_err(|_| {
-            let message = format!("CA fingerprint {text:?} is not sha256: and 64 hex digits");
-            Failure::new(Local::UsageError, message)
-        })?),
+        Some(text) => Some(
+            text.to_ascii_lowercase()
+                .parse::<Fingerprint>()
+                .map_err(|_| {
+                    let message =
+                        format!("CA fingerprint {text:?} is not sha256: and 64 hex digits");
+                    Failure::new(Local::UsageError, message)
+                })?,
+        ),
     };
     let path = ca_cert.unwrap_or(DEFAULT_CA);
-    let ca = if path.is_empty() { None } else { Some(machine.read_ca(Path::new(path))) };
+    let ca = if path.is_empty() {
+        None
+    } else {
+        Some(machine.read_ca(Path::new(path)))
+    };
     match (ca, fingerprint) {
         (Some(Ok(pem)), print) => {
             certificates(&pem).map_err(|_| {
                 let message = format!("ca cert {path} did not parse as PEM");
                 Failure::new(Local::CaInvalid, message).with("path", path)
             })?;
-            Ok(print.map_or(Trust::Ca(pem.clone()), |print| Trust::CaAndFingerprint(pem, print)))
+            Ok(print.map_or(Trust::Ca(pem.clone()), |print| {
+                Trust::CaAndFingerprint(pem, print)
+            }))
         }
         // A fingerprint alone is a complete pin.
         (None | Some(Err(_)), Some(print)) => Ok(Trust::Fingerprint(print)),

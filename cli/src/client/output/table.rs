@@ -25,10 +25,21 @@ pub(crate) const fn free(name: &'static str) -> Column {
 
 /// Renders a header and rows, a line each; a row shorter than the header leaves cells empty.
 pub(crate) fn render(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut lines = vec![columns.iter().map(|column| column.name.to_owned()).collect()];
+    let mut lines = vec![
+        columns
+            .iter()
+            .map(|column| column.name.to_owned())
+            .collect(),
+    ];
     lines.extend(rows.into_iter().map(|row| cells(columns, &row)));
     let widths: Vec<usize> = (0..columns.len())
-        .map(|at| lines.iter().map(|line: &Vec<String>| width(line, at)).max().unwrap_or(0))
+        .map(|at| {
+            lines
+                .iter()
+                .map(|line: &Vec<String>| width(line, at))
+                .max()
+                .unwrap_or(0)
+        })
         .collect();
     lines.iter().map(|line| padded(line, &widths)).collect()
 }
@@ -92,7 +103,10 @@ mod tests {
             &[col("NAME"), col("N"), free("REASON")],
             [row(&["a", "100", ""]), row(&["längster", "1", "x y"])],
         );
-        assert_eq!(text, "NAME      N    REASON\na         100\nlängster  1    x y\n");
+        assert_eq!(
+            text,
+            "NAME      N    REASON\na         100\nlängster  1    x y\n"
+        );
     }
 
     #[test]
@@ -107,7 +121,10 @@ mod tests {
 
     #[test]
     fn missing_cells_are_empty_and_control_characters_are_blank() {
-        assert_eq!(render(&[col("A"), col("B")], [row(&["x\ny"])]), "A    B\nx y\n");
+        assert_eq!(
+            render(&[col("A"), col("B")], [row(&["x\ny"])]),
+            "A    B\nx y\n"
+        );
     }
 
     #[test]

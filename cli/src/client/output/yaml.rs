@@ -204,7 +204,11 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn is_printable(c: char) -> bool {
-    !c.is_control() && !matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+    !c.is_control()
+        && !matches!(
+            c,
+            '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+        )
 }
 
 fn pad(out: &mut String, indent: usize) {
@@ -228,7 +232,9 @@ mod tests {
     fn value(node: &yaml::Node) -> Value {
         match &node.value {
             yaml::Value::Map(map) => Value::Object(
-                map.iter().map(|(key, node)| (key.text.clone(), value(node))).collect(),
+                map.iter()
+                    .map(|(key, node)| (key.text.clone(), value(node)))
+                    .collect(),
             ),
             yaml::Value::Seq(items) => items.iter().map(value).collect(),
             yaml::Value::Scalar(scalar) if !scalar.plain => scalar.text.clone().into(),
@@ -254,8 +260,14 @@ mod tests {
         }
         let outer = Outer {
             z: vec![
-                Inner { name: "web", list: vec![1, 2] },
-                Inner { name: "no", list: vec![] },
+                Inner {
+                    name: "web",
+                    list: vec![1, 2],
+                },
+                Inner {
+                    name: "no",
+                    list: vec![],
+                },
             ],
             a: true,
             none: vec![],

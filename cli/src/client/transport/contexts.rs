@@ -51,7 +51,9 @@ impl Contexts {
         match &self.current {
             None => Ok(self.contexts.first()),
             Some(name) => self.get(name).map(Some).ok_or_else(|| {
-                invalid(format!("current_context {name:?} of clusters.yaml is not one of its contexts"))
+                invalid(format!(
+                    "current_context {name:?} of clusters.yaml is not one of its contexts"
+                ))
             }),
         }
     }
@@ -69,9 +71,15 @@ impl Contexts {
         known(root, &["current_context", "contexts"])?;
         let contexts = match root.get("contexts").filter(|node| !node.is_null()) {
             None => Vec::new(),
-            Some(node) => list(node, "contexts")?.iter().map(context).collect::<Result<_, _>>()?,
+            Some(node) => list(node, "contexts")?
+                .iter()
+                .map(context)
+                .collect::<Result<_, _>>()?,
         };
-        Ok(Self { current: text(root, "current_context")?, contexts })
+        Ok(Self {
+            current: text(root, "current_context")?,
+            contexts,
+        })
     }
 
     /// Reads the file; `None` if there is none.
@@ -112,7 +120,16 @@ pub(crate) fn path(xdg_config_home: Option<&str>, home: Option<&str>) -> Option<
 
 fn context(node: &Node) -> Result<Context, Failure> {
     let entry = map(node, "a context")?;
-    known(entry, &["name", "server_addrs", "ca_cert_path", "ca_fingerprint", "token"])?;
+    known(
+        entry,
+        &[
+            "name",
+            "server_addrs",
+            "ca_cert_path",
+            "ca_fingerprint",
+            "token",
+        ],
+    )?;
     let name = text(entry, "name")?
         .filter(|name| !name.is_empty())
         .ok_or_else(|| invalid(format!("clusters.yaml {}: a context needs a name", node.at)))?;
@@ -120,7 +137,11 @@ fn context(node: &Node) -> Result<Context, Failure> {
         None => Vec::new(),
         Some(node) => list(node, "server_addrs")?
             .iter()
-            .map(|item| item.text().map(str::to_owned).ok_or_else(|| wrong(item, "an address")))
+            .map(|item| {
+                item.text()
+                    .map(str::to_owned)
+                    .ok_or_else(|| wrong(item, "an address"))
+            })
             .collect::<Result<_, _>>()?,
     };
     Ok(Context {
@@ -133,11 +154,13 @@ fn context(node: &Node) -> Result<Context, Failure> {
 }
 
 fn map<'a>(node: &'a Node, what: &str) -> Result<&'a Map, Failure> {
-    node.as_map().ok_or_else(|| wrong(node, &format!("a mapping for {what}")))
+    node.as_map()
+        .ok_or_else(|| wrong(node, &format!("a mapping for {what}")))
 }
 
 fn list<'a>(node: &'a Node, what: &str) -> Result<&'a [Node], Failure> {
-    node.as_seq().ok_or_else(|| wrong(node, &format!("a list for {what}")))
+    node.as_seq()
+        .ok_or_else(|| wrong(node, &format!("a list for {what}")))
 }
 
 fn text(map: &Map, key: &str) -> Result<Option<String>, Failure> {
@@ -151,17 +174,25 @@ fn text(map: &Map, key: &str) -> Result<Option<String>, Failure> {
 }
 
 fn known(map: &Map, keys: &[&str]) -> Result<(), Failure> {
-    match map.iter().find(|(key, _)| !keys.contains(&key.text.as_str())) {
+    match map
+        .iter()
+        .find(|(key, _)| !keys.contains(&key.text.as_str()))
+    {
         None => Ok(()),
-        Some((key, _)) => {
-            Err(invalid(format!("clusters.yaml {}: unknown key {:?}", key.at, key.text)))
-        }
+        Some((key, _)) => Err(invalid(format!(
+            "clusters.yaml {}: unknown key {:?}",
+            key.at, key.text
+        ))),
     }
 }
 
 /// The value itself stays out of the message: it may be a token in the wrong place.
 fn wrong(node: &Node, want: &str) -> Failure {
-    invalid(format!("clusters.yaml {}: want {want}, found {}", node.at, node.kind()))
+    invalid(format!(
+        "clusters.yaml {}: want {want}, found {}",
+        node.at,
+        node.kind()
+    ))
 }
 
 fn invalid(message: impl Into<String>) -> Failure {
@@ -225,7 +256,12 @@ mod tests {
         assert!(Contexts::read(&file).unwrap().is_none());
 
         fs::write(&file, TWO).unwrap();
-        for (mode, shown) in [(0o644, "0644"), (0o640, "0640"), (0o400, "0400"), (0o4600, "4600")] {
+        for (mode, shown) in [
+            (0o644, "0644"),
+            (0o640, "0640"),
+            (0o400, "0400"),
+            (0o4600, "4600"),
+        ] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             let failure = Contexts::read(&file).err().unwrap();
             assert_eq!(failure.code, "context_invalid");
@@ -238,7 +274,11 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [link.as_path(), dir.path()] {
             let failure = Contexts::read(path).err().unwrap();
-            assert!(failure.message.contains("regular file"), "{}", failure.message);
+            assert!(
+                failure.message.contains("regular file"),
+                "{}",
+                failure.message
+            );
         }
     }
 

@@ -24,11 +24,15 @@ impl Machine for Fake {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let found = self.cas.iter().find(|(known, _)| Path::new(known) == path);
-        found.map(|(_, pem)| pem.clone()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        found
+            .map(|(_, pem)| pem.clone())
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn contexts(&self) -> Result<Option<Contexts>, Failure> {
-        self.contexts.map(|text| Contexts::parse(text.as_bytes())).transpose()
+        self.contexts
+            .map(|text| Contexts::parse(text.as_bytes()))
+            .transpose()
     }
 }
 
@@ -39,20 +43,29 @@ contexts:
 ";
 
 fn ca() -> String {
-    ClusterCa::generate(SystemTime::UNIX_EPOCH).unwrap().cert_pem().to_owned()
+    ClusterCa::generate(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .cert_pem()
+        .to_owned()
 }
 
 fn machine() -> Fake {
     Fake {
         sockets: vec![],
-        cas: vec![(DEFAULT_CA, ca()), ("/prod", ca()), ("/bad", "hello".to_owned())],
+        cas: vec![
+            (DEFAULT_CA, ca()),
+            ("/prod", ca()),
+            ("/bad", "hello".to_owned()),
+        ],
         contexts: Some(CONTEXTS),
     }
 }
 
 fn source(pairs: &[(&str, &str)]) -> Source {
     Source::from_env(|name| {
-        let found = pairs.iter().find(|(key, _)| format!("JACO_{}", key.to_uppercase()) == name);
+        let found = pairs
+            .iter()
+            .find(|(key, _)| format!("JACO_{}", key.to_uppercase()) == name);
         found.map(|(_, value)| (*value).to_owned())
     })
 }
@@ -60,7 +73,9 @@ fn source(pairs: &[(&str, &str)]) -> Source {
 fn shown(target: &Target) -> String {
     match target {
         Target::Socket(path) => format!("socket {}", path.display()),
-        Target::Remote { addresses, token, .. } => {
+        Target::Remote {
+            addresses, token, ..
+        } => {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             let token = token.as_ref().map_or("-", SecretString::expose);
             format!("{} {token}", addresses.join(","))
@@ -70,21 +85,59 @@ fn shown(target: &Target) -> String {
 
 #[test]
 fn the_first_rule_that_matches_wins() {
-    let socket = Fake { sockets: vec![DEFAULT_SOCKET, "/s"], ..machine() };
+    let socket = Fake {
+        sockets: vec![DEFAULT_SOCKET, "/s"],
+        ..machine()
+    };
     let bare = machine();
     for (flags, env, machine, expected) in [
-        (&[("server", "h:1"), ("socket", "/s"), ("token", "t")][..], &[][..], &socket, "h:1 t"),
-        (&[("socket", "/no")], &[("context", "dev")], &socket, "socket /no"),
-        (&[("context", "dev")], &[("server", "e:1")], &socket, "e:1 dev-token"),
+        (
+            &[("server", "h:1"), ("socket", "/s"), ("token", "t")][..],
+            &[][..],
+            &socket,
+            "h:1 t",
+        ),
+        (
+            &[("socket", "/no")],
+            &[("context", "dev")],
+            &socket,
+            "socket /no",
+        ),
+        (
+            &[("context", "dev")],
+            &[("server", "e:1")],
+            &socket,
+            "e:1 dev-token",
+        ),
         (&[("context", "dev")], &[], &socket, "dev:1 dev-token"),
-        (&[], &[("context", "dev"), ("token", "e")], &socket, "dev:1 e"),
-        (&[("token", "f")], &[("context", "dev"), ("token", "e")], &socket, "dev:1 f"),
-        (&[("token", "t")], &[("server", "e:1, f:2")], &socket, "e:1,f:2 t"),
+        (
+            &[],
+            &[("context", "dev"), ("token", "e")],
+            &socket,
+            "dev:1 e",
+        ),
+        (
+            &[("token", "f")],
+            &[("context", "dev"), ("token", "e")],
+            &socket,
+            "dev:1 f",
+        ),
+        (
+            &[("token", "t")],
+            &[("server", "e:1, f:2")],
+            &socket,
+            "e:1,f:2 t",
+        ),
         (&[], &[("socket", "/s")], &socket, "socket /s"),
         (&[], &[], &socket, "socket /var/run/jaco/jaco.sock"),
         (&[], &[("socket", "/gone")], &bare, "p1:1,p2:2 prod-token"),
         (&[], &[], &bare, "p1:1,p2:2 prod-token"),
-        (&[], &[("server", ""), ("context", "")], &bare, "p1:1,p2:2 prod-token"),
+        (
+            &[],
+            &[("server", ""), ("context", "")],
+            &bare,
+            "p1:1,p2:2 prod-token",
+        ),
     ] {
         let target = choose(&source(flags), &source(env), machine, TokenRule::Required).unwrap();
         assert_eq!(shown(&target), expected, "{flags:?} {env:?}");
@@ -93,27 +146,78 @@ fn the_first_rule_that_matches_wins() {
 
 #[test]
 fn what_is_missing_has_its_own_code() {
-    let none = Fake { contexts: None, ..machine() };
-    let other = Fake { cas: vec![("/bad", "hello".to_owned())], ..Fake::default() };
+    let none = Fake {
+        contexts: None,
+        ..machine()
+    };
+    let other = Fake {
+        cas: vec![("/bad", "hello".to_owned())],
+        ..Fake::default()
+    };
     for (flags, machine, code, word) in [
-        (&[][..], &none, "no_transport", "local socket /var/run/jaco/jaco.sock is not available"),
+        (
+            &[][..],
+            &none,
+            "no_transport",
+            "local socket /var/run/jaco/jaco.sock is not available",
+        ),
         (&[], &none, "no_transport", "--server and --token"),
-        (&[("server", "h:1")], &none, "token_required", "--token or JACO_TOKEN"),
-        (&[("server", "h:1"), ("token", "t")], &other, "ca_required", "ca cert not found at /var/"),
+        (
+            &[("server", "h:1")],
+            &none,
+            "token_required",
+            "--token or JACO_TOKEN",
+        ),
+        (
+            &[("server", "h:1"), ("token", "t")],
+            &other,
+            "ca_required",
+            "ca cert not found at /var/",
+        ),
         (
             &[("server", "h:1"), ("token", "t"), ("ca_cert", "/x")],
             &none,
             "ca_required",
             "--ca-cert or set JACO_CA_CERT",
         ),
-        (&[("server", "h:1"), ("token", "t"), ("ca_cert", "/bad")], &none, "ca_invalid", "did not parse"),
-        (&[("server", "h:1"), ("token", "t"), ("ca_cert", "/denied")], &none, "file_error", "/denied"),
-        (&[("server", "h:1"), ("token", "t"), ("ca_fingerprint", "ab")], &none, "usage_error", "sha256"),
-        (&[("server", "h"), ("token", "t")], &none, "usage_error", "host:port"),
-        (&[("server", " , "), ("token", "t")], &none, "usage_error", "empty"),
+        (
+            &[("server", "h:1"), ("token", "t"), ("ca_cert", "/bad")],
+            &none,
+            "ca_invalid",
+            "did not parse",
+        ),
+        (
+            &[("server", "h:1"), ("token", "t"), ("ca_cert", "/denied")],
+            &none,
+            "file_error",
+            "/denied",
+        ),
+        (
+            &[("server", "h:1"), ("token", "t"), ("ca_fingerprint", "ab")],
+            &none,
+            "usage_error",
+            "sha256",
+        ),
+        (
+            &[("server", "h"), ("token", "t")],
+            &none,
+            "usage_error",
+            "host:port",
+        ),
+        (
+            &[("server", " , "), ("token", "t")],
+            &none,
+            "usage_error",
+            "empty",
+        ),
         (&[("context", "x")], &none, "context_invalid", "\"x\""),
     ] {
-        let result = choose(&source(flags), &Source::default(), machine, TokenRule::Required);
+        let result = choose(
+            &source(flags),
+            &Source::default(),
+            machine,
+            TokenRule::Required,
+        );
         let failure = result.err().unwrap();
         assert_eq!(failure.code, code, "{flags:?}");
         assert!(failure.message.contains(word), "{}", failure.message);
@@ -139,9 +243,15 @@ fn a_certificate_a_fingerprint_or_both_are_pinned() {
     let print: Fingerprint = PRINT.parse().unwrap();
     let prod = machine.cas[1].1.clone();
     assert_eq!(trust(Some("/prod"), ""), Ok(Trust::Ca(prod.clone())));
-    assert_eq!(trust(Some("/prod"), PRINT), Ok(Trust::CaAndFingerprint(prod, print)));
+    assert_eq!(
+        trust(Some("/prod"), PRINT),
+        Ok(Trust::CaAndFingerprint(prod, print))
+    );
     assert_eq!(trust(Some("/gone"), PRINT), Ok(Trust::Fingerprint(print)));
-    assert_eq!(trust(Some("/denied"), &PRINT.to_uppercase()), Ok(Trust::Fingerprint(print)));
+    assert_eq!(
+        trust(Some("/denied"), &PRINT.to_uppercase()),
+        Ok(Trust::Fingerprint(print))
+    );
     assert_eq!(trust(Some(""), PRINT), Ok(Trust::Fingerprint(print)));
     assert_eq!(trust(Some(""), ""), Err("ca_required".to_owned()));
 }
@@ -155,12 +265,27 @@ fn a_call_of_the_setup_phase_needs_no_token() {
 
 #[test]
 fn addresses_are_host_and_port() {
-    for (text, host, port) in [("h:7000", "h", 7000), ("10.0.0.1:1", "10.0.0.1", 1), ("[::1]:2", "::1", 2)] {
+    for (text, host, port) in [
+        ("h:7000", "h", 7000),
+        ("10.0.0.1:1", "10.0.0.1", 1),
+        ("[::1]:2", "::1", 2),
+    ] {
         let address: Address = text.parse().unwrap();
         assert_eq!((address.host.as_str(), address.port), (host, port));
         assert_eq!(address.to_string(), text);
     }
-    for text in ["", "h", ":1", "h:", "h:0", "h:65536", "::1:2", "[::1]", "https://h:1", "u@h:1"] {
+    for text in [
+        "",
+        "h",
+        ":1",
+        "h:",
+        "h:0",
+        "h:65536",
+        "::1:2",
+        "[::1]",
+        "https://h:1",
+        "u@h:1",
+    ] {
         assert!(text.parse::<Address>().is_err(), "{text}");
     }
 }

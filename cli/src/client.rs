@@ -1,0 +1,199 @@
+//! The command line `jaco`: arguments in, one call or stream, text out.
+//!
+//! Each command family has a file with its arguments, its calls and its views; a view is a
+//! plain struct that knows its text form, so output is tested without a daemon.
+
+mod actors;
+mod apply;
+mod args;
+mod audit;
+mod cluster;
+mod connection;
+mod excerpt;
+mod failure;
+mod get;
+mod lifecycle;
+mod logs;
+mod output;
+mod replica;
+mod status;
+mod transport;
+mod validate;
+mod version;
+
+#[cfg(test)]
+mod fake;
+
+use std::{
+    env, fs,
+    io::{self, IsTerminal, Write},
+    path::Path,
+    process::ExitCode,
+};
+
+use clap::{CommandFactory, Parser};
+
+use self::{
+    args::{Cli, Command, Globals},
+    connection::Client,
+    failure::{Failure, Local, Stop},
+    output::Ui,
+    transport::{Machine, Source, TokenRule, contexts},
+};
+use crate::logging;
+
+/// Exit status after Ctrl-C where it does not just end a stream.
+const INTERRUPTED: u8 = 130;
+
+/// Runs one command.
+///
+/// Exit status 0 after success, a closed output pipe or the Ctrl-C that ends a stream; 130
+/// after any other Ctrl-C; 1 after every failure.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
+    let verbose = cli.globals.verbose.then_some("debug");
+    let level = cli
+        .globals
+        .log_level
+        .as_deref()
+        .filter(|level| logging::is_level(level));
+    logging::init(logging::Process::Cli, level.or(verbose), None);
+
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
+    let mut ui = Ui {
+        err_columns: columns(&err),
+        out_is_terminal: out.is_terminal(),
+        out: &mut out,
+        err: &mut err,
+        format: cli.globals.output,
+        quiet: cli.globals.quiet,
+    };
+    match dispatch(cli, &mut ui) {
+        Ok(End::Done) => ExitCode::SUCCESS,
+        Ok(End::Interrupted) => ExitCode::from(INTERRUPTED),
+        Err(Stop::ClosedPipe) => ExitCode::SUCCESS,
+        Err(Stop::Failed(failure)) => report(&failure),
+    }
+}
+
+/// How a command that did not fail ended.
+enum End {
+    Done,
+    Interrupted,
+}
+
+fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
+    let Some(command) = cli.command else {
+        let text = match cli.version {
+            true => format!("{}\n", crate::version()),
+            false => Cli::command().render_help().to_string(),
+        };
+        ui.write(&text)?;
+        return Ok(End::Done);
+    };
+    match command {
+        Command::Version => version::run(ui)?,
+        Command::Validate(args) => validate::run(&args, ui)?,
+        remote => return with_runtime(remote, &cli.globals, ui),
+    }
+    Ok(End::Done)
+}
+
+/// Runs a command that talks to a daemon, until it ends or Ctrl-C.
+fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<End, Stop> {
+    let endless = command.is_endless();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Local::Internal, format!("start the runtime: {error}")))?;
+    let result = runtime.block_on(async {
+        tokio::select! {
+            biased; // listens for the signal before anything else happens
+            Ok(()) = tokio::signal::ctrl_c() => match endless {
+                true => Ok(End::Done),
+                false => Ok(End::Interrupted),
+            },
+            result = remote(command, globals, ui) => result.map(|()| End::Done),
+        }
+    });
+    // A name lookup that hangs must not keep a finished command alive.
+    runtime.shutdown_background();
+    result
+}
+
+async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<(), Stop> {
+    let client = |rule| -> Result<Client, Failure> {
+        let env = Source::from_env(|name| env::var(name).ok());
+        Client::new(transport::choose(
+            &globals.source(),
+            &env,
+            &ThisMachine,
+            rule,
+        )?)
+    };
+    use TokenRule::{Optional, Required};
+    match command {
+        Command::Version | Command::Validate(_) => Ok(()), // need no runtime
+        Command::Cluster { command } => cluster::run(&command, &client(Optional)?, ui).await,
+        Command::Apply(args) => apply::run(&args, || client(Required), ui).await,
+        Command::Status(args) => status::run(&args, &client(Required)?, ui).await,
+        Command::Get { command } => get::run(&command, &client(Required)?, ui).await,
+        Command::Logs(args) => logs::run(&args, &client(Required)?, ui).await,
+        Command::Rollback(args) => lifecycle::rollback(&args, &client(Required)?, ui).await,
+        Command::Delete(args) => lifecycle::delete(&args, &client(Required)?, ui).await,
+        Command::Audit(args) => audit::run(&args, &client(Required)?, ui).await,
+        Command::Actors(args) => actors::run(&args, &client(Required)?, ui).await,
+    }
+}
+
+/// The machine the command runs on.
+struct ThisMachine;
+
+impl Machine for ThisMachine {
+    fn exists(&self, path: &Path) -> bool {
+        fs::metadata(path).is_ok()
+    }
+
+    fn read_ca(&self, path: &Path) -> io::Result<String> {
+        fs::read_to_string(path)
+    }
+
+    fn contexts(&self) -> Result<Option<contexts::Contexts>, Failure> {
+        let var = |name| env::var(name).ok();
+        match contexts::path(var("XDG_CONFIG_HOME").as_deref(), var("HOME").as_deref()) {
+            Some(path) => contexts::Contexts::read(&path),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Help goes to stdout; what clap complains about becomes a usage error.
+fn misused(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = write!(io::stdout(), "{}", error.render()); // a closed pipe wants no help
+            ExitCode::SUCCESS
+        }
+        _ => report(&args::usage_error(error)),
+    }
+}
+
+fn report(failure: &Failure) -> ExitCode {
+    let mut err = io::stderr();
+    let _ = write!(err, "{}", failure.render(err.is_terminal())); // nobody is left to tell
+    ExitCode::FAILURE
+}
+
+/// Width of the terminal behind a stream, if it is one.
+fn columns(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
+    if !stream.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(stream).ok();
+    Some(size.map_or(80, |size| usize::from(size.ws_col).max(20)))
+}

@@ -1,0 +1,114 @@
+//! What an apply is to lead to, and one look at how far the cluster is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jaco_proto::v1::{self, ReplicaState};
+
+use super::resolve::Manifests;
+use crate::client::replica;
+
+/// What was applied.
+#[derive(Debug, Default)]
+pub(super) struct Goal {
+    pub(super) deployment: String,
+    pub(super) revision: u64,
+    /// Image by service.
+    pub(super) images: BTreeMap<String, String>,
+    /// Replicas that are to appear.
+    pub(super) added: BTreeSet<String>,
+    /// Replicas that are to be replaced, with the generation that is to go.
+    pub(super) replaced: BTreeMap<String, u64>,
+    /// Replicas that are to go.
+    pub(super) removed: BTreeSet<String>,
+}
+
+impl Goal {
+    /// Reads the goal from what the daemon announced.
+    pub(super) fn new(
+        manifests: &Manifests,
+        revision: u64,
+        diff: &v1::Diff,
+        before: &[v1::ReplicaDetail],
+    ) -> Self {
+        let replicas = |names: &[String]| -> Vec<String> {
+            names
+                .iter()
+                .filter_map(|name| Some(name.strip_prefix("replica ")?.to_owned()))
+                .collect()
+        };
+        let generation = |id: &String| {
+            before
+                .iter()
+                .find(|old| old.id == *id)
+                .map_or(0, |old| old.revision)
+        };
+        Self {
+            deployment: manifests.deployment.clone(),
+            revision,
+            images: manifests.images.clone(),
+            added: replicas(&diff.adds).into_iter().collect(),
+            replaced: replicas(&diff.updates)
+                .into_iter()
+                .map(|id| (id.clone(), generation(&id)))
+                .collect(),
+            removed: replicas(&diff.removes).into_iter().collect(),
+        }
+    }
+}
+
+/// One look at the cluster.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    pub(super) deployment: Option<v1::Deployment>,
+    pub(super) replicas: Vec<Replica>,
+}
+
+/// A replica as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Replica {
+    pub(super) id: String,
+    pub(super) service: String,
+    pub(super) host: String,
+    pub(super) image: String,
+    pub(super) state: ReplicaState,
+    pub(super) code: String,
+    /// The code with its facts.
+    pub(super) reason: String,
+    /// Generation that is wanted.
+    pub(super) wanted: u64,
+    /// Generation the state is about; 0 if the daemon does not say.
+    pub(super) seen: u64,
+}
+
+impl Snapshot {
+    /// Joins the two answers of a daemon.
+    pub(super) fn new(
+        deployment: &str,
+        status: v1::DeployStatusResponse,
+        replicas: Vec<v1::ReplicaDetail>,
+    ) -> Self {
+        let seen: BTreeMap<String, u64> = status
+            .replicas
+            .into_iter()
+            .map(|seen| (seen.id, seen.desired_raft_index))
+            .collect();
+        let replicas = replicas.into_iter().map(|detail| Replica {
+            seen: seen.get(&detail.id).copied().unwrap_or(0),
+            state: detail.state(),
+            reason: replica::reason(&detail.code, &detail.message, &detail.details),
+            id: detail.id,
+            service: detail.service,
+            host: detail.host,
+            image: detail.image,
+            code: detail.code,
+            wanted: detail.revision,
+        });
+        Self {
+            replicas: replicas.collect(),
+            deployment: status
+                .deployments
+                .into_iter()
+                .find(|found| found.name == deployment),
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! When a revision runs, when it will not, and what to say until then.
+//!
+//! Pure: looks at the cluster go in, verdicts and lines come out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jaco_proto::v1::{
+    self, DeploymentStatus, ReplicaState, RolloutState, service_spec::PlacementMode,
+};
+
+use super::goal::{Goal, Replica, Snapshot};
+use crate::client::{
+    failure::{Failure, Local},
+    output::text::{counted, pairs},
+    replica,
+};
+
+/// Where a wait stands.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing is decided.
+    Waiting,
+    /// Every replica of the revision runs.
+    Converged,
+    /// It will not run as it is.
+    Stuck(Box<Failure>),
+}
+
+/// How far one service is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ServiceProgress {
+    pub(super) service: String,
+    pub(super) ready: usize,
+    pub(super) total: usize,
+    /// What the replica that is furthest from running does.
+    pub(super) step: String,
+}
+
+/// Follows one revision until it is decided.
+#[derive(Debug)]
+pub(super) struct Tracker {
+    goal: Goal,
+    snapshot: Snapshot,
+    rollouts: BTreeMap<String, v1::RolloutPlan>,
+    /// Whether the daemon that is asked has shown the revision.
+    arrived: bool,
+    told: BTreeMap<String, String>,
+}
+
+impl Tracker {
+    /// A tracker that has seen nothing.
+    pub(super) fn new(goal: Goal) -> Self {
+        Self {
+            goal,
+            snapshot: Snapshot::default(),
+            rollouts: BTreeMap::new(),
+            arrived: false,
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// Name of the deployment.
+    pub(super) fn deployment(&self) -> &str {
+        &self.goal.deployment
+    }
+
+    /// Notes what an event says that no look at the cluster shows.
+    pub(super) fn handle_event(&mut self, event: v1::SubscribeEvent) {
+        if let Some(v1::subscribe_event::Payload::RolloutPlan(event)) = event.payload
+            && let Some(plan) = event.after
+            && plan.deployment == self.goal.deployment
+            && plan.target_revision == self.goal.revision
+        {
+            self.rollouts.insert(plan.service.clone(), plan);
+        }
+    }
+
+    /// Takes a new look and decides.
+    pub(super) fn handle_snapshot(&mut self, snapshot: Snapshot) -> Verdict {
+        self.snapshot = snapshot;
+        if let Some(verdict) = self.deployment_verdict() {
+            return verdict;
+        }
+        if let Some(plan) = self
+            .rollouts
+            .values()
+            .find(|p| p.state() == RolloutState::Aborted)
+        {
+            let why = format!("the rollout of service {} was aborted", plan.service);
+            let failure = self.not_converged(&why);
+            return stuck(failure.with("rollout", &plan.failure_reason));
+        }
+        let failed = self
+            .current()
+            .find(|seen| seen.state == ReplicaState::Failed);
+        if let Some(failed) = failed {
+            let why = match failed.reason.as_str() {
+                "" => format!("replica {} failed", failed.id),
+                reason => format!("replica {} failed: {reason}", failed.id),
+            };
+            return stuck(self.not_converged(&why));
+        }
+        if self.is_complete() {
+            Verdict::Converged
+        } else {
+            Verdict::Waiting
+        }
+    }
+
+    /// What the deployment itself decides; `None` leaves it to its replicas.
+    fn deployment_verdict(&mut self) -> Option<Verdict> {
+        let goal = self.goal.revision;
+        let Some(deployment) = &self.snapshot.deployment else {
+            let gone = self
+                .arrived
+                .then(|| stuck(self.not_converged("it was deleted")));
+            return Some(gone.unwrap_or(Verdict::Waiting));
+        };
+        let applied = deployment.applied_revision;
+        if applied > goal {
+            let why = format!("revision {applied} was applied in the meantime");
+            return Some(stuck(self.not_converged(&why)));
+        }
+        if applied < goal {
+            // A daemon that has not caught up knows no revision this high.
+            let back = self.arrived || deployment.highest_revision >= goal;
+            let why = format!("it was rolled back to revision {applied}");
+            return Some(if back {
+                stuck(self.not_converged(&why))
+            } else {
+                Verdict::Waiting
+            });
+        }
+        self.arrived = true;
+        let deployment = self.snapshot.deployment.as_ref()?;
+        if deployment.status() == DeploymentStatus::Pending {
+            let details = &deployment.status_details;
+            let reason = details
+                .get("reason")
+                .cloned()
+                .unwrap_or_else(|| pairs(details));
+            return Some(stuck(
+                self.not_converged(&format!("it is pending: {reason}")),
+            ));
+        }
+        None
+    }
+
+    /// Whether every service has all its replicas, and all of them run as applied.
+    fn is_complete(&self) -> bool {
+        let rolling = self
+            .rollouts
+            .values()
+            .any(|plan| plan.state() == RolloutState::InProgress);
+        let ids: BTreeSet<&String> = self.snapshot.replicas.iter().map(|seen| &seen.id).collect();
+        // A global service has as many replicas as there are nodes, which only the daemon knows.
+        let missing = self.has_global() && self.goal.added.iter().any(|id| !ids.contains(id));
+        !rolling
+            && !missing
+            && self
+                .services()
+                .iter()
+                .all(|service| service.ready == service.total)
+    }
+
+    fn has_global(&self) -> bool {
+        let deployment = self.snapshot.deployment.iter();
+        deployment
+            .flat_map(|d| &d.services)
+            .any(|s| s.placement() == PlacementMode::Global)
+    }
+
+    /// Replicas that belong to the revision.
+    fn wanted(&self) -> impl Iterator<Item = &Replica> {
+        let replicas = self.snapshot.replicas.iter();
+        replicas.filter(|seen| !self.goal.removed.contains(&seen.id))
+    }
+
+    /// Those of them whose state is about the revision, not about what ran before it.
+    fn current(&self) -> impl Iterator<Item = &Replica> {
+        self.wanted().filter(|seen| self.is_current(seen))
+    }
+
+    fn is_current(&self, seen: &Replica) -> bool {
+        let image = self.goal.images.get(&seen.service);
+        let replaced = self
+            .goal
+            .replaced
+            .get(&seen.id)
+            .is_none_or(|&old| seen.wanted > old);
+        let reported = seen.seen == 0 || seen.seen >= seen.wanted;
+        replaced && reported && image.is_none_or(|image| *image == seen.image)
+    }
+
+    fn is_ready(&self, seen: &Replica) -> bool {
+        seen.state == ReplicaState::Running && self.is_current(seen)
+    }
+
+    /// The replicas of the last look.
+    pub(super) fn replicas(&self) -> &[Replica] {
+        &self.snapshot.replicas
+    }
+
+    /// Progress by service.
+    pub(super) fn services(&self) -> Vec<ServiceProgress> {
+        let specs = self
+            .snapshot
+            .deployment
+            .iter()
+            .flat_map(|deployment| &deployment.services);
+        specs.map(|spec| self.service(spec)).collect()
+    }
+
+    fn service(&self, spec: &v1::ServiceSpec) -> ServiceProgress {
+        let own: Vec<&Replica> = self
+            .wanted()
+            .filter(|seen| seen.service == spec.name)
+            .collect();
+        let ready = own.iter().filter(|seen| self.is_ready(seen)).count();
+        let total = match spec.placement() {
+            PlacementMode::Global => own.len(),
+            PlacementMode::Unspecified
+            | PlacementMode::Spread
+            | PlacementMode::Pack
+            | PlacementMode::Hosts => usize::try_from(spec.replicas).unwrap_or(0).max(own.len()),
+        };
+        let slowest = own
+            .iter()
+            .filter(|seen| !self.is_ready(seen))
+            .min_by_key(|seen| self.rank(seen));
+        let step = match slowest {
+            _ if own.len() < total => "scheduling".to_owned(),
+            Some(seen) => self.step(seen),
+            None => "running".to_owned(),
+        };
+        ServiceProgress {
+            service: spec.name.clone(),
+            ready,
+            total,
+            step,
+        }
+    }
+
+    /// Distance from running, the furthest first.
+    fn rank(&self, seen: &Replica) -> u8 {
+        if !self.is_current(seen) {
+            return 0;
+        }
+        match seen.state {
+            ReplicaState::Failed => 1,
+            ReplicaState::Unspecified | ReplicaState::Pending | ReplicaState::Stopped => 2,
+            ReplicaState::Pulling => 3,
+            ReplicaState::Updating => 4,
+            ReplicaState::Degraded => 5,
+            ReplicaState::Running => 6,
+        }
+    }
+
+    fn step(&self, seen: &Replica) -> String {
+        let state = replica::state(seen.state);
+        match seen.code.as_str() {
+            _ if !self.is_current(seen) => "replacing".to_owned(),
+            "" => state,
+            code if code == state => state,
+            code => format!("{state} ({code})"),
+        }
+    }
+
+    /// One line for every replica that changed since the last call.
+    pub(super) fn poll_changes(&mut self) -> Vec<String> {
+        let now: BTreeMap<String, String> = self
+            .wanted()
+            .map(|seen| {
+                (
+                    seen.id.clone(),
+                    format!("{} on {}", self.step(seen), seen.host),
+                )
+            })
+            .collect();
+        let changed = now
+            .iter()
+            .filter(|&(id, line)| self.told.get(id) != Some(line));
+        let lines = changed.map(|(id, line)| format!("{id}: {line}")).collect();
+        self.told = now;
+        lines
+    }
+
+    /// The failure of a wait that took too long.
+    pub(super) fn timed_out(&self, waited: &str) -> Failure {
+        self.not_converged(&format!("it did not run within {waited}"))
+    }
+
+    /// Names every replica that does not run, and what is missing altogether.
+    fn not_converged(&self, why: &str) -> Failure {
+        let message = format!(
+            "deployment {} revision {} did not converge: {why}",
+            self.goal.deployment, self.goal.revision
+        );
+        let mut failure = Failure::new(Local::NotConverged, message);
+        for seen in self.wanted().filter(|seen| !self.is_ready(seen)) {
+            let state = if self.is_current(seen) {
+                replica::state(seen.state)
+            } else {
+                "replacing".to_owned()
+            };
+            let reason = match seen.reason.as_str() {
+                "" => state,
+                reason => format!("{state}: {reason}"),
+            };
+            failure = failure.with(&seen.id, reason);
+        }
+        for spec in self
+            .snapshot
+            .deployment
+            .iter()
+            .flat_map(|deployment| &deployment.services)
+        {
+            let progress = self.service(spec);
+            let scheduled = self
+                .wanted()
+                .filter(|seen| seen.service == spec.name)
+                .count();
+            if scheduled < progress.total {
+                let missing = counted(progress.total - scheduled, "replica");
+                failure = failure.with(
+                    format!("service {}", spec.name),
+                    format!("{missing} not scheduled"),
+                );
+            }
+        }
+        failure
+    }
+}
+
+fn stuck(failure: Failure) -> Verdict {
+    Verdict::Stuck(Box::new(failure))
+}
+
+#[cfg(test)]
+mod tests;

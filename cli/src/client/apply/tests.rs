@@ -1,0 +1,313 @@
+use std::fs;
+
+use jaco_proto::v1::{DeploymentStatus, ReplicaState, service_spec::PlacementMode};
+
+use super::*;
+use crate::client::fake::{self, AtEnd, Captured, Fake, Script};
+
+struct Project(tempfile::TempDir);
+
+impl Project {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("jaco.yaml"), "deployment: app\n").unwrap();
+        let compose = "services:\n  web:\n    image: i\n    ports: [\"80:80\"]\n";
+        fs::write(dir.path().join("compose.yml"), compose).unwrap();
+        Self(dir)
+    }
+
+    fn args(&self) -> Args {
+        Args {
+            jaco: self.0.path().join("jaco.yaml"),
+            compose: None,
+            dry_run: false,
+            detach: false,
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+async fn apply(
+    args: &Args,
+    format: Format,
+    script: impl FnOnce(&mut Script),
+) -> (Result<(), Stop>, Captured, Fake) {
+    let server = Fake::start().await;
+    server.script(script);
+    let (result, output) = fake::capture(format, async |ui| {
+        run(args, || Ok(server.client()), ui).await
+    })
+    .await;
+    (result, output, server)
+}
+
+fn committed() -> Option<Result<v1::ApplyResponse, jaco_proto::Error>> {
+    let diff = v1::Diff {
+        adds: vec![
+            "deployment app (rev 0→1)".to_owned(),
+            "replica app-web-0".to_owned(),
+        ],
+        updates: vec!["route a.io".to_owned()],
+        removes: vec!["tcp_route 5432".to_owned()],
+    };
+    Some(Ok(v1::ApplyResponse {
+        applied_revision: 1,
+        diff: Some(diff),
+    }))
+}
+
+fn status() -> v1::DeployStatusResponse {
+    v1::DeployStatusResponse {
+        deployments: vec![v1::Deployment {
+            name: "app".to_owned(),
+            applied_revision: 1,
+            status: DeploymentStatus::Active.into(),
+            services: vec![v1::ServiceSpec {
+                name: "web".to_owned(),
+                replicas: 1,
+                placement: PlacementMode::Spread.into(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+fn web(state: ReplicaState, code: &str) -> Vec<v1::ReplicaDetail> {
+    vec![v1::ReplicaDetail {
+        id: "app-web-0".to_owned(),
+        service: "web".to_owned(),
+        host: "one".to_owned(),
+        image: "i".to_owned(),
+        state: state.into(),
+        code: code.to_owned(),
+        revision: 9,
+        ..Default::default()
+    }]
+}
+
+/// Nothing before, then what is told, one look each.
+fn looks(script: &mut Script, states: &[(ReplicaState, &str)]) {
+    script.apply = committed();
+    script.status = vec![status(); states.len()];
+    script.replicas = vec![vec![]];
+    script
+        .replicas
+        .extend(states.iter().map(|(state, code)| web(*state, code)));
+    script.at_end = AtEnd::Silence;
+}
+
+#[tokio::test]
+async fn a_dry_run_prints_the_diff_of_the_server() {
+    let project = Project::new();
+    let args = Args {
+        dry_run: true,
+        ..project.args()
+    };
+    let (result, output, server) = apply(&args, Format::Table, |s| s.apply = committed()).await;
+    assert_eq!(result, Ok(()));
+    assert_eq!(
+        output.out,
+        "+ deployment app (rev 0→1)\n+ replica app-web-0\n~ route a.io\n- tcp_route 5432\n"
+    );
+    assert!(server.applies()[0].dry_run);
+    let (_, output, _) = apply(&args, Format::Table, |_| {}).await;
+    assert_eq!(output.out, "No changes\n");
+}
+
+#[tokio::test]
+async fn detach_returns_at_commit() {
+    let project = Project::new();
+    let args = Args {
+        detach: true,
+        ..project.args()
+    };
+    let (result, output, server) = apply(&args, Format::Table, |s| s.apply = committed()).await;
+    assert_eq!(
+        (result, output.out.as_str()),
+        (Ok(()), "Applied revision: 1\n")
+    );
+    assert!(server.subscriptions().is_empty());
+
+    let (_, output, _) = apply(&args, Format::Json, |s| s.apply = committed()).await;
+    assert_eq!(
+        output.out,
+        r#"{
+  "deployment": "app",
+  "applied_revision": 1,
+  "dry_run": false,
+  "diff": {
+    "adds": [
+      "deployment app (rev 0→1)",
+      "replica app-web-0"
+    ],
+    "updates": [
+      "route a.io"
+    ],
+    "removes": [
+      "tcp_route 5432"
+    ]
+  }
+}
+"#
+    );
+}
+
+#[tokio::test]
+async fn the_wait_tells_every_step_until_everything_runs() {
+    use ReplicaState::{Pending, Pulling, Running};
+    let (result, output, server) = apply(&Project::new().args(), Format::Table, |script| {
+        looks(
+            script,
+            &[
+                (Pulling, "pulling"),
+                (Pending, ""),
+                (Pending, ""),
+                (Running, ""),
+            ],
+        );
+    })
+    .await;
+    assert_eq!(result, Ok(()));
+    assert_eq!(output.out, "Applied revision: 1\n");
+    assert_eq!(
+        output.err,
+        "app-web-0: pulling on one\napp-web-0: pending on one\napp-web-0: running on one\n"
+    );
+    assert_eq!(server.subscriptions()[0].deployment_filter, "app");
+}
+
+#[tokio::test]
+async fn a_terminal_gets_a_bar_for_every_service() {
+    let project = Project::new();
+    let server = Fake::start().await;
+    server.script(|script| {
+        looks(
+            script,
+            &[(ReplicaState::Pulling, ""), (ReplicaState::Running, "")],
+        )
+    });
+    let (result, output) = fake::capture(Format::Table, async |ui| {
+        ui.err_columns = Some(80);
+        run(&project.args(), || Ok(server.client()), ui).await
+    })
+    .await;
+    assert_eq!(result, Ok(()));
+    let last = output.err.rsplit("\x1b[2K").next().unwrap();
+    assert!(
+        last.starts_with("web  ████████████████████  1/1  running  "),
+        "{last:?}"
+    );
+    assert!(output.err.contains("0/1  pulling"), "{:?}", output.err);
+    assert!(
+        !output.err.contains("app-web-0:"),
+        "bars stand instead of lines"
+    );
+}
+
+#[tokio::test]
+async fn machines_get_one_object_when_it_runs() {
+    let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
+        looks(
+            script,
+            &[(ReplicaState::Pulling, ""), (ReplicaState::Running, "")],
+        );
+    })
+    .await;
+    assert_eq!((result, output.err.as_str()), (Ok(()), ""));
+    let object: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!(object["converged"], true);
+    assert_eq!(
+        object["replicas"],
+        serde_json::json!([{"id": "app-web-0", "state": "running", "host": "one"}])
+    );
+}
+
+#[tokio::test]
+async fn a_failed_replica_ends_the_wait() {
+    let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
+        looks(
+            script,
+            &[
+                (ReplicaState::Pulling, ""),
+                (ReplicaState::Failed, "docker_error"),
+            ],
+        );
+    })
+    .await;
+    let failure = fake::failure(result);
+    assert_eq!(failure.code, "not_converged");
+    assert_eq!(failure.details["app-web-0"], "failed: docker_error");
+    let object: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!(object["converged"], false);
+    assert_eq!(object["replicas"][0]["code"], "docker_error");
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_its_time() {
+    let project = Project::new();
+    let args = Args {
+        timeout: Duration::from_millis(150),
+        ..project.args()
+    };
+    let (result, _, _) = apply(&args, Format::Table, |script| {
+        looks(script, &[(ReplicaState::Pulling, "")]);
+    })
+    .await;
+    let failure = fake::failure(result);
+    assert_eq!(failure.code, "not_converged");
+    assert!(
+        failure.message.ends_with("it did not run within 150ms"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(failure.details["app-web-0"], "pulling");
+}
+
+#[tokio::test]
+async fn a_feed_that_ends_is_opened_again() {
+    use ReplicaState::{Pulling, Running};
+    let (result, _, server) = apply(&Project::new().args(), Format::Table, |script| {
+        looks(script, &[(Pulling, "")]);
+        script.replicas.push(web(Running, ""));
+        script.at_end = AtEnd::Close;
+    })
+    .await;
+    assert_eq!(result, Ok(()));
+    assert_eq!(server.subscriptions().len(), 2);
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_is_shown_in_the_users_file() {
+    let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
+        script.apply = Some(Err(jaco_proto::Error::new(
+            jaco_proto::ErrorCode::ReservedPort,
+            "port 80 belongs to the ingress",
+        )
+        .with("service", "web")
+        .with("file", "compose.yaml")
+        .with("line", 4)
+        .with("col", 13)));
+    })
+    .await;
+    let failure = fake::failure(result);
+    assert_eq!(failure.code, "reserved_port");
+    assert!(failure.details["file"].ends_with("/compose.yml"));
+    assert_eq!(
+        failure.excerpt.as_deref(),
+        Some(" 4 |     ports: [\"80:80\"]\n   |             ^\n")
+    );
+    assert_eq!(output.out, "");
+}
+
+#[tokio::test]
+async fn unsound_files_are_refused_before_anything_is_dialled() {
+    let project = Project::new();
+    fs::write(project.0.path().join("jaco.yaml"), "nope: 1\n").unwrap();
+    let (result, _) = fake::capture(Format::Table, async |ui| {
+        run(&project.args(), || panic!("dialled"), ui).await
+    })
+    .await;
+    assert_eq!(fake::failure(result).code, "validation_failed");
+}

@@ -1,0 +1,167 @@
+//! Watching a revision until it is decided.
+
+use std::time::{Duration, Instant};
+
+use jaco_proto::{duration, v1};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tonic::Streaming;
+
+use super::{
+    current,
+    draw::{Painter, bars},
+    goal::Snapshot,
+    progress::{Tracker, Verdict},
+};
+use crate::client::{
+    connection::Client,
+    failure::{Failure, Stop},
+    output::{Format, Ui},
+    status::{fetch, next, subscribe},
+};
+
+/// What changes while a revision comes up.
+const ENTITIES: [&str; 4] = [
+    "deployments",
+    "replicas_desired",
+    "replicas_observed",
+    "rollout_plans",
+];
+const TICK: Duration = Duration::from_secs(1);
+
+/// Waits until the revision runs.
+///
+/// # Errors
+/// `not_converged` when it will not run or `limit` has passed; what the daemon answers otherwise.
+/// A connection that is lost on the way is made again as long as there is time.
+pub(super) async fn until_settled(
+    client: &Client,
+    tracker: &mut Tracker,
+    started: Instant,
+    limit: Duration,
+    ui: &mut Ui<'_>,
+) -> Result<Verdict, Stop> {
+    let deployment = tracker.deployment().to_owned();
+    let mut wait = Wait {
+        client,
+        deployment,
+        tracker,
+        started,
+        painter: Painter::default(),
+        ui,
+    };
+    match timeout(limit, wait.run()).await {
+        Ok(result) => result,
+        Err(_) => {
+            let nanos = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
+            Err(wait.tracker.timed_out(&duration::format(nanos)).into())
+        }
+    }
+}
+
+struct Wait<'a, 'b> {
+    client: &'a Client,
+    deployment: String,
+    tracker: &'a mut Tracker,
+    started: Instant,
+    painter: Painter,
+    ui: &'a mut Ui<'b>,
+}
+
+impl Wait<'_, '_> {
+    async fn run(&mut self) -> Result<Verdict, Stop> {
+        loop {
+            match self.follow().await {
+                Ok(Verdict::Waiting) => {}
+                Ok(Verdict::Converged) => return Ok(Verdict::Converged),
+                Ok(Verdict::Stuck(failure)) => return Err((*failure).into()),
+                Err(Stop::Failed(failure)) if is_passing(&failure) => {
+                    tracing::debug!(
+                        subsystem = "cliclient",
+                        reason = failure.message,
+                        "lost the daemon"
+                    );
+                }
+                Err(stop) => return Err(stop),
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
+    /// Follows one subscription; waiting means that it ended.
+    async fn follow(&mut self) -> Result<Verdict, Stop> {
+        // Subscribed before the first look, so that no change falls between the two.
+        let mut events = subscribe(self.client, &ENTITIES, &self.deployment).await?;
+        loop {
+            match self.look().await? {
+                Verdict::Waiting => {}
+                verdict => return Ok(verdict),
+            }
+            if !self.until_event(&mut events).await? {
+                return Ok(Verdict::Waiting);
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<Verdict, Stop> {
+        let replicas = current(self.client, &self.deployment).await?;
+        let status = fetch(self.client, &self.deployment, "").await?;
+        let snapshot = Snapshot::new(&self.deployment, status, replicas);
+        let verdict = self.tracker.handle_snapshot(snapshot);
+        match (self.ui.err_columns, self.ui.format) {
+            _ if self.ui.quiet => {}
+            (Some(_), _) => self.redraw(),
+            (None, Format::Table) => {
+                for line in self.tracker.poll_changes() {
+                    self.ui.note(&line);
+                }
+            }
+            (None, Format::Json | Format::Yaml) => {}
+        }
+        Ok(verdict)
+    }
+
+    /// Waits for an event and takes those that came with it; false when there will be no more.
+    async fn until_event(
+        &mut self,
+        events: &mut Streaming<v1::SubscribeEvent>,
+    ) -> Result<bool, Stop> {
+        use futures::FutureExt;
+
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let first = loop {
+            tokio::select! {
+                event = next(events) => break event?,
+                _ = ticks.tick() => self.redraw(),
+            }
+        };
+        let Some(first) = first else { return Ok(false) };
+        self.tracker.handle_event(first);
+        while let Some(ready) = next(events).now_or_never() {
+            match ready? {
+                Some(event) => self.tracker.handle_event(event),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn redraw(&mut self) {
+        if let Some(columns) = self.ui.err_columns.filter(|_| !self.ui.quiet) {
+            let lines = bars(&self.tracker.services(), self.started.elapsed(), columns);
+            self.painter.draw(&lines, self.ui);
+        }
+    }
+}
+
+/// Whether another try may do better: what was applied stays applied.
+fn is_passing(failure: &Failure) -> bool {
+    matches!(
+        failure.code.as_str(),
+        "unavailable"
+            | "deadline_exceeded"
+            | "no_leader"
+            | "raft_unavailable"
+            | "state_unavailable"
+    )
+}

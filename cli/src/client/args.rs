@@ -1,0 +1,278 @@
+//! What may stand on the command line.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+use jaco_proto::duration;
+
+use super::{
+    actors, apply, audit, cluster,
+    failure::{Failure, Local},
+    get, lifecycle, logs,
+    output::Format,
+    status,
+    transport::Source,
+    validate,
+};
+
+/// Run docker-compose files on a handful of machines as if they were one.
+#[derive(Parser)]
+#[command(name = "jaco", disable_version_flag = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Print the version and exit
+    #[arg(long)]
+    pub(crate) version: bool,
+
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// Flags of every command, before or after its name.
+#[derive(Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Globals {
+    /// Remote daemon, any member; several are tried in order [env: JACO_SERVER]
+    #[arg(long, global = true, value_name = "HOST:PORT,...")]
+    server: Option<String>,
+
+    /// Operator token for remote daemons [env: JACO_TOKEN]
+    #[arg(long, global = true, value_name = "TOKEN")]
+    token: Option<String>,
+
+    /// CA certificate of the cluster to pin [env: JACO_CA_CERT] [default: /var/lib/jaco/node/ca.crt]
+    #[arg(long, global = true, value_name = "PATH")]
+    ca_cert: Option<String>,
+
+    /// Fingerprint of the CA certificate to pin [env: JACO_CA_FINGERPRINT]
+    #[arg(long, global = true, value_name = "sha256:HEX")]
+    ca_fingerprint: Option<String>,
+
+    /// Control socket of the local daemon [env: JACO_SOCKET] [default: /var/run/jaco/jaco.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Entry of clusters.yaml to use [env: JACO_CONTEXT]
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+
+    /// Output format: table, json or yaml
+    #[arg(
+        short,
+        long,
+        alias = "format",
+        global = true,
+        value_name = "FORMAT",
+        default_value = "table"
+    )]
+    pub(crate) output: Format,
+
+    /// No success lines, notes and warnings
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
+    /// Debug logs on stderr
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+
+    /// Log level: debug, info, warn or error [env: JACO_LOG] [default: warn]
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+}
+
+impl Globals {
+    /// What the flags say about the connection.
+    pub(crate) fn source(&self) -> Source {
+        Source {
+            server: self.server.clone(),
+            token: self.token.clone(),
+            ca_cert: self.ca_cert.clone(),
+            ca_fingerprint: self.ca_fingerprint.clone(),
+            socket: self.socket.clone(),
+            context: self.context.clone(),
+        }
+    }
+}
+
+/// The command families.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Found a cluster and look at its members
+    Cluster {
+        #[command(subcommand)]
+        command: cluster::Command,
+    },
+    /// Deploy a jaco.yaml with its compose file
+    Apply(apply::Args),
+    /// Show deployments, replicas, routes and certificates
+    Status(status::Args),
+    /// Show one kind of thing in detail
+    Get {
+        #[command(subcommand)]
+        command: get::Command,
+    },
+    /// Show what the containers of a service write
+    Logs(logs::Args),
+    /// Return a deployment to its previous revision
+    Rollback(lifecycle::Args),
+    /// Remove a deployment and everything it owns
+    Delete(lifecycle::Args),
+    /// Show who changed what
+    Audit(audit::Args),
+    /// Show the supervision tree of the daemon
+    Actors(actors::Args),
+    /// Check manifests without a cluster
+    Validate(validate::Args),
+    /// Print the version
+    Version,
+}
+
+impl Command {
+    /// Whether the command runs until Ctrl-C, which is then a success.
+    pub(crate) fn is_endless(&self) -> bool {
+        match self {
+            Self::Status(args) => args.watch,
+            Self::Logs(args) => args.follow,
+            Self::Audit(args) => args.follow,
+            Self::Actors(args) => args.watch,
+            Self::Cluster { .. }
+            | Self::Apply(_)
+            | Self::Get { .. }
+            | Self::Rollback(_)
+            | Self::Delete(_)
+            | Self::Validate(_)
+            | Self::Version => false,
+        }
+    }
+}
+
+/// Reads a duration flag.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let nanos = duration::parse(text)
+        .map_err(|_| format!("{text:?} is not a duration such as 90s or 1h30m"))?;
+    let nanos = u64::try_from(nanos).map_err(|_| "a duration cannot be negative".to_owned())?;
+    Ok(Duration::from_nanos(nanos))
+}
+
+/// The complaint of the argument parser as a failure: its first paragraph, and its tip.
+pub(crate) fn usage_error(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n").map(|part| {
+        part.lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    let message = paragraphs.next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let tip = paragraphs.find_map(|part| part.strip_prefix("tip: ").map(str::to_owned));
+    let tip = tip.map(|tip| format!(" ({tip})")).unwrap_or_default();
+    Failure::new(Local::UsageError, format!("{message}{tip}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, Failure> {
+        Cli::try_parse_from(line.split(' ')).map_err(|error| usage_error(&error))
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_stand_before_or_after_the_command() {
+        for line in [
+            "jaco --server h:1 -o json -q status app",
+            "jaco status --server=h:1 --format json app --quiet",
+            "jaco status app -ojson -q --server h:1",
+            "jaco status --output=json -q --server h:1 -- app",
+        ] {
+            let cli = parse(line).unwrap();
+            assert_eq!(cli.globals.server.as_deref(), Some("h:1"), "{line}");
+            assert_eq!(cli.globals.output, Format::Json, "{line}");
+            assert!(cli.globals.quiet, "{line}");
+        }
+    }
+
+    #[test]
+    fn misuse_is_a_usage_error_in_one_line() {
+        for (line, word) in [
+            ("jaco nosuch", "nosuch"),
+            ("jaco statsu", "status"),
+            ("jaco apply", "JACO"),
+            ("jaco apply a b", "'b'"),
+            ("jaco status -o xml", "output format"),
+            ("jaco status --nope", "--nope"),
+            ("jaco logs app", "expected <deployment>/<service>"),
+            ("jaco logs app/", "expected <deployment>/<service>"),
+            ("jaco logs /web", "expected <deployment>/<service>"),
+            ("jaco logs a/b --since 5", "duration"),
+            ("jaco logs a/b --since 1d", "duration"),
+            ("jaco logs a/b --since -5m", "negative"),
+            ("jaco apply j --timeout -1s", "negative"),
+            ("jaco audit --type nope", "unknown audit type"),
+            ("jaco get deployment", "NAME"),
+            ("jaco get nosuch", "nosuch"),
+            ("jaco rollback", "DEPLOYMENT"),
+            ("jaco actors kill", "PATH"),
+            ("jaco actors kill a --mode maim", "maim"),
+        ] {
+            let failure = parse(line)
+                .err()
+                .unwrap_or_else(|| panic!("{line} is accepted"));
+            assert_eq!(failure.code, "usage_error");
+            assert!(
+                failure.message.contains(word),
+                "{line}: {}",
+                failure.message
+            );
+            assert!(!failure.message.contains('\n') && !failure.message.starts_with("error"));
+        }
+    }
+
+    #[test]
+    fn only_streams_are_endless() {
+        for (line, endless) in [
+            ("jaco status", false),
+            ("jaco status -w", true),
+            ("jaco logs a/b", false),
+            ("jaco logs a/b -f", true),
+            ("jaco audit --follow", true),
+            ("jaco actors -w", true),
+            ("jaco apply j", false),
+        ] {
+            assert_eq!(
+                parse(line).unwrap().command.unwrap().is_endless(),
+                endless,
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn durations_have_units_and_no_sign() {
+        for (text, expected) in [
+            ("1h30m", Some(5400.0)),
+            ("2.5s", Some(2.5)),
+            ("0", Some(0.0)),
+            ("10us", Some(0.000_01)),
+            ("5", None),
+            ("1d", None),
+            ("-1s", None),
+            ("", None),
+            ("s", None),
+        ] {
+            let parsed = parse_duration(text).ok();
+            assert_eq!(parsed, expected.map(Duration::from_secs_f64), "{text}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Connections to daemons: the control socket, TLS, and the next address when one fails.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use hyper_util::rt::TokioIo;
+use jaco_net::tls;
+use jaco_proto::error::DecodedError;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpStream, UnixStream};
+use tonic::{
+    Request, Response, Status, Streaming,
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::{Channel, Endpoint},
+};
+use tower::service_fn;
+
+use super::{
+    failure::{Failure, Local, Stop},
+    transport::{Address, Target},
+};
+
+/// Longest time for one connection, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often an idle stream is checked for a peer that has gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Largest answer that is read; manifests of many deployments may come in one.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 256 << 20;
+
+/// A connection that carries the caller's token.
+pub(crate) type Connection = InterceptedService<Channel, Token>;
+
+/// Adds the bearer token to every call.
+#[derive(Clone)]
+pub(crate) struct Token(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Token {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(bearer) = &self.0 {
+            request
+                .metadata_mut()
+                .insert("authorization", bearer.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Where one connection goes.
+#[derive(Clone, Debug)]
+enum Place {
+    Socket(PathBuf),
+    Remote(Address),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "{}", path.display()),
+            Self::Remote(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Calls the daemons of one cluster.
+pub(crate) struct Client {
+    places: Vec<Place>,
+    tls: Option<Arc<ClientConfig>>,
+    token: Token,
+    /// Index of the place that answered last, and the connection to it.
+    live: Mutex<Option<(usize, Channel)>>,
+}
+
+impl Client {
+    /// Prepares calls; nothing is dialled yet.
+    ///
+    /// # Errors
+    /// `usage_error` for a token that no header can carry, `ca_invalid` for a CA that cannot be
+    /// a trust anchor.
+    pub(crate) fn new(target: Target) -> Result<Self, Failure> {
+        let (places, tls, token) = match target {
+            Target::Socket(path) => (vec![Place::Socket(path)], None, None),
+            Target::Remote {
+                addresses,
+                token,
+                trust,
+            } => {
+                let tls = tls::api_client(&trust).map_err(|error| {
+                    Failure::new(
+                        Local::CaInvalid,
+                        format!("the pinned CA: {}", chain(&error)),
+                    )
+                })?;
+                (
+                    addresses.into_iter().map(Place::Remote).collect(),
+                    Some(tls),
+                    token,
+                )
+            }
+        };
+        let token = token.map(|token| {
+            let bearer = format!("Bearer {}", token.expose()).parse::<MetadataValue<Ascii>>();
+            bearer.map_err(|_| Failure::new(Local::UsageError, "the token holds odd characters"))
+        });
+        let token = token.transpose()?.map(|mut bearer| {
+            bearer.set_sensitive(true);
+            bearer
+        });
+        Ok(Self {
+            places,
+            tls,
+            token: Token(token),
+            live: Mutex::new(None),
+        })
+    }
+
+    /// Whether calls go to the daemon of this machine over its control socket.
+    pub(crate) fn is_local(&self) -> bool {
+        self.places
+            .iter()
+            .all(|place| matches!(place, Place::Socket(_)))
+    }
+
+    /// Calls one address after the other until one does not fail for reasons of its own.
+    ///
+    /// `deadline` is for each address.
+    ///
+    /// # Errors
+    /// The first failure that another daemon would repeat; `unavailable` when none is left.
+    pub(crate) async fn unary<T>(
+        &self,
+        deadline: Duration,
+        call: impl AsyncFn(Connection) -> Result<Response<T>, Status>,
+    ) -> Result<T, Failure> {
+        let attempt = async |connection| {
+            tokio::time::timeout(deadline, call(connection))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(Status::deadline_exceeded(format!(
+                        "no answer within {deadline:?}"
+                    )))
+                })
+        };
+        self.call(&attempt).await
+    }
+
+    /// As [`Client::unary`] for the start of a stream, which never moves once it is open.
+    pub(crate) async fn stream<T>(
+        &self,
+        call: impl AsyncFn(Connection) -> Result<Response<Streaming<T>>, Status>,
+    ) -> Result<Streaming<T>, Failure> {
+        self.call(&call).await
+    }
+
+    async fn call<T>(
+        &self,
+        call: &impl AsyncFn(Connection) -> Result<Response<T>, Status>,
+    ) -> Result<T, Failure> {
+        let first = self.live().as_ref().map_or(0, |(at, _)| *at);
+        let mut failures = Vec::new();
+        for at in (0..self.places.len()).map(|step| (first + step) % self.places.len()) {
+            let place = &self.places[at];
+            let channel = match self.channel(at).await {
+                Ok(channel) => channel,
+                Err(failure) => {
+                    failures.push((place, failure));
+                    continue;
+                }
+            };
+            let connection = InterceptedService::new(channel.clone(), self.token.clone());
+            match call(connection).await {
+                Ok(response) => {
+                    *self.live() = Some((at, channel));
+                    return Ok(response.into_inner());
+                }
+                Err(status) => {
+                    *self.live() = None;
+                    let retry = DecodedError::from_status(&status).retry_elsewhere();
+                    let failure = refused(place, &status);
+                    if !retry {
+                        return Err(failure);
+                    }
+                    failures.push((place, failure));
+                }
+            }
+        }
+        Err(exhausted(failures))
+    }
+
+    async fn channel(&self, at: usize) -> Result<Channel, Failure> {
+        if let Some((live, channel)) = self.live().as_ref()
+            && *live == at
+        {
+            return Ok(channel.clone());
+        }
+        let place = &self.places[at];
+        tracing::debug!(subsystem = "cliclient", target = %place, "dialling");
+        let endpoint = Endpoint::from_static("http://jaco")
+            .user_agent(format!("jaco/{}", crate::version()))
+            .map_err(|error| Failure::new(Local::Internal, chain(&error)))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEP_ALIVE);
+        let connected = match place {
+            Place::Socket(path) => {
+                let path = path.clone();
+                let connect = service_fn(move |_| {
+                    let path = path.clone();
+                    async move { UnixStream::connect(path).await.map(TokioIo::new) }
+                });
+                endpoint.connect_with_connector(connect).await
+            }
+            Place::Remote(address) => {
+                let (address, tls) = (address.clone(), self.tls.clone());
+                let connect = service_fn(move |_| secured(address.clone(), tls.clone()));
+                endpoint.connect_with_connector(connect).await
+            }
+        };
+        connected.map_err(|error| unreachable(place, &chain(&error)))
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, Option<(usize, Channel)>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A TLS connection; it is only returned when the peer has proved itself, so nothing secret is
+/// sent to anyone else.
+async fn secured(
+    address: Address,
+    tls: Option<Arc<ClientConfig>>,
+) -> std::io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
+    let tls = tls.ok_or_else(|| std::io::Error::other("no TLS configuration"))?;
+    let name = ServerName::try_from(address.host.clone()).map_err(std::io::Error::other)?;
+    let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    stream.set_nodelay(true)?;
+    tokio_rustls::TlsConnector::from(tls)
+        .connect(name, stream)
+        .await
+        .map(TokioIo::new)
+}
+
+/// Limits how long everything of a bounded stream may take.
+pub(crate) async fn within<T>(
+    deadline: Option<Duration>,
+    work: impl Future<Output = Result<T, Stop>>,
+) -> Result<T, Stop> {
+    match deadline {
+        None => work.await,
+        Some(deadline) => tokio::time::timeout(deadline, work)
+            .await
+            .unwrap_or_else(|_| {
+                let message = format!("not finished within {deadline:?}");
+                Err(Failure::new(Local::DeadlineExceeded, message).into())
+            }),
+    }
+}
+
+/// What ended a stream that was open.
+pub(crate) fn broken(status: &Status) -> Failure {
+    match transport_error(status) {
+        Some(reason) => Failure::new(
+            Local::Unavailable,
+            format!("the connection was lost: {reason}"),
+        ),
+        None => DecodedError::from_status(status).into(),
+    }
+}
+
+fn refused(place: &Place, status: &Status) -> Failure {
+    match transport_error(status) {
+        Some(reason) => unreachable(place, &reason),
+        None => DecodedError::from_status(status).into(),
+    }
+}
+
+/// The reason, if the status was made on this side because the connection failed.
+fn transport_error(status: &Status) -> Option<String> {
+    // A status that came over the wire has no cause.
+    std::error::Error::source(status).map(chain)
+}
+
+fn unreachable(place: &Place, reason: &str) -> Failure {
+    Failure::new(Local::Unavailable, format!("connect to {place}: {reason}"))
+}
+
+fn exhausted(mut failures: Vec<(&Place, Failure)>) -> Failure {
+    if failures.len() == 1
+        && let Some((_, failure)) = failures.pop()
+    {
+        return failure;
+    }
+    let reasons: Vec<String> = failures
+        .iter()
+        .map(|(place, failure)| match failure.message.is_empty() {
+            true => format!("{place}: {}", failure.code),
+            false => format!("{place}: {}", failure.message),
+        })
+        .collect();
+    let message = format!("all endpoints unreachable: {}", reasons.join("; "));
+    Failure::new(Local::Unavailable, message)
+}
+
+/// An error and its causes, without repeating what a cause already says.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

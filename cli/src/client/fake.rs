@@ -1,0 +1,392 @@
+//! A daemon for tests: a real server on a unix socket that answers by script.
+
+mod cluster;
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use futures::stream;
+use jaco_proto::{
+    Error,
+    v1::{
+        self, audit_server::AuditServer, cluster_server::ClusterServer,
+        deploy_server::DeployServer, watch_server::WatchServer,
+    },
+};
+use tokio::{net::UnixListener, sync::mpsc};
+use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
+use tonic::{Request, Response, Status, transport::Server};
+
+use super::{
+    connection::Client,
+    failure::{Failure, Stop},
+    output::{Format, Ui},
+    transport::Target,
+};
+
+type Boxed<T> = std::pin::Pin<Box<dyn futures::Stream<Item = Result<T, Status>> + Send>>;
+
+/// What subscribers see once every scripted status has been asked for.
+#[derive(Clone, Default)]
+pub(crate) enum AtEnd {
+    /// The stream ends.
+    #[default]
+    Close,
+    /// The stream stays open and silent.
+    Silence,
+    /// The stream breaks.
+    Fail(Error),
+}
+
+/// What the daemon answers. Lists advance with every call and stay at their last entry; after
+/// every status but the last one a subscriber gets an event.
+#[derive(Default)]
+pub(crate) struct Script {
+    pub(crate) status: Vec<v1::DeployStatusResponse>,
+    pub(crate) replicas: Vec<Vec<v1::ReplicaDetail>>,
+    pub(crate) events: Vec<v1::SubscribeEvent>,
+    pub(crate) at_end: AtEnd,
+    pub(crate) apply: Option<Result<v1::ApplyResponse, Error>>,
+    pub(crate) logs: Vec<Result<v1::LogLine, Error>>,
+    pub(crate) audit: Vec<v1::AuditEvent>,
+    pub(crate) refuse: Option<Error>,
+}
+
+#[derive(Default)]
+struct Seen {
+    applies: Vec<v1::ApplyRequest>,
+    subscriptions: Vec<v1::SubscribeRequest>,
+    logs: Vec<v1::LogsRequest>,
+    audit: Vec<v1::AuditQueryRequest>,
+    authorization: Vec<Option<String>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    script: Script,
+    seen: Seen,
+    subscribers: Vec<mpsc::UnboundedSender<Result<v1::SubscribeEvent, Status>>>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Service(Arc<Mutex<Inner>>);
+
+/// A running daemon; it stops when this is dropped.
+pub(crate) struct Fake {
+    service: Service,
+    task: tokio::task::JoinHandle<()>,
+    dir: tempfile::TempDir,
+}
+
+impl Fake {
+    pub(crate) async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+        let service = Service::default();
+        let router = service.router();
+        let task = tokio::spawn(async move {
+            router
+                .serve_with_incoming(UnixListenerStream::new(listener))
+                .await
+                .unwrap();
+        });
+        tokio::task::yield_now().await;
+        Self { service, task, dir }
+    }
+
+    pub(crate) fn script(&self, edit: impl FnOnce(&mut Script)) {
+        edit(&mut self.service.inner().script);
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(Target::Socket(self.dir.path().join("s"))).unwrap()
+    }
+
+    pub(crate) fn applies(&self) -> Vec<v1::ApplyRequest> {
+        self.service.inner().seen.applies.clone()
+    }
+
+    pub(crate) fn subscriptions(&self) -> Vec<v1::SubscribeRequest> {
+        self.service.inner().seen.subscriptions.clone()
+    }
+
+    pub(crate) fn log_requests(&self) -> Vec<v1::LogsRequest> {
+        self.service.inner().seen.logs.clone()
+    }
+
+    pub(crate) fn audit_queries(&self) -> Vec<v1::AuditQueryRequest> {
+        self.service.inner().seen.audit.clone()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Service {
+    pub(crate) fn router(&self) -> tonic::transport::server::Router {
+        Server::builder()
+            .add_service(ClusterServer::new(self.clone()))
+            .add_service(DeployServer::new(self.clone()))
+            .add_service(WatchServer::new(self.clone()))
+            .add_service(AuditServer::new(self.clone()))
+    }
+
+    pub(crate) fn script(&self, edit: impl FnOnce(&mut Script)) {
+        edit(&mut self.inner().script);
+    }
+
+    /// The authorization of every call, in order.
+    pub(crate) fn authorization(&self) -> Vec<Option<String>> {
+        self.inner().seen.authorization.clone()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let mut inner = self.inner();
+        let header = request.metadata().get("authorization");
+        inner
+            .seen
+            .authorization
+            .push(header.map(|value| value.to_str().unwrap().to_owned()));
+        inner
+            .script
+            .refuse
+            .clone()
+            .map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+impl Inner {
+    /// Tells subscribers that there is something new, or that there will not be.
+    fn publish(&mut self) {
+        if self.script.status.len() > 1 {
+            self.script.status.remove(0);
+            let event = match self.script.events.is_empty() {
+                true => deployment_event(1),
+                false => self.script.events.remove(0),
+            };
+            for subscriber in &self.subscribers {
+                let _ = subscriber.send(Ok(event.clone()));
+            }
+            return;
+        }
+        match self.script.at_end.clone() {
+            AtEnd::Silence => {}
+            AtEnd::Close => self.subscribers.clear(),
+            AtEnd::Fail(error) => {
+                for subscriber in self.subscribers.drain(..) {
+                    let _ = subscriber.send(Err(error.clone().into()));
+                }
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::deploy_server::Deploy for Service {
+    async fn apply(
+        &self,
+        request: Request<v1::ApplyRequest>,
+    ) -> Result<Response<v1::ApplyResponse>, Status> {
+        self.admit(&request)?;
+        let mut inner = self.inner();
+        inner.seen.applies.push(request.into_inner());
+        let answer = inner
+            .script
+            .apply
+            .clone()
+            .unwrap_or_else(|| Ok(Default::default()));
+        Ok(Response::new(answer?))
+    }
+
+    async fn rollback(
+        &self,
+        request: Request<v1::RollbackRequest>,
+    ) -> Result<Response<v1::RollbackResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(v1::RollbackResponse { revision: 4 }))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteRequest>,
+    ) -> Result<Response<v1::DeleteResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(v1::DeleteResponse {}))
+    }
+
+    async fn status(
+        &self,
+        request: Request<v1::DeployStatusRequest>,
+    ) -> Result<Response<v1::DeployStatusResponse>, Status> {
+        self.admit(&request)?;
+        let mut inner = self.inner();
+        let answer = inner.script.status.first().cloned().unwrap_or_default();
+        inner.publish();
+        Ok(Response::new(answer))
+    }
+
+    type LogsStream = Boxed<v1::LogLine>;
+
+    async fn logs(
+        &self,
+        request: Request<v1::LogsRequest>,
+    ) -> Result<Response<Self::LogsStream>, Status> {
+        self.admit(&request)?;
+        let mut inner = self.inner();
+        inner.seen.logs.push(request.into_inner());
+        let lines = inner
+            .script
+            .logs
+            .clone()
+            .into_iter()
+            .map(|line| line.map_err(Status::from));
+        Ok(Response::new(Box::pin(stream::iter(
+            lines.collect::<Vec<_>>(),
+        ))))
+    }
+
+    async fn get_replicas(
+        &self,
+        request: Request<v1::GetReplicasRequest>,
+    ) -> Result<Response<v1::GetReplicasResponse>, Status> {
+        self.admit(&request)?;
+        let mut inner = self.inner();
+        let replicas = inner.script.replicas.first().cloned().unwrap_or_default();
+        if inner.script.replicas.len() > 1 {
+            inner.script.replicas.remove(0);
+        }
+        Ok(Response::new(v1::GetReplicasResponse { replicas }))
+    }
+
+    async fn get_route(
+        &self,
+        request: Request<v1::GetRouteRequest>,
+    ) -> Result<Response<v1::GetRouteResponse>, Status> {
+        self.admit(&request)?;
+        let domain = request.into_inner().domain;
+        Ok(Response::new(v1::GetRouteResponse {
+            domain,
+            routes: Vec::new(),
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::watch_server::Watch for Service {
+    type SubscribeStream = Boxed<v1::SubscribeEvent>;
+
+    async fn subscribe(
+        &self,
+        request: Request<v1::SubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        self.admit(&request)?;
+        let mut inner = self.inner();
+        inner.seen.subscriptions.push(request.into_inner());
+        let (sender, receiver) = mpsc::unbounded_channel();
+        inner.subscribers.push(sender);
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(
+            receiver,
+        ))))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::audit_server::Audit for Service {
+    type QueryStream = Boxed<v1::AuditEvent>;
+
+    async fn query(
+        &self,
+        request: Request<v1::AuditQueryRequest>,
+    ) -> Result<Response<Self::QueryStream>, Status> {
+        self.admit(&request)?;
+        let mut inner = self.inner();
+        inner.seen.audit.push(request.into_inner());
+        let events: Vec<_> = inner.script.audit.iter().cloned().map(Ok).collect();
+        Ok(Response::new(Box::pin(stream::iter(events))))
+    }
+}
+
+/// An event that says no more than that something changed.
+pub(crate) fn deployment_event(raft_index: u64) -> v1::SubscribeEvent {
+    let event = v1::DeploymentEvent {
+        raft_index,
+        ..Default::default()
+    };
+    v1::SubscribeEvent {
+        payload: Some(v1::subscribe_event::Payload::Deployment(event)),
+    }
+}
+
+/// What a command wrote.
+#[derive(Debug, Default)]
+pub(crate) struct Captured {
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a command with its output kept.
+pub(crate) async fn capture(
+    format: Format,
+    command: impl AsyncFnOnce(&mut Ui<'_>) -> Result<(), Stop>,
+) -> (Result<(), Stop>, Captured) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut ui = Ui {
+        out: &mut out,
+        err: &mut err,
+        format,
+        quiet: false,
+        err_columns: None,
+        out_is_terminal: false,
+    };
+    let result = command(&mut ui).await;
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        result,
+        Captured {
+            out: text(out),
+            err: text(err),
+        },
+    )
+}
+
+/// Runs a command whose reader has gone.
+pub(crate) async fn into_closed_pipe(
+    command: impl AsyncFnOnce(&mut Ui<'_>) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let (mut out, mut err) = (Closed, Vec::new());
+    let mut ui = Ui {
+        out: &mut out,
+        err: &mut err,
+        format: Format::Table,
+        quiet: false,
+        err_columns: None,
+        out_is_terminal: false,
+    };
+    command(&mut ui).await
+}
+
+/// The failure a command ended with.
+pub(crate) fn failure(result: Result<(), Stop>) -> Failure {
+    match result {
+        Err(Stop::Failed(failure)) => *failure,
+        other => panic!("not a failure: {other:?}"),
+    }
+}

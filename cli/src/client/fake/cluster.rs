@@ -1,0 +1,104 @@
+//! The `Cluster` service of the fake daemon.
+
+use jaco_proto::v1;
+use tonic::{Request, Response, Status};
+
+use super::{Boxed, Service};
+
+fn absent<T>() -> Result<Response<T>, Status> {
+    Err(Status::unimplemented("not scripted"))
+}
+
+#[tonic::async_trait]
+impl v1::cluster_server::Cluster for Service {
+    async fn init(
+        &self,
+        request: Request<v1::ClusterInitRequest>,
+    ) -> Result<Response<v1::ClusterInitResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(v1::ClusterInitResponse {
+            cluster_id: "c-1".to_owned(),
+            operator_token: "t0k3n".to_owned(),
+        }))
+    }
+
+    async fn join(
+        &self,
+        _: Request<v1::ClusterJoinRequest>,
+    ) -> Result<Response<v1::ClusterJoinResponse>, Status> {
+        absent()
+    }
+
+    async fn bootstrap(
+        &self,
+        _: Request<v1::BootstrapRequest>,
+    ) -> Result<Response<v1::BootstrapResponse>, Status> {
+        absent()
+    }
+
+    async fn issue_join_token(
+        &self,
+        _: Request<v1::IssueJoinTokenRequest>,
+    ) -> Result<Response<v1::IssueJoinTokenResponse>, Status> {
+        absent()
+    }
+
+    async fn node_join(
+        &self,
+        _: Request<v1::NodeJoinRequest>,
+    ) -> Result<Response<v1::NodeJoinResponse>, Status> {
+        absent()
+    }
+
+    async fn node_remove(
+        &self,
+        _: Request<v1::NodeRemoveRequest>,
+    ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
+        absent()
+    }
+
+    async fn node_list(
+        &self,
+        _: Request<v1::NodeListRequest>,
+    ) -> Result<Response<v1::NodeListResponse>, Status> {
+        absent()
+    }
+
+    type BackupStream = Boxed<v1::BackupChunk>;
+
+    async fn backup(
+        &self,
+        _: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        absent()
+    }
+
+    async fn restore(
+        &self,
+        _: Request<tonic::Streaming<v1::BackupChunk>>,
+    ) -> Result<Response<v1::RestoreResponse>, Status> {
+        absent()
+    }
+
+    async fn status(
+        &self,
+        request: Request<v1::ClusterStatusRequest>,
+    ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(v1::ClusterStatusResponse::default()))
+    }
+
+    async fn actors(
+        &self,
+        _: Request<v1::ActorsRequest>,
+    ) -> Result<Response<v1::ActorsResponse>, Status> {
+        absent()
+    }
+
+    async fn kill_actor(
+        &self,
+        _: Request<v1::KillActorRequest>,
+    ) -> Result<Response<v1::KillActorResponse>, Status> {
+        absent()
+    }
+}

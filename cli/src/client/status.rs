@@ -1,0 +1,323 @@
+//! `jaco status`: deployments with everything that belongs to them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::FutureExt;
+use jaco_proto::v1::{self, deploy_client::DeployClient, watch_client::WatchClient};
+use serde::Serialize;
+use tonic::Streaming;
+
+use super::{
+    connection::{Client, MAX_MESSAGE_BYTES, broken},
+    failure::{Failure, Stop},
+    output::{
+        Format, Ui, View,
+        table::{self, col, free},
+        text::{enum_name, pairs, time},
+    },
+    replica::{self, RouteRow},
+};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Arguments of `status`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only this deployment, or this service of it
+    #[arg(value_name = "DEPLOYMENT[/SERVICE]")]
+    what: Option<String>,
+
+    /// Show it again after every change
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct StatusView {
+    deployments: Vec<DeploymentRow>,
+    replicas: Vec<ReplicaRow>,
+    routes: Vec<RouteRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    certs: Vec<CertRow>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct DeploymentRow {
+    name: String,
+    applied_revision: u64,
+    previous_revision: u64,
+    status: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status_details: BTreeMap<String, String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct ReplicaRow {
+    id: String,
+    state: String,
+    host: String,
+    container_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_health_at: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    code: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    details: BTreeMap<String, String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct CertRow {
+    domain: String,
+    environment: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_after: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_renewal_at: Option<String>,
+}
+
+impl From<v1::DeployStatusResponse> for StatusView {
+    fn from(response: v1::DeployStatusResponse) -> Self {
+        Self {
+            deployments: response
+                .deployments
+                .into_iter()
+                .map(DeploymentRow::from)
+                .collect(),
+            replicas: response
+                .replicas
+                .into_iter()
+                .map(ReplicaRow::from)
+                .collect(),
+            routes: response.routes.into_iter().map(RouteRow::from).collect(),
+            certs: response.certs.into_iter().map(CertRow::from).collect(),
+        }
+    }
+}
+
+impl From<v1::Deployment> for DeploymentRow {
+    fn from(deployment: v1::Deployment) -> Self {
+        Self {
+            status: replica::deployment_status(deployment.status()),
+            name: deployment.name,
+            applied_revision: deployment.applied_revision,
+            previous_revision: deployment.previous_revision,
+            status_details: deployment.status_details,
+        }
+    }
+}
+
+impl From<v1::ReplicaObserved> for ReplicaRow {
+    fn from(seen: v1::ReplicaObserved) -> Self {
+        Self {
+            state: replica::state(seen.state()),
+            id: seen.id,
+            host: seen.host,
+            container_id: seen.container_id,
+            last_health_at: seen.last_health_at.as_ref().map(time),
+            code: seen.code,
+            message: seen.message,
+            details: seen.details,
+        }
+    }
+}
+
+impl From<v1::CertState> for CertRow {
+    fn from(cert: v1::CertState) -> Self {
+        let environment = match cert.environment.as_str() {
+            known @ ("staging" | "prod") => known.to_owned(),
+            "" => "unknown".to_owned(),
+            other => enum_name(other, ""),
+        };
+        Self {
+            domain: cert.domain,
+            environment,
+            not_after: cert.not_after.as_ref().map(time),
+            last_renewal_at: cert.last_renewal_at.as_ref().map(time),
+        }
+    }
+}
+
+impl View for StatusView {
+    fn text(&self) -> String {
+        let mut text = String::from("Deployments:\n");
+        text += &table::render(
+            &[
+                col("DEPLOYMENT"),
+                col("REVISION"),
+                col("PREVIOUS"),
+                col("STATUS"),
+                free("DETAILS"),
+            ],
+            self.deployments.iter().map(DeploymentRow::cells),
+        );
+        text += "\nReplicas:\n";
+        text += &table::render(
+            &[
+                col("REPLICA_ID"),
+                col("STATE"),
+                col("HOST"),
+                col("CONTAINER_ID"),
+                col("LAST_HEALTH_AT"),
+                free("REASON"),
+            ],
+            self.replicas.iter().map(ReplicaRow::cells),
+        );
+        text += "\nRoutes:\n";
+        let columns = ["DOMAIN", "PATH", "DEPLOYMENT", "SERVICE", "PORT", "TLS"].map(col);
+        text += &table::render(&columns, self.routes.iter().map(route_cells));
+        if !self.certs.is_empty() {
+            text += "\nCerts:\n";
+            let columns = ["DOMAIN", "ENVIRONMENT", "NOT_AFTER", "LAST_RENEWAL_AT"].map(col);
+            text += &table::render(&columns, self.certs.iter().map(CertRow::cells));
+        }
+        text
+    }
+}
+
+impl DeploymentRow {
+    fn cells(&self) -> Vec<String> {
+        let details = self.status_details.get("reason").cloned();
+        vec![
+            self.name.clone(),
+            self.applied_revision.to_string(),
+            self.previous_revision.to_string(),
+            self.status.to_uppercase(),
+            details.unwrap_or_else(|| pairs(&self.status_details)),
+        ]
+    }
+}
+
+impl ReplicaRow {
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.id.clone(),
+            self.state.to_uppercase(),
+            self.host.clone(),
+            self.container_id.clone(),
+            self.last_health_at
+                .clone()
+                .unwrap_or_else(|| "-".to_owned()),
+            replica::reason(&self.code, &self.message, &self.details),
+        ]
+    }
+}
+
+fn route_cells(route: &RouteRow) -> Vec<String> {
+    vec![
+        route.domain.clone(),
+        route.path.clone(),
+        route.deployment.clone(),
+        route.service.clone(),
+        route.port.to_string(),
+        route.tls.to_owned(),
+    ]
+}
+
+impl CertRow {
+    fn cells(&self) -> Vec<String> {
+        let or_dash = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".to_owned());
+        vec![
+            self.domain.clone(),
+            self.environment.clone(),
+            or_dash(&self.not_after),
+            or_dash(&self.last_renewal_at),
+        ]
+    }
+}
+
+/// Shows the status once, or again after every change.
+pub(crate) async fn run(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
+    let (deployment, service) = split(args.what.as_deref().unwrap_or_default());
+    if !args.watch {
+        let response = fetch(client, deployment, service).await?;
+        return ui.data(&StatusView::from(response));
+    }
+    // Subscribed before the first look, so that no change falls between the two.
+    let kinds = ["deployments", "replicas_observed", "routes"];
+    let mut events = subscribe(client, &kinds, deployment).await?;
+    let mut first = true;
+    loop {
+        let response = fetch(client, deployment, service).await?;
+        match ui.format {
+            Format::Table | Format::Yaml if !first => ui.write("---\n")?,
+            Format::Table | Format::Yaml | Format::Json => {}
+        }
+        first = false;
+        ui.data(&StatusView::from(response))?;
+        if changed(&mut events).await? == Feed::Ended {
+            return Ok(());
+        }
+    }
+}
+
+/// Splits `deployment/service` at the first slash.
+fn split(what: &str) -> (&str, &str) {
+    what.split_once('/').unwrap_or((what, ""))
+}
+
+/// `Deploy.Status`.
+pub(crate) async fn fetch(
+    client: &Client,
+    deployment: &str,
+    service: &str,
+) -> Result<v1::DeployStatusResponse, Failure> {
+    let call = async |connection| {
+        let mut deploy = DeployClient::new(connection).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let request = v1::DeployStatusRequest {
+            deployment_filter: deployment.to_owned(),
+            service_filter: service.to_owned(),
+        };
+        deploy.status(request).await
+    };
+    client.unary(DEADLINE, call).await
+}
+
+/// `Watch.Subscribe` to changes from now on.
+pub(crate) async fn subscribe(
+    client: &Client,
+    entity_types: &[&str],
+    deployment: &str,
+) -> Result<Streaming<v1::SubscribeEvent>, Failure> {
+    let call = async |connection| {
+        let mut watch = WatchClient::new(connection).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let request = v1::SubscribeRequest {
+            entity_types: entity_types.iter().map(|&kind| kind.to_owned()).collect(),
+            since_revision: 0,
+            deployment_filter: deployment.to_owned(),
+        };
+        watch.subscribe(request).await
+    };
+    client.stream(call).await
+}
+
+/// What became of a feed.
+#[derive(Debug, PartialEq, Eq)]
+enum Feed {
+    Changed,
+    Ended,
+}
+
+/// Waits for an event and swallows those that came with it: one look shows them all.
+async fn changed(events: &mut Streaming<v1::SubscribeEvent>) -> Result<Feed, Failure> {
+    if next(events).await?.is_none() {
+        return Ok(Feed::Ended);
+    }
+    while let Some(ready) = events.message().now_or_never() {
+        if ready.map_err(|status| broken(&status))?.is_none() {
+            return Ok(Feed::Ended);
+        }
+    }
+    Ok(Feed::Changed)
+}
+
+/// The next event of a feed; `None` when the server ended it.
+pub(crate) async fn next(
+    events: &mut Streaming<v1::SubscribeEvent>,
+) -> Result<Option<v1::SubscribeEvent>, Failure> {
+    events.message().await.map_err(|status| broken(&status))
+}
+
+#[cfg(test)]
+mod tests;
