@@ -63,23 +63,103 @@ async fn hurt(api: &Api, path: &str, mode: FailureMode) -> Result<()> {
         }
     })
     .await?;
-    until(
-        &format!("{path} has failed and is back"),
-        PATIENCE,
-        || async {
-            match api.actors().await.map(find) {
-                // A younger instance than the one that was hurt.
-                Ok(Some(actor))
-                    if actor.state == "running"
-                        && !actor.last_failure.is_empty()
-                        && u128::from(actor.uptime_ms) < from.elapsed().as_millis() =>
-                {
-                    Ok(())
-                }
-                other => Err(format!("{other:?}")),
-            }
-        },
-    )
+    until(&format!("{path} is a new one"), PATIENCE, || async {
+        let actor = api.actors().await.map(find).map_err(|e| e.to_string())?;
+        let actor = actor.ok_or("it is not there")?;
+        let younger = u128::from(actor.uptime_ms) < from.elapsed().as_millis();
+        if actor.state == "running" && !actor.last_failure.is_empty() && younger {
+            Ok(())
+        } else {
+            Err(format!("{actor:?}"))
+        }
+    })
+    .await
+}
+
+async fn every_actor_fails_once_at_rest(mode: FailureMode) -> Result<()> {
+    let _turn = turn::shared().await;
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let workload = Workload::new(
+        "rest",
+        [Service::new("web").replicas(2), Service::new("side")],
+    );
+    api.apply(&workload).await?;
+    api.converged(&workload).await?;
+    let before = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(
+        before.len() == 3 && before.iter().all(|c| c.running),
+        "{before:#?}"
+    );
+
+    let all = paths(api).await?;
+    ensure!(all.len() > 12, "is this the whole tree? {all:#?}");
+    for path in &all {
+        hurt(api, path, mode).await?;
+        whole(api, &all)
+            .await
+            .map_err(|error| error.context(format!("after {path}")))?;
+        api.converged(&workload).await?;
+        let now = daemon.engine().containers(daemon.cluster_id()).await?;
+        ensure!(
+            now == before,
+            "the end of {path} touched a container: {now:#?}\n{before:#?}"
+        );
+    }
+    // What is at rest stays where it is: nothing woke up late and replaced something.
+    let now = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(now == before, "{now:#?}\n{before:#?}");
+    ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
+    witness.check()
+}
+
+async fn every_actor_fails_once_during_an_apply(mode: FailureMode) -> Result<()> {
+    let _turn = turn::shared().await;
+    let seed = Rng::seed();
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let mut workload = Workload::new("apply", [Service::new("web").replicas(2)]);
+    api.apply(&workload).await?;
+    api.converged(&workload).await?;
+
+    let all = paths(api).await?;
+    for (round, path) in all.iter().enumerate() {
+        let before = daemon.engine().containers(daemon.cluster_id()).await?;
+        workload.revise(round as u64);
+        let pause = rng.below(Duration::from_millis(600));
+        let hurting = async {
+            // Somewhere between the commit and the last new container.
+            tokio::time::sleep(pause).await;
+            hurt(api, path, mode).await
+        };
+        let (applied, hurt) = tokio::join!(applied(api, &workload), hurting);
+        let (revision, ()) = (applied?, hurt?);
+        whole(api, &all)
+            .await
+            .map_err(|e| e.context(format!("{path} hurt after {pause:?}")))?;
+        replaced(&daemon, &workload, &before, revision)
+            .await
+            .map_err(|e| e.context(format!("{path} hurt after {pause:?}")))?;
+        witness.check()?;
+    }
+    ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
+    Ok(())
+}
+
+/// Applies, again if the answer was lost; returns the revision.
+async fn applied(api: &Api, workload: &Workload) -> Result<u64> {
+    until("the apply is acknowledged", PATIENCE, || async {
+        let answer = api.apply(workload).await;
+        if let Err(error) = &answer {
+            let refused = error.known() == Some(ErrorCode::ValidationFailed);
+            assert!(!refused, "a valid manifest was refused: {error}");
+        }
+        answer
+    })
     .await
 }
 
