@@ -155,6 +155,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Removes a container, as somebody would who does not know whose it is.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub async fn remove(&self, container: &str) -> Result<()> {
+        let docker = self.docker().await?;
+        Ok(docker.remove_container(container, Some(forced())).await?)
+    }
+
     /// Address blocks of the engine's networks.
     ///
     /// # Errors
@@ -179,20 +188,12 @@ impl Engine {
         let docker = self.docker().await?;
         let mut refused = Ok(());
         for summary in listed(&docker, cluster_id).await? {
-            let options = RemoveContainerOptions {
-                force: true,
-                v: true,
-                ..Default::default()
-            };
             let id = summary.id.unwrap_or_default();
-            let removed = docker.remove_container(&id, Some(options)).await;
+            let removed = docker.remove_container(&id, Some(forced())).await;
             refused = refused.and(removed.map_err(anyhow::Error::from));
         }
         let filters = Some(by_cluster(cluster_id));
-        let options = ListNetworksOptions {
-            filters,
-            ..Default::default()
-        };
+        let options = ListNetworksOptions { filters };
         for network in docker.list_networks(Some(options)).await? {
             let removed = docker.remove_network(&network.id.unwrap_or_default()).await;
             refused = refused.and(removed.map_err(anyhow::Error::from));
@@ -230,6 +231,15 @@ impl Engine {
 
     pub(crate) async fn client(&self) -> Result<Docker> {
         self.docker().await
+    }
+}
+
+/// Whether it runs or not, and with the volumes that have no name.
+fn forced() -> RemoveContainerOptions {
+    RemoveContainerOptions {
+        force: true,
+        v: true,
+        link: false,
     }
 }
 

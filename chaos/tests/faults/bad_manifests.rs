@@ -1,11 +1,15 @@
 //! Manifests that nobody should send, sent to the daemon itself.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use jaco_chaos::{Daemon, Service, Settings, Workload, turn};
 use jaco_proto::v1;
 
 /// More than one request may leave behind in the daemon's memory.
 const GROWTH: u64 = 96 << 20;
+/// Processor time that refusing one of them may take, in an unoptimised build.
+const COST: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 3;
 
 struct Case {
@@ -162,7 +166,10 @@ async fn bad_manifests_are_refused_with_their_place_and_the_daemon_lives_on() ->
     let before = daemon.rss_bytes()?;
     for round in 0..ROUNDS {
         for case in &cases {
+            let from = daemon.cpu_time()?;
             refuse(&daemon, case).await?;
+            let cost = daemon.cpu_time()?.saturating_sub(from);
+            ensure!(cost < COST, "{}: {cost:?} of processor time", case.what);
         }
         let grown = daemon.rss_bytes()?.saturating_sub(before);
         ensure!(

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{Daemon, Service, Settings, Witness, Workload, turn, until, wait::PATIENCE};
-use jaco_proto::v1::ReplicaState;
+use jaco_proto::v1::{FailureMode, ReplicaState};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn container_that_dies_at_once_is_started_four_times_and_a_fixed_one_runs() -> Result<()> {
     let _turn = turn::shared().await;
-    let daemon = Daemon::found(Settings::default()).await?;
-    let api = daemon.api();
+    let mut daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api().clone();
     let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
     let mut workload = Workload::new(
         "budget",
@@ -61,6 +61,23 @@ async fn container_that_dies_at_once_is_started_four_times_and_a_fixed_one_runs(
         r.state() == ReplicaState::Running
     })
     .await?;
+
+    // A budget that is spent stays spent, whoever looks at it next.
+    api.kill_actor(&format!("node/runtime/replica:{job}"), FailureMode::Kill)
+        .await?;
+    daemon.kill()?;
+    daemon.start().await?;
+    api.actor(&format!("node/runtime/replica:{job}"), "runs", |a| {
+        a.state == "running"
+    })
+    .await?;
+    let still = api
+        .replica(&workload.name, &job, "is known", |_| true)
+        .await?;
+    ensure!(
+        still.code == "restart_exhausted" && still.container_id == last.id,
+        "{still:?}"
+    );
 
     // The counter of failures is the cluster's; a new revision begins at zero.
     workload.services[0] = Service::new("job");
@@ -117,4 +134,27 @@ async fn container_that_is_killed_while_it_runs_comes_back_and_its_budget_is_who
         "the sibling was touched: {now:#?}"
     );
     witness.check()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn container_that_is_removed_by_somebody_else_is_made_again() -> Result<()> {
+    let _turn = turn::shared().await;
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let workload = Workload::new("gone", [Service::new("web").replicas(2)]);
+    let victim = workload.replica("web", 0);
+    api.apply(&workload).await?;
+    api.converged(&workload).await?;
+    let before = daemon.engine().containers(daemon.cluster_id()).await?;
+    daemon.engine().remove(&before[0].id).await?;
+    api.replica(&workload.name, &victim, "runs anew", |r| {
+        r.state() == ReplicaState::Running && r.container_id != before[0].id
+    })
+    .await?;
+    let now = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(
+        now.len() == 2 && now[1] == before[1],
+        "the sibling was touched: {now:#?}"
+    );
+    Ok(())
 }

@@ -116,9 +116,7 @@ async fn every_actor_fails_once_at_rest(mode: FailureMode) -> Result<()> {
 
 async fn every_actor_fails_once_during_an_apply(mode: FailureMode) -> Result<()> {
     let _turn = turn::shared().await;
-    let seed = Rng::seed();
-    println!("seed {seed}");
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::announced();
     let daemon = Daemon::found(Settings::default()).await?;
     let api = daemon.api();
     let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;

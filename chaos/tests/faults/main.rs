@@ -11,3 +11,5 @@ mod every_actor;
 mod full_disk;
 mod power_cut;
 mod replica_actor;
+mod script;
+mod storm;

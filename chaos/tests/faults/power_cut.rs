@@ -1,6 +1,7 @@
 //! The daemon dies without warning, again and again, in the middle of its work.
 
 use std::{
+    fs,
     path::Path,
     sync::{
         Arc,
@@ -9,48 +10,52 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use jaco_chaos::{
-    Api, Container, Daemon, History, Rng, Service, Settings, Workload,
+    Container, Daemon, History, Rng, Service, Settings, Workload,
     disk::{self, Remains},
     turn,
 };
 
+use crate::script::work;
+
 const CUTS: usize = 20;
 /// Longest time between the start of a process and a cluster with a leader.
 const BACK_WITHIN: Duration = Duration::from_secs(2);
+/// Lengths at which the log of each is torn.
+const TORN: usize = 6;
 /// Deployments that come and go.
 const NAMES: usize = 3;
 /// Longest stretch of work between two cuts.
 const WORK: Duration = Duration::from_millis(1500);
 
-/// Applies and deletes until it is told to stop or the daemon is gone.
-async fn work(
-    api: Api,
-    mut workloads: Vec<Workload>,
-    mut history: History,
-    mut rng: Rng,
-    stop: Arc<AtomicBool>,
-) -> (Vec<Workload>, History) {
-    while !stop.load(Ordering::Acquire) {
-        let n = usize::try_from(rng.within(0..workloads.len() as u64)).unwrap_or(0);
-        let workload = &mut workloads[n];
-        let name = workload.name.clone();
-        let acknowledged = if rng.within(0..10) < 7 {
-            workload.revise(rng.next());
-            history.apply_sent(&name);
-            api.apply(workload)
-                .await
-                .map(|revision| history.applied(&name, revision))
-        } else {
-            history.delete_sent(&name);
-            api.delete(&name).await.map(|()| history.deleted(&name))
-        };
-        if acknowledged.is_err() {
-            break;
-        }
-    }
-    (workloads, history)
+/// What a power cut could have left as well: the write-ahead log without its last part. Either
+/// that is refused, or nothing that was acknowledged is missing.
+fn examine_torn(data_dir: &Path, copy: &Path, rng: &mut Rng, history: &History) -> Result<bool> {
+    disk::copy(data_dir, copy)?;
+    let logs = fs::read_dir(copy.join("raft"))?
+        .map(|entry| Ok(entry?.path()))
+        .filter(|path: &Result<_>| {
+            path.as_ref()
+                .is_ok_and(|path| path.extension().is_some_and(|ext| ext == "log"))
+        });
+    let newest = logs
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .max()
+        .context("no log")?;
+    let length = fs::metadata(&newest)?.len();
+    let kept = length - length.min(rng.within(1..2048));
+    fs::File::options()
+        .write(true)
+        .open(&newest)?
+        .set_len(kept)?;
+    let Ok(remains) = Remains::open(copy) else {
+        return Ok(false);
+    };
+    let ahead = remains.replay(remains.state.clone(), remains.last_index())?;
+    history.check(&ahead).map_err(anyhow::Error::msg)?;
+    Ok(true)
 }
 
 /// What a dead daemon left, checked against what it had acknowledged and against its own log.
@@ -99,9 +104,7 @@ fn of<'a>(containers: &'a [Container], workload: &Workload) -> Vec<&'a Container
 async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten_nothing()
 -> Result<()> {
     let _turn = turn::alone().await;
-    let seed = Rng::seed();
-    println!("seed {seed}");
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::announced();
     let mut daemon = Daemon::found(Settings::default()).await?;
     let steady = Workload::new("steady", [Service::new("web").replicas(2)]);
     let revision = daemon.api().apply(&steady).await?;
@@ -115,9 +118,10 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
 
     let mut last: Option<Remains> = None;
     let mut slowest = Duration::ZERO;
+    let mut tails = [0; 2];
     for cut in 0..CUTS {
         let stop = Arc::<AtomicBool>::default();
-        let (api, choices) = (daemon.api().clone(), Rng::new(rng.next()));
+        let (api, choices) = (daemon.api().clone(), Rng::new(rng.number()));
         let worker = tokio::spawn(work(api, workloads, history, choices, Arc::clone(&stop)));
         tokio::time::sleep(rng.below(WORK)).await;
         daemon.kill()?;
@@ -132,6 +136,13 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
             "cut {cut}: {now:#?}"
         );
 
+        for torn in 0..TORN {
+            let copy = daemon.scratch(&format!("torn-{cut}-{torn}"));
+            let accepted = examine_torn(daemon.data_dir(), &copy, &mut rng, &history)?;
+            tails[usize::from(accepted)] += 1;
+            fs::remove_dir_all(copy)?;
+        }
+
         let took = daemon.start().await?;
         slowest = slowest.max(took);
         ensure!(took < BACK_WITHIN, "cut {cut}: back only after {took:?}");
@@ -143,7 +154,11 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
         history.settle(&shown);
         last = Some(remains);
     }
-    println!("back after at most {slowest:?}");
+    println!("back after at most {slowest:?}; torn logs refused and accepted: {tails:?}");
+    ensure!(
+        tails.iter().all(|count| *count > 0),
+        "torn logs refused and accepted: {tails:?}"
+    );
 
     // The survivor is in working order: everything that is wanted runs, and only that.
     let wanted: Vec<&Workload> = workloads

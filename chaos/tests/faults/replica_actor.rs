@@ -126,3 +126,29 @@ async fn replica_actor_that_is_killed_adopts_its_container_and_the_fourth_kill_e
 -> Result<()> {
     exhausted_actor_leaves_its_container_alone(FailureMode::Kill).await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exhausted_actor_is_forgotten_by_a_new_daemon_and_its_container_is_adopted() -> Result<()> {
+    let _turn = turn::shared().await;
+    let mut daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api().clone();
+    let workload = Workload::new("adopt", [Service::new("web")]);
+    let victim = workload.replica("web", 0);
+    api.apply(&workload).await?;
+    api.converged(&workload).await?;
+    let before = daemon.engine().containers(daemon.cluster_id()).await?;
+    wear_out(&daemon, &workload, &victim, FailureMode::Panic, &before).await?;
+
+    let status = daemon.stop().await?;
+    ensure!(
+        status.success(),
+        "a stop on request is no failure: {status}"
+    );
+    let now = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(now == before, "the stop touched a container: {now:#?}");
+    daemon.start().await?;
+    api.converged(&workload).await?;
+    let now = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(now == before, "{now:#?}\n{before:#?}");
+    Ok(())
+}
