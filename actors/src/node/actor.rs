@@ -3,9 +3,11 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    time::Duration,
 };
 
 use jaco_proto::{Error, ErrorCode, v1};
+use jaco_raftnode::Role;
 
 use super::{
     Running, Shared,
@@ -15,6 +17,9 @@ use super::{
     start::{fatal, verticals},
 };
 use crate::supervision::{ChildSpec, Context, Failure, Reply, Worker};
+
+/// How long the start of a node waits for raft.
+const RAFT_BUDGET: Duration = Duration::from_secs(5);
 
 /// What a [`NodeActor`] is told.
 pub enum Msg {
@@ -97,16 +102,26 @@ impl NodeActor {
         let opened = tokio::task::spawn_blocking(move || open(&args)).await?;
         let (running, fingerprint) = match opened {
             Ok(Some(opened)) => opened,
-            Ok(None) => return Ok(()),
+            Ok(None) => {
+                shared.settled.send_replace(true);
+                return Ok(());
+            }
             Err(error) => return Err(fatal(shared, &error)),
         };
         while let Some(spec) = next_unstarted(shared) {
             ctx.supervisor().start_child(spec).await?;
         }
+        if tokio::time::timeout(RAFT_BUDGET, able(&running))
+            .await
+            .is_err()
+        {
+            tracing::warn!(subsystem = "raft", "not up yet; calls say so themselves");
+        }
         shared.running.get_or_init(|| running.clone());
         shared.member.store(true, Ordering::Release);
         lock(&shared.setup_token).take();
         self.args.layout.remove_setup();
+        shared.settled.send_replace(true);
         let config = shared.config.clone();
         ctx.spawn(async move {
             announce(running, config, fingerprint).await;
@@ -153,6 +168,16 @@ impl NodeActor {
             Msg::Founded(result, reply)
         });
     }
+}
+
+/// Waits until raft takes proposals: a node on its own leads by itself, one of several may have
+/// to wait for the others and says so to each call.
+async fn able(running: &Running) {
+    let mut status = running.raft.subscribe_status();
+    // The sender lives as long as the handle.
+    let _ = status
+        .wait_for(|raft| raft.leading || (raft.role != Role::Stopped && raft.voters.len() > 1))
+        .await;
 }
 
 /// Opens identity and state, once, if the disk says that this node is a member.
