@@ -48,7 +48,6 @@ pub struct Args {
 /// once, and a vertical that runs must not be assembled a second time.
 pub(super) struct Opened {
     running: Arc<Running>,
-    fingerprint: [u8; 32],
     /// Verticals that nobody started yet, in start order.
     unstarted: VecDeque<ChildSpec>,
 }
@@ -100,7 +99,7 @@ impl NodeActor {
         let args = self.args.clone();
         // Opening reads the whole state from disk.
         let opened = tokio::task::spawn_blocking(move || open(&args)).await?;
-        let (running, fingerprint) = match opened {
+        let running = match opened {
             Ok(Some(opened)) => opened,
             Ok(None) => {
                 shared.settled.send_replace(true);
@@ -124,7 +123,7 @@ impl NodeActor {
         shared.settled.send_replace(true);
         let config = shared.config.clone();
         ctx.spawn(async move {
-            announce(running, config, fingerprint).await;
+            announce(running, config).await;
             Msg::Announced
         });
         Ok(())
@@ -183,7 +182,7 @@ async fn able(running: &Running) {
 /// Opens identity and state, once, if the disk says that this node is a member.
 ///
 /// It keeps what it opened itself: nobody may be waiting for the result any more.
-fn open(args: &Args) -> Result<Option<(Arc<Running>, [u8; 32])>, FilesError> {
+fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
     let shared = &args.shared;
     let mut slot = lock(&shared.opened);
     if slot.is_none() {
@@ -191,18 +190,12 @@ fn open(args: &Args) -> Result<Option<(Arc<Running>, [u8; 32])>, FilesError> {
             return Ok(None);
         };
         let (identity, fingerprint) = args.layout.identity(&membership)?;
-        let running = super::start::open(shared, &args.layout, &membership)?;
+        let running = super::start::open(shared, &args.layout, &membership, fingerprint)?;
         shared.certificate.replace(&identity);
         let unstarted = verticals(shared, &running).into();
-        *slot = Some(Opened {
-            running,
-            fingerprint,
-            unstarted,
-        });
+        *slot = Some(Opened { running, unstarted });
     }
-    Ok(slot
-        .as_ref()
-        .map(|opened| (opened.running.clone(), opened.fingerprint)))
+    Ok(slot.as_ref().map(|opened| opened.running.clone()))
 }
 
 fn next_unstarted(shared: &Shared) -> Option<ChildSpec> {

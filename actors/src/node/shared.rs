@@ -69,6 +69,8 @@ pub struct Running {
     pub raft: RaftHandle,
     /// Id of the cluster.
     pub cluster_id: String,
+    /// SHA-256 of this node's certificate.
+    pub(super) fingerprint: [u8; 32],
     /// The container engine.
     pub engine: Arc<dyn Engine>,
     /// The containers of this node, once the runtime was assembled.

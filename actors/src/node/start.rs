@@ -235,6 +235,7 @@ pub(super) fn open(
     shared: &Shared,
     layout: &Layout,
     membership: &Membership,
+    fingerprint: [u8; 32],
 ) -> Result<Arc<Running>, storage::Error> {
     let storage = Storage::open(&layout.raft())?;
     let state = storage.load_state()?;
@@ -243,6 +244,7 @@ pub(super) fn open(
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
         cluster_id: membership.cluster_id.clone(),
+        fingerprint,
         raft: RaftHandle::new(state, limits.clone()),
         storage,
         limits,

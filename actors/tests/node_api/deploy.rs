@@ -102,7 +102,7 @@ async fn a_bad_manifest_is_refused_with_its_place_and_changes_nothing() {
             Some(("service", "nope")),
         ),
         (
-            "{deployment: d, services: [{name: web, hosts: [mars]}]}",
+            "{deployment: d, services: [{name: web, placement: hosts, hosts: [mars]}]}",
             WEB,
             "unknown_host",
             Some(("host", "mars")),
@@ -125,7 +125,7 @@ async fn a_bad_manifest_is_refused_with_its_place_and_changes_nothing() {
             lab.local().apply(jaco, compose).await,
             lab.local().dry_run(jaco, compose).await,
         ] {
-            let refused = refused.unwrap_err();
+            let refused = refused.expect_err(&format!("{jaco} {compose}"));
             assert_eq!(refused.code, code, "{jaco} {refused:?}");
             if let Some((key, value)) = detail {
                 assert_eq!(

@@ -1,5 +1,7 @@
 //! A node of a test, and its clients.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, TcpListener},
