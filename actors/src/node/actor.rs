@@ -190,7 +190,12 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
             return Ok(None);
         };
         let (identity, fingerprint) = args.layout.identity(&membership)?;
-        let running = super::start::open(shared, &args.layout, &membership, fingerprint)?;
+        let running = super::start::open(shared, &args.layout, &membership, fingerprint).map_err(
+            |source| FilesError::Storage {
+                path: args.layout.raft(),
+                source,
+            },
+        )?;
         shared.certificate.replace(&identity);
         let unstarted = verticals(shared, &running).into();
         *slot = Some(Opened { running, unstarted });

@@ -61,8 +61,14 @@ pub enum FilesError {
     #[error("tls")]
     Tls(#[from] jaco_net::tls::Error),
     /// The raft database cannot be opened.
-    #[error("raft state")]
-    Storage(#[from] jaco_raftnode::storage::Error),
+    #[error("raft state in {path}")]
+    Storage {
+        /// Its directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: jaco_raftnode::storage::Error,
+    },
     /// The system has no randomness.
     #[error("no randomness: {0}")]
     Randomness(String),

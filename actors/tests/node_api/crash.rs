@@ -1,10 +1,15 @@
 //! Actors killed in the middle of requests: nothing acknowledged is lost, the node goes on.
 
-use std::{collections::BTreeMap, time::Duration};
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use jaco_actors::{
     node::Node,
-    supervision::{ActorState, KillMode},
+    supervision::{ActorInfo, ActorState, KillMode},
 };
 use jaco_proto::error::DecodedError;
 
@@ -45,8 +50,7 @@ async fn a_killed_lifecycle_does_not_disturb_a_member() {
     running(&node, "node/raft/raft").await;
     let before = uptimes(&node);
     for mode in [KillMode::Kill, KillMode::Panic] {
-        node.tree().kill("node/lifecycle", mode).unwrap();
-        running(&node, "node/lifecycle").await;
+        restart(&node, "node/lifecycle", mode).await;
         written(&lab.local(), "deployment: d", WEB).await;
     }
     for (path, uptime) in before.iter().filter(|(path, _)| *path != "node/lifecycle") {
@@ -95,8 +99,7 @@ async fn no_acknowledged_write_is_lost_whichever_actor_dies() {
             if mode == KillMode::Panic && victim == "node/api" {
                 continue; // its children were counted already
             }
-            node.tree().kill(victim, mode).unwrap();
-            running(&node, victim).await;
+            restart(&node, victim, mode).await;
         }
     }
     finished.send_replace(true);
@@ -171,21 +174,31 @@ async fn written(client: &Client, jaco: &str, compose: &str) {
         .expect("the node does not write");
 }
 
+/// Kills the actor at `path` and waits for its next instance.
+async fn restart(node: &Node, path: &str, mode: KillMode) {
+    let killed = Instant::now();
+    node.tree().kill(path, mode).unwrap();
+    until(node, path, |actor| {
+        actor.uptime.is_some_and(|uptime| uptime < killed.elapsed())
+    })
+    .await;
+}
+
 /// Waits until the actor at `path` runs.
 async fn running(node: &Node, path: &str) {
-    let up = async {
-        loop {
-            let found = node
-                .tree()
-                .describe()
-                .into_iter()
-                .find(|actor| actor.path == path);
-            if found.is_some_and(|actor| actor.state == ActorState::Running) {
-                return;
+    until(node, path, |_| true).await;
+}
+
+/// Waits until the actor at `path` runs and satisfies `check`.
+async fn until(node: &Node, path: &str, check: impl Fn(&ActorInfo) -> bool) {
+    let up =
+        async {
+            while !node.tree().describe().iter().any(|actor| {
+                actor.path == path && actor.state == ActorState::Running && check(actor)
+            }) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
+        };
     if tokio::time::timeout(PATIENCE, up).await.is_err() {
         panic!("{path} does not run: {:#?}", node.tree().describe());
     }

@@ -1,5 +1,7 @@
 //! Who gets in, how, and with what.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 use std::time::Duration;
 
 use jaco_net::{pki::Fingerprint, tls::Trust};

@@ -1,5 +1,7 @@
 //! Streams: replay, then live.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 use jaco_proto::{
     error::DecodedError,
     v1::{self, AuditEventType, EventKind, subscribe_event::Payload},
