@@ -1,4 +1,72 @@
 //! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
+//!
+//! The daemon `jacod` is a thin shell around this crate. A program that wants the orchestrator
+//! inside starts a [`node::Node`] and gets everything the daemon has: the replicated state, the
+//! scheduler, the containers of this machine, the ingress, and the gRPC API on a unix socket
+//! and over TLS.
+//!
+//! ```no_run
+//! use jaco_actors::{
+//!     clock::Clock,
+//!     network::ipam::Pool,
+//!     node::{Node, NodeConfig},
+//! };
+//! use jaco_raftnode::Propose;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let node = Node::start(NodeConfig {
+//!     data_dir: "/var/lib/example/jaco".into(),
+//!     hostname: None, // the name it joined with, or the system's
+//!     listen_addr: ([10, 0, 0, 5], 7000).into(),
+//!     cluster_addr: ([10, 0, 0, 5], 7001).into(),
+//!     certificate_ips: vec![[10, 0, 0, 5].into()],
+//!     unix_socket: "/run/example/jaco.sock".into(),
+//!     docker_socket: "/var/run/docker.sock".into(),
+//!     http_port: 80,
+//!     ipam: Pool::default(),
+//!     version: env!("CARGO_PKG_VERSION").to_owned(),
+//!     fault_injection: false,
+//!     clock: Clock::system(),
+//! })
+//! .await?;
+//!
+//! // A node that was never initialised waits for `Cluster.Init` on its socket; one that was
+//! // resumes by itself. From then on its state can be read, followed and changed in process.
+//! if let Some(raft) = node.raft() {
+//!     for deployment in raft.state().deployments.values() {
+//!         println!("{} is at revision {}", deployment.name, deployment.applied_revision);
+//!     }
+//! }
+//! for actor in node.tree().describe() {
+//!     println!("{} {:?}", actor.path, actor.state);
+//! }
+//!
+//! tokio::select! {
+//!     ended = node.join() => ended?, // something no restart can mend
+//!     _ = tokio::signal::ctrl_c() => node.stop().await, // containers keep running
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Nodes share nothing but what their configurations share, so several can run in one process.
+//! A data directory belongs to one of them at a time.
+//!
+//! # The parts
+//!
+//! - [`node`]: one node from start to stop: files, init, the tree.
+//! - [`api`]: the gRPC services and who may call them.
+//! - [`scheduler`]: which replica runs where, as a pure function of the state.
+//! - [`runtime`]: one actor per container of this machine.
+//! - [`network`]: one actor per bridge; addresses.
+//! - [`ingress`]: the route table and its proxy.
+//! - [`supervision`]: the kit all of them are built with; usable on its own.
+//! - [`clock`]: wall-clock time as a dependency.
+//!
+//! An actor holds no truth: it looks at the replicated state and at the world when it starts,
+//! and drives one to the other. Any of them can be killed at any moment; its supervisor starts
+//! it again, nothing acknowledged is lost and no healthy container is disturbed.
 
 pub mod api;
 pub mod clock;

@@ -225,7 +225,14 @@ mod tests {
     fn each_transport_and_credential_gets_its_answer() {
         use ErrorCode::*;
         use Transport::*;
-        let table: &[(Transport, &str, Option<&str>, bool, Result<&str, ErrorCode>)] = &[
+        type Row = (
+            Transport,
+            &'static str,
+            Option<&'static str>,
+            bool,
+            Result<&'static str, ErrorCode>,
+        );
+        let table: &[Row] = &[
             (Local, STATUS, None, false, Ok("local")),
             (Local, INIT, None, false, Ok("local")),
             (Local, APPLY, None, false, Err(ClusterUninitialized)),

@@ -3,9 +3,11 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    time::Duration,
 };
 
 use jaco_proto::{Error, ErrorCode, v1};
+use jaco_raftnode::Role;
 
 use super::{
     Running, Shared,
@@ -15,6 +17,9 @@ use super::{
     start::{fatal, verticals},
 };
 use crate::supervision::{ChildSpec, Context, Failure, Reply, Worker};
+
+/// How long the start of a node waits for raft.
+const RAFT_BUDGET: Duration = Duration::from_secs(5);
 
 /// What a [`NodeActor`] is told.
 pub enum Msg {
@@ -43,7 +48,6 @@ pub struct Args {
 /// once, and a vertical that runs must not be assembled a second time.
 pub(super) struct Opened {
     running: Arc<Running>,
-    fingerprint: [u8; 32],
     /// Verticals that nobody started yet, in start order.
     unstarted: VecDeque<ChildSpec>,
 }
@@ -95,21 +99,31 @@ impl NodeActor {
         let args = self.args.clone();
         // Opening reads the whole state from disk.
         let opened = tokio::task::spawn_blocking(move || open(&args)).await?;
-        let (running, fingerprint) = match opened {
+        let running = match opened {
             Ok(Some(opened)) => opened,
-            Ok(None) => return Ok(()),
+            Ok(None) => {
+                shared.settled.send_replace(true);
+                return Ok(());
+            }
             Err(error) => return Err(fatal(shared, &error)),
         };
         while let Some(spec) = next_unstarted(shared) {
             ctx.supervisor().start_child(spec).await?;
         }
+        if tokio::time::timeout(RAFT_BUDGET, able(&running))
+            .await
+            .is_err()
+        {
+            tracing::warn!(subsystem = "raft", "not up yet; calls say so themselves");
+        }
         shared.running.get_or_init(|| running.clone());
         shared.member.store(true, Ordering::Release);
         lock(&shared.setup_token).take();
         self.args.layout.remove_setup();
+        shared.settled.send_replace(true);
         let config = shared.config.clone();
         ctx.spawn(async move {
-            announce(running, config, fingerprint).await;
+            announce(running, config).await;
             Msg::Announced
         });
         Ok(())
@@ -155,10 +169,20 @@ impl NodeActor {
     }
 }
 
+/// Waits until raft takes proposals: a node on its own leads by itself, one of several may have
+/// to wait for the others and says so to each call.
+async fn able(running: &Running) {
+    let mut status = running.raft.subscribe_status();
+    // The sender lives as long as the handle.
+    let _ = status
+        .wait_for(|raft| raft.leading || (raft.role != Role::Stopped && raft.voters.len() > 1))
+        .await;
+}
+
 /// Opens identity and state, once, if the disk says that this node is a member.
 ///
 /// It keeps what it opened itself: nobody may be waiting for the result any more.
-fn open(args: &Args) -> Result<Option<(Arc<Running>, [u8; 32])>, FilesError> {
+fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
     let shared = &args.shared;
     let mut slot = lock(&shared.opened);
     if slot.is_none() {
@@ -166,18 +190,17 @@ fn open(args: &Args) -> Result<Option<(Arc<Running>, [u8; 32])>, FilesError> {
             return Ok(None);
         };
         let (identity, fingerprint) = args.layout.identity(&membership)?;
-        let running = super::start::open(shared, &args.layout, &membership)?;
+        let running = super::start::open(shared, &args.layout, &membership, fingerprint).map_err(
+            |source| FilesError::Storage {
+                path: args.layout.raft(),
+                source,
+            },
+        )?;
         shared.certificate.replace(&identity);
         let unstarted = verticals(shared, &running).into();
-        *slot = Some(Opened {
-            running,
-            fingerprint,
-            unstarted,
-        });
+        *slot = Some(Opened { running, unstarted });
     }
-    Ok(slot
-        .as_ref()
-        .map(|opened| (opened.running.clone(), opened.fingerprint)))
+    Ok(slot.as_ref().map(|opened| opened.running.clone()))
 }
 
 fn next_unstarted(shared: &Shared) -> Option<ChildSpec> {

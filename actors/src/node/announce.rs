@@ -47,7 +47,7 @@ fn changes(
 }
 
 /// Brings this node's record up to date; returns when it is.
-pub(super) async fn announce(node: Arc<Running>, config: NodeConfig, fingerprint: [u8; 32]) {
+pub(super) async fn announce(node: Arc<Running>, config: NodeConfig) {
     let mut states = node.raft.subscribe();
     loop {
         let state = states.borrow_and_update().clone();
@@ -57,7 +57,7 @@ pub(super) async fn announce(node: Arc<Running>, config: NodeConfig, fingerprint
             }
             continue;
         };
-        let Some(update) = changes(record, &config, &fingerprint) else {
+        let Some(update) = changes(record, &config, &node.fingerprint) else {
             return;
         };
         let command = node.command(IDENTITY, Payload::NodeUpdateSelf(update));

@@ -61,8 +61,14 @@ pub enum FilesError {
     #[error("tls")]
     Tls(#[from] jaco_net::tls::Error),
     /// The raft database cannot be opened.
-    #[error("raft state")]
-    Storage(#[from] jaco_raftnode::storage::Error),
+    #[error("raft state in {path}")]
+    Storage {
+        /// Its directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: jaco_raftnode::storage::Error,
+    },
     /// The system has no randomness.
     #[error("no randomness: {0}")]
     Randomness(String),
@@ -179,9 +185,11 @@ impl Layout {
 
     /// What a member proves itself with, and the fingerprint of its certificate.
     pub(super) fn identity(&self, member: &Membership) -> Result<(Identity, [u8; 32]), FilesError> {
-        let files = NodeFiles::load(&self.node(), &member.hostname)?;
+        let dir = self.node();
+        let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
         let fingerprint = *files.cert.fingerprint().as_bytes();
-        Ok((Identity::node(&files)?, fingerprint))
+        let identity = Identity::node(&files).map_err(|error| corrupt(&dir, &error))?;
+        Ok((identity, fingerprint))
     }
 
     /// The certificate and token of the setup phase, made on the first start and kept, so that
@@ -212,7 +220,8 @@ impl Layout {
             staging.commit()?;
         }
         let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));
-        let cert = BootstrapCert::from_pem(&read(&cert)?, SecretString::new(read(&key)?))?;
+        let cert = BootstrapCert::from_pem(&read(&cert)?, SecretString::new(read(&key)?))
+            .map_err(unusable(&dir))?;
         let hash = admission::hash(read(&token)?.trim().as_bytes());
         tracing::info!(
             subsystem = "jacod",
@@ -232,6 +241,23 @@ impl Layout {
             }
             Ok(()) | Err(_) => {}
         }
+    }
+}
+
+/// An error over the files in `dir` that names what it is about: a file that cannot be read is
+/// named already, one that does not parse is not.
+fn unusable(dir: &Path) -> impl FnOnce(pki::Error) -> FilesError {
+    let dir = dir.to_owned();
+    move |error| match error {
+        pki::Error::File { .. } => FilesError::Pki(error),
+        other => corrupt(&dir, &other),
+    }
+}
+
+fn corrupt(path: &Path, error: &dyn std::error::Error) -> FilesError {
+    FilesError::Corrupt {
+        path: path.to_owned(),
+        reason: error.to_string(),
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Shared {
     pub(super) failures: Mutex<FailureLimiter>,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
+    /// Set once the disk was looked at, and what it says was done.
+    pub(super) settled: watch::Sender<bool>,
     /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
     /// client knows.
     pub(super) stopping: watch::Sender<bool>,
@@ -67,6 +69,8 @@ pub struct Running {
     pub raft: RaftHandle,
     /// Id of the cluster.
     pub cluster_id: String,
+    /// SHA-256 of this node's certificate.
+    pub(super) fingerprint: [u8; 32],
     /// The container engine.
     pub engine: Arc<dyn Engine>,
     /// The containers of this node, once the runtime was assembled.

@@ -67,7 +67,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node; returns once its API answers.
+    /// Starts a node; returns once its API answers, and a member can write unless
+    /// its peers are missing.
     ///
     /// # Errors
     /// [`StartError`]; nothing runs then.
@@ -97,6 +98,7 @@ impl Node {
             tls,
             failures: Mutex::default(),
             member: AtomicBool::new(membership.is_some()),
+            settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
             fatal: report,
         });
@@ -111,8 +113,8 @@ impl Node {
         let args = ApiArgs {
             shared: shared.clone(),
         };
-        let (unix, _) = ChildSpec::worker::<UnixApiActor>("unix", args.clone());
-        let (tls, _) = ChildSpec::worker::<TlsApiActor>("tls", args);
+        let (unix, local) = ChildSpec::worker::<UnixApiActor>("unix", args.clone());
+        let (tls, remote) = ChildSpec::worker::<TlsApiActor>("tls", args);
         let (api, _) = ChildSpec::supervisor(
             "api",
             SupervisorSpec::new(Strategy::OneForOne)
@@ -124,18 +126,42 @@ impl Node {
             .child(api);
         let tree = Arc::new(Tree::start("node", root).await?);
         let _ = shared.tree.set(tree.clone()); // set once, right here
-        Ok(Self {
+        let node = Self {
             tree,
             shared,
             fatal: tokio::sync::Mutex::new(fatal),
             _lock: lock,
-        })
+        };
+        let mut opened = node.shared.settled.subscribe();
+        let up = async {
+            // The sender lives as long as the node.
+            let _ = opened.wait_for(|&settled| settled).await;
+            local.running().await;
+            remote.running().await;
+        };
+        let failed = tokio::select! {
+            () = up => None,
+            ended = node.join() => ended.err(),
+        };
+        match failed {
+            None => Ok(node),
+            Some(error) => {
+                node.tree.stop().await;
+                Err(error)
+            }
+        }
     }
 
     /// What the node's parts share.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// The replicated state: to read, to follow and to change; `None` before a cluster exists.
+    #[must_use]
+    pub fn raft(&self) -> Option<RaftHandle> {
+        self.shared.try_running().map(|member| member.raft.clone())
     }
 
     /// The supervision tree.
@@ -209,6 +235,7 @@ pub(super) fn open(
     shared: &Shared,
     layout: &Layout,
     membership: &Membership,
+    fingerprint: [u8; 32],
 ) -> Result<Arc<Running>, storage::Error> {
     let storage = Storage::open(&layout.raft())?;
     let state = storage.load_state()?;
@@ -217,6 +244,7 @@ pub(super) fn open(
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
         cluster_id: membership.cluster_id.clone(),
+        fingerprint,
         raft: RaftHandle::new(state, limits.clone()),
         storage,
         limits,

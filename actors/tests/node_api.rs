@@ -1,0 +1,16 @@
+//! Whole nodes in this process, driven by real clients over the unix socket and over TLS.
+//!
+//! No engine listens where the nodes look for one: the control plane must serve regardless.
+
+#[path = "node_api/crash.rs"]
+mod crash;
+#[path = "node_api/deploy.rs"]
+mod deploy;
+#[path = "node_api/lab.rs"]
+mod lab;
+#[path = "node_api/lifecycle.rs"]
+mod lifecycle;
+#[path = "node_api/security.rs"]
+mod security;
+#[path = "node_api/streams.rs"]
+mod streams;

@@ -1,0 +1,261 @@
+//! From an empty directory to a member, and back again after a stop.
+
+use std::{fs, net::TcpListener};
+
+use jaco_actors::node::{FilesError, StartError};
+use jaco_proto::v1;
+use jaco_raftnode::Propose as _;
+
+use super::lab::{Lab, PATIENCE, state, until};
+
+#[tokio::test]
+async fn before_init_only_the_calls_of_the_setup_phase_are_served() {
+    let lab = Lab::new();
+    let node = lab.start().await;
+    let local = lab.local();
+    let status = local.status().await.unwrap();
+    assert!(!status.initialized && status.nodes.is_empty());
+    let refused = local.apply("deployment: d", "services: {}").await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code, "cluster_uninitialized");
+    assert_eq!(refused.details["reason"], "uninitialized");
+    let request = v1::NodeJoinRequest::default();
+    let refused = local.cluster().node_join(request).await.unwrap_err();
+    assert_eq!(refused.message(), "cluster_uninitialized");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_init_is_told_which_cluster_there_is() {
+    let lab = Lab::new();
+    let node = lab.start().await;
+    let founded = lab.init().await.unwrap();
+    let again = lab.init().await.unwrap_err();
+    assert_eq!(again.code, "cluster_already_initialized");
+    assert_eq!(again.details["cluster_id"], founded.cluster_id);
+    let join = v1::ClusterJoinRequest::default();
+    let join = lab.local().cluster().join(join).await.unwrap_err();
+    assert_eq!(join.message(), "cluster_already_initialized");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn of_several_inits_at_once_one_founds_the_cluster() {
+    let lab = Lab::new();
+    let node = lab.start().await;
+    let attempts = (0..6).map(|_| lab.init());
+    let results = futures::future::join_all(attempts).await;
+    let founded: Vec<_> = results.iter().filter_map(|r| r.as_ref().ok()).collect();
+    assert_eq!(founded.len(), 1, "{results:?}");
+    let cluster = state(&node).cluster.clone().unwrap();
+    assert_eq!(cluster.cluster_id, founded[0].cluster_id);
+    for error in results.iter().filter_map(|r| r.as_ref().err()) {
+        let code = error.code.as_str();
+        assert!(
+            ["cluster_already_initialized", "state_unavailable"].contains(&code),
+            "{code}"
+        );
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_restart_resumes_the_membership_as_it_was() {
+    let mut lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    let compose = "services: {web: {image: nginx}}";
+    lab.local().apply("deployment: d", compose).await.unwrap();
+    let scheduled = |state: &jaco_raftnode::State| !state.replicas_desired.is_empty();
+    until(&node, "the scheduler placed the replica", scheduled).await;
+    let ca = lab.ca();
+    node.stop().await;
+    let before = state(&node);
+    drop(node);
+
+    lab.hostname = None; // what the node joined as is stored
+    let node = lab.start().await;
+    let after = node.raft().unwrap().state();
+    assert_eq!(after.nodes, before.nodes);
+    assert_eq!(after.tokens, before.tokens);
+    assert_eq!(after.cluster, before.cluster);
+    assert_eq!(after.deployments, before.deployments);
+    assert_eq!(after.replicas_desired, before.replicas_desired);
+    assert_eq!(after.audit, before.audit);
+    assert!(after.applied_index >= before.applied_index);
+    assert_eq!(lab.ca(), ca);
+    let status = lab.pinned(Some(&token)).status().await.unwrap();
+    assert_eq!(status.nodes[0].hostname, "one");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_setup_phase_survives_a_restart_and_ends_with_init() {
+    let lab = Lab::new();
+    let node = lab.start().await;
+    let (token, trust) = (lab.setup_token(), lab.setup_trust());
+    node.stop().await;
+    drop(node);
+    let node = lab.start().await;
+    assert_eq!((lab.setup_token(), lab.setup_trust()), (token, trust));
+    lab.init().await.unwrap();
+    assert!(!lab.data().join("bootstrap").exists());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_crash_left_of_an_init_is_no_membership() {
+    let lab = Lab::new();
+    // A crash between the two renames: identity in place, state not. And one during each of them.
+    for (path, text) in [
+        ("node/join.json", "{}"),
+        ("node/one.key", "key of a cluster that never was"),
+        (".node.new/one.key", "half"),
+        (".raft.new/CURRENT", "half"),
+    ] {
+        let path = lab.data().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let node = lab.start().await;
+    assert!(!lab.local().status().await.unwrap().initialized);
+    let founded = lab.init().await.unwrap();
+    let token = Some(founded.operator_token.as_str());
+    assert!(lab.pinned(token).status().await.unwrap().initialized);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_has_one_daemon() {
+    let lab = Lab::new();
+    let node = lab.start().await;
+    let second = lab.try_start().await.err().unwrap();
+    assert!(
+        matches!(second, StartError::Files(FilesError::Locked(_))),
+        "{second:?}"
+    );
+    assert!(lab.local().status().await.is_ok(), "the first one suffered");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_member_keeps_the_name_it_joined_with() {
+    let mut lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    node.stop().await;
+    drop(node);
+    lab.hostname = Some("two".to_owned());
+    match lab.try_start().await.err().unwrap() {
+        StartError::Files(FilesError::Renamed { configured, stored }) => {
+            assert_eq!((configured.as_str(), stored.as_str()), ("two", "one"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn damaged_files_of_a_member_stop_the_start_and_are_named() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    node.stop().await;
+    drop(node);
+    let raft = fs::read_dir(lab.data().join("raft")).unwrap();
+    let manifest = raft
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .find(|name| name.starts_with("MANIFEST"))
+        .unwrap();
+    for file in [
+        "node/join.json",
+        "node/one.key",
+        "node/one.crt",
+        &format!("raft/{manifest}"),
+    ] {
+        let path = lab.data().join(file);
+        let good = fs::read(&path).unwrap();
+        for damage in [None, Some("nonsense")] {
+            match damage {
+                None => fs::remove_file(&path).unwrap(),
+                Some(text) => fs::write(&path, text).unwrap(),
+            }
+            let error = lab
+                .try_start()
+                .await
+                .err()
+                .unwrap_or_else(|| panic!("{file} {damage:?}"));
+            let text = chain(&error);
+            // At least the directory is named.
+            let dir = path.parent().unwrap().to_str().unwrap();
+            assert!(text.contains(dir), "{file} {damage:?}: {text}");
+        }
+        fs::write(&path, good).unwrap();
+    }
+    let node = lab.start().await; // nothing of this made it worse
+    node.stop().await;
+}
+
+/// The whole chain of causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[tokio::test]
+async fn an_address_in_use_stops_the_start() {
+    let lab = Lab::new();
+    let _taken = TcpListener::bind(lab.address()).unwrap();
+    let error = chain(&lab.try_start().await.err().unwrap());
+    assert!(error.contains("cannot listen on 127.0.0.1"), "{error}");
+    assert!(!lab.socket().exists(), "the socket file stays behind");
+}
+
+#[tokio::test]
+async fn two_nodes_of_one_process_know_nothing_of_each_other() {
+    let (one, two) = (Lab::new(), Lab::new());
+    let (first, token) = one.founded().await;
+    let (second, _) = two.founded().await;
+    assert_ne!(state(&first).cluster, state(&second).cluster);
+    let refused = two.pinned(Some(&token)).status().await.unwrap_err();
+    assert_eq!(refused.code, "token_invalid");
+    first.stop().await;
+    assert!(two.local().status().await.unwrap().initialized);
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_lets_go_of_everything_even_with_clients_connected() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    let (local, remote) = (lab.local(), lab.pinned(Some(&token)));
+    let watch = |client: super::lab::Client| async move {
+        let request = v1::SubscribeRequest::default();
+        client
+            .watch()
+            .subscribe(request)
+            .await
+            .unwrap()
+            .into_inner()
+    };
+    let mut streams = [watch(local.clone()).await, watch(remote.clone()).await];
+    local.status().await.unwrap();
+    let stopped = tokio::time::timeout(PATIENCE, node.stop());
+    stopped.await.expect("clients hold up the stop");
+    for stream in &mut streams {
+        let end = loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                other => break other,
+            }
+        };
+        assert_eq!(end.unwrap_err().message(), "raft_unavailable");
+    }
+    drop(node);
+    let node = lab.start().await;
+    // The same clients find the next daemon by themselves.
+    assert!(local.status().await.unwrap().initialized);
+    assert!(remote.status().await.unwrap().initialized);
+    node.stop().await;
+}

@@ -1,0 +1,303 @@
+//! Who gets in, how, and with what.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::time::Duration;
+
+use jaco_net::{pki::Fingerprint, tls::Trust};
+use jaco_proto::{
+    error::DecodedError,
+    v1::{self, internal_client::InternalClient},
+};
+use tonic::Code;
+
+use super::lab::{Client, Lab, PATIENCE, fingerprint, state};
+
+#[tokio::test]
+async fn an_operator_gets_in_with_a_token_under_either_pin() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    let print = fingerprint(&lab.ca());
+    for trust in [
+        Trust::Ca(lab.ca()),
+        Trust::Fingerprint(print),
+        Trust::CaAndFingerprint(lab.ca(), print),
+    ] {
+        let status = lab.remote(&trust, Some(&token)).status().await.unwrap();
+        assert_eq!(status.nodes[0].hostname, "one");
+        assert_eq!(status.leader_hostname, "one");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_daemon_with_another_certificate_is_sent_nothing() {
+    let (lab, other) = (Lab::new(), Lab::new());
+    let (node, token) = lab.founded().await;
+    let (stranger, _) = other.founded().await;
+    for trust in [
+        Trust::Ca(other.ca()),
+        Trust::Fingerprint(Fingerprint::of(b"another")),
+    ] {
+        let refused = lab.remote(&trust, Some(&token)).status().await.unwrap_err();
+        assert_eq!(refused.grpc, Code::Unavailable, "{refused:?}");
+    }
+    node.stop().await;
+    stranger.stop().await;
+}
+
+#[tokio::test]
+async fn a_stranger_learns_that_there_is_a_cluster_and_nothing_else() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    let stranger = lab.pinned(None);
+    let status = stranger.status().await.unwrap();
+    let nothing_else = v1::ClusterStatusResponse {
+        initialized: true,
+        ..Default::default()
+    };
+    assert_eq!(status, nothing_else);
+    for client in [
+        stranger,
+        lab.pinned(Some("wrong")),
+        lab.pinned(Some(&"0".repeat(64))),
+    ] {
+        let refused = client.issue("me", true).await.unwrap_err();
+        assert_eq!(
+            (refused.code.as_str(), refused.grpc),
+            ("token_invalid", Code::Unauthenticated)
+        );
+    }
+    assert_eq!(state(&node).tokens.len(), 1);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_remote_init_needs_the_setup_token() {
+    let lab = Lab::new();
+    let node = lab.start().await;
+    let (setup, trust) = (lab.setup_token(), lab.setup_trust());
+    let init = |token: Option<String>| {
+        let client = lab.remote(&trust, token.as_deref());
+        async move {
+            let request = v1::ClusterInitRequest::default();
+            let answer = client.cluster().init(request).await;
+            answer
+                .map(tonic::Response::into_inner)
+                .map_err(DecodedError::from)
+        }
+    };
+    assert!(!lab.remote(&trust, None).status().await.unwrap().initialized);
+    for token in [None, Some("wrong".to_owned())] {
+        assert_eq!(init(token).await.unwrap_err().code, "token_invalid");
+    }
+    assert!(!lab.data().join("raft").exists());
+    let refused = lab
+        .remote(&trust, Some(&setup))
+        .issue("me", true)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code, "cluster_uninitialized");
+
+    let founded = init(Some(setup.clone())).await.unwrap();
+    // The daemon shows its new certificate at once, and the setup token is worth nothing.
+    let old = lab.remote(&trust, Some(&setup)).status().await.unwrap_err();
+    assert_eq!(old.grpc, Code::Unavailable);
+    let setup = lab.pinned(Some(&setup)).status().await.unwrap_err();
+    assert_eq!(setup.code, "token_invalid");
+    let operator = lab.pinned(Some(&founded.operator_token));
+    assert!(operator.status().await.unwrap().initialized);
+    let request = v1::ClusterInitRequest::default();
+    let refused = operator.cluster().init(request).await.unwrap_err();
+    assert_eq!(refused.message(), "cluster_already_initialized");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_revocation_reaches_new_calls_and_open_streams() {
+    let lab = Lab::new();
+    let (node, bootstrap) = lab.founded().await;
+    let operator = lab.pinned(Some(&bootstrap));
+    let ci = lab.pinned(Some(&operator.issue("ci", false).await.unwrap()));
+    let mut watch = subscribe(&ci).await;
+    let mut audit = ci
+        .audit()
+        .query(v1::AuditQueryRequest {
+            follow: true,
+            ..Default::default()
+        })
+        .await
+        .unwrap()
+        .into_inner();
+    let mut bystander = subscribe(&operator).await;
+    operator.revoke("ci").await.unwrap();
+
+    let ended = tokio::time::timeout(PATIENCE, async {
+        let watch = loop {
+            if let Err(status) = watch.message().await {
+                break status;
+            }
+        };
+        let audit = loop {
+            if let Err(status) = audit.message().await {
+                break status;
+            }
+        };
+        [watch, audit]
+    });
+    for status in ended.await.expect("a stream outlives its token") {
+        let error = DecodedError::from(status);
+        assert_eq!(error.code, "token_revoked");
+        assert_eq!(error.details["identity"], "ci");
+    }
+    let refused = ci.status().await.unwrap_err();
+    assert_eq!(
+        (refused.code.as_str(), refused.grpc),
+        ("token_revoked", Code::Unauthenticated)
+    );
+    assert!(
+        bystander.message().await.unwrap().is_some(),
+        "others are not affected"
+    );
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_secret_ends_the_old_one_at_once() {
+    let lab = Lab::new();
+    let (node, bootstrap) = lab.founded().await;
+    let operator = lab.pinned(Some(&bootstrap));
+    let old = operator.issue("ci", false).await.unwrap();
+    let new = operator.issue("ci", false).await.unwrap();
+    assert_eq!(
+        lab.pinned(Some(&old)).status().await.unwrap_err().code,
+        "token_invalid"
+    );
+    assert!(lab.pinned(Some(&new)).status().await.is_ok());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn calls_of_members_are_refused_to_everyone_else() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    for client in [lab.local(), lab.pinned(Some(&token)), lab.pinned(None)] {
+        let request = v1::SubmitRequest::default();
+        let refused = InternalClient::new(client.service()).submit(request).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(
+            (refused.message(), refused.code()),
+            ("peer_only", Code::PermissionDenied)
+        );
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn only_the_socket_of_a_willing_daemon_kills_actors() {
+    for willing in [false, true] {
+        let mut lab = Lab::new();
+        lab.fault_injection = willing;
+        let (node, token) = lab.founded().await;
+        let kill = |client: Client, path: &str| {
+            let request = v1::KillActorRequest {
+                path: path.to_owned(),
+                ..Default::default()
+            };
+            async move {
+                client
+                    .cluster()
+                    .kill_actor(request)
+                    .await
+                    .map_err(DecodedError::from)
+            }
+        };
+        let remote = kill(lab.pinned(Some(&token)), "node/raft/raft").await;
+        assert_eq!(remote.unwrap_err().code, "privilege_denied");
+        let local = kill(lab.local(), "node/raft/raft").await;
+        if willing {
+            local.unwrap();
+            let unknown = kill(lab.local(), "node/nobody").await.unwrap_err();
+            assert_eq!(unknown.code, "validation_failed");
+            assert_eq!(unknown.details["value"], "node/nobody");
+        } else {
+            assert_eq!(local.unwrap_err().code, "privilege_denied");
+        }
+        node.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_fence_around_privileged_services_leaves_one_event_with_the_apply() {
+    let lab = Lab::new();
+    let (node, bootstrap) = lab.founded().await;
+    let compose = "services: {web: {image: nginx, privileged: true, \
+                   labels: {jaco.io/allow-privileged: 'true'}}}";
+    let operator = lab.pinned(Some(&bootstrap));
+    let refused = operator.apply("deployment: d", compose).await.unwrap_err();
+    assert_eq!(refused.code, "privilege_denied");
+    assert_eq!(refused.details["identity"], "bootstrap");
+    assert!(state(&node).deployments.is_empty());
+
+    let root = lab.pinned(Some(&operator.issue("root", true).await.unwrap()));
+    root.apply("deployment: d", compose).await.unwrap();
+    let state = state(&node);
+    let events: Vec<_> = state
+        .audit
+        .values()
+        .filter(|event| event.payload.get("deployment").is_some_and(|d| d == "d"))
+        .collect();
+    let types: Vec<_> = events.iter().map(|event| event.r#type()).collect();
+    let expected = [
+        v1::AuditEventType::Apply,
+        v1::AuditEventType::PrivilegedWorkloadAdmitted,
+    ];
+    assert_eq!(types, expected);
+    assert_eq!(events[0].raft_index, events[1].raft_index);
+    for event in events {
+        assert_eq!(event.identity, "root");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_large_is_refused_in_our_words() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    let comment = "#".repeat(6 << 20);
+    let compose = format!("services: {{web: {{image: nginx}}}}\n{comment}");
+    let refused = lab
+        .local()
+        .apply("deployment: d", &compose)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code, "validation_failed");
+    assert_eq!(refused.details["field"], "request");
+    assert!(lab.local().status().await.is_ok());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn guessing_tokens_becomes_slow() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    let (guesser, started) = (lab.pinned(Some("guess")), std::time::Instant::now());
+    for _ in 0..11 {
+        guesser.status().await.unwrap_err();
+    }
+    // The first ten may have taken longer than their second on a busy machine.
+    let slowed = started.elapsed() >= Duration::from_secs(1);
+    assert!(slowed, "eleven guesses in {:?}", started.elapsed());
+    assert!(lab.pinned(Some(&token)).status().await.is_ok());
+    node.stop().await;
+}
+
+async fn subscribe(client: &Client) -> tonic::Streaming<v1::SubscribeEvent> {
+    let request = v1::SubscribeRequest::default();
+    client
+        .watch()
+        .subscribe(request)
+        .await
+        .unwrap()
+        .into_inner()
+}

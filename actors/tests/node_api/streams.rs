@@ -1,0 +1,134 @@
+//! Streams: replay, then live.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use jaco_proto::{
+    error::DecodedError,
+    v1::{self, AuditEventType, EventKind, subscribe_event::Payload},
+};
+use tonic::Streaming;
+
+use super::lab::{Lab, PATIENCE, state};
+
+const WEB: &str = "services: {web: {image: nginx}}";
+
+/// The next message; a stream that stays silent fails the test.
+async fn next<T>(stream: &mut Streaming<T>) -> T {
+    let message = tokio::time::timeout(PATIENCE, stream.message());
+    message
+        .await
+        .expect("the stream is silent")
+        .unwrap()
+        .expect("the stream ended")
+}
+
+#[tokio::test]
+async fn a_watch_replays_what_was_missed_and_goes_on_live() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    let local = lab.local();
+    local.apply("deployment: a", WEB).await.unwrap();
+    let seen = state(&node).applied_index;
+    local.apply("deployment: b", WEB).await.unwrap();
+    let request = v1::SubscribeRequest {
+        entity_types: vec!["deployments".to_owned()],
+        since_revision: seen,
+        ..Default::default()
+    };
+    for client in [local.clone(), lab.pinned(Some(&token))] {
+        let mut stream = client
+            .watch()
+            .subscribe(request.clone())
+            .await
+            .unwrap()
+            .into_inner();
+        let missed = deployment(next(&mut stream).await);
+        assert_eq!((missed.kind(), name(&missed)), (EventKind::Added, "b"));
+        assert!(missed.raft_index > seen);
+        local.apply("deployment: b", WEB).await.unwrap();
+        loop {
+            let live = deployment(next(&mut stream).await);
+            let after = live.after.clone().unwrap();
+            assert_eq!((live.kind(), name(&live)), (EventKind::Updated, "b"));
+            assert_eq!(
+                after.previous, None,
+                "the content kept for a rollback got out"
+            );
+            if after.applied_revision == state(&node).deployments["b"].applied_revision {
+                break;
+            }
+        }
+    }
+    node.stop().await;
+}
+
+fn deployment(event: v1::SubscribeEvent) -> v1::DeploymentEvent {
+    match event.payload {
+        Some(Payload::Deployment(event)) => event,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn name(event: &v1::DeploymentEvent) -> &str {
+    &event.after.as_ref().unwrap().name
+}
+
+#[tokio::test]
+async fn a_watch_of_something_unknown_is_refused() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    let request = v1::SubscribeRequest {
+        entity_types: vec!["ghosts".to_owned()],
+        ..Default::default()
+    };
+    let refused = lab.local().watch().subscribe(request).await.unwrap_err();
+    let refused = DecodedError::from(refused);
+    assert_eq!(refused.code, "validation_failed");
+    assert_eq!(refused.details["value"], "ghosts");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_audit_trail_tells_who_did_what_and_follows() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    let query = v1::AuditQueryRequest {
+        follow: true,
+        ..Default::default()
+    };
+    let mut stream = lab.local().audit().query(query).await.unwrap().into_inner();
+    let founded = next(&mut stream).await;
+    assert_eq!(
+        (founded.r#type(), founded.identity.as_str()),
+        (AuditEventType::NodeJoin, "bootstrap")
+    );
+
+    let operator = lab.pinned(Some(&token));
+    operator.apply("deployment: d", WEB).await.unwrap();
+    lab.local().issue("ci", false).await.unwrap();
+    let apply = next(&mut stream).await;
+    assert_eq!(
+        (apply.r#type(), apply.identity.as_str()),
+        (AuditEventType::Apply, "bootstrap")
+    );
+    assert_eq!(apply.payload["deployment"], "d");
+    let issue = next(&mut stream).await;
+    assert_eq!(
+        (issue.r#type(), issue.identity.as_str()),
+        (AuditEventType::TokenIssue, "local")
+    );
+    assert!(issue.raft_index > apply.raft_index);
+
+    let history = v1::AuditQueryRequest {
+        types: vec![AuditEventType::TokenIssue.into()],
+        ..Default::default()
+    };
+    let mut history = operator.audit().query(history).await.unwrap().into_inner();
+    assert_eq!(next(&mut history).await, issue);
+    assert_eq!(
+        history.message().await.unwrap(),
+        None,
+        "a query that does not follow ends"
+    );
+    node.stop().await;
+}
