@@ -97,7 +97,8 @@ impl Daemon {
     /// When it does not.
     pub async fn init(&mut self) -> Result<()> {
         let api = self.api.clone();
-        until("the API answers", PATIENCE, || api.status()).await?;
+        self.unless_ended(until("the API answers", PATIENCE, || api.status()))
+            .await?;
         self.cluster_id = self.api.init().await?;
         self.ready().await
     }
@@ -148,11 +149,16 @@ impl Daemon {
                 Err(format!("{status:?}"))
             }
         });
-        tokio::pin!(leads);
+        self.unless_ended(leads).await
+    }
+
+    /// Waits for something that will never be if the process ends.
+    async fn unless_ended<T>(&mut self, wait: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut wait = std::pin::pin!(wait);
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         loop {
             tokio::select! {
-                done = &mut leads => return done,
+                done = &mut wait => return done,
                 _ = tick.tick() => {
                     if let Some(status) = self.exited()? {
                         bail!("the daemon ended with {status}:\n{}", self.log_tail(LOG_TAIL));
@@ -368,15 +374,20 @@ fn binary() -> Result<PathBuf> {
 /// Ports that nobody listens on, below those the system hands out to clients.
 fn free_ports() -> Result<[u16; 3]> {
     let mut rng = Rng::new(rng::unique());
+    // Held until all are found, so that they differ.
+    let mut held = Vec::new();
     let mut found = [0; 3];
     for slot in &mut found {
-        let port = (0..1000).find_map(|_| {
-            let port = u16::try_from(rng.within(15_000..32_000)).ok()?;
-            TcpListener::bind(("0.0.0.0", port)).ok()?;
-            UdpSocket::bind(("0.0.0.0", port)).ok()?;
-            Some(port)
-        });
-        *slot = port.context("no free port")?;
+        let (port, sockets) = (0..1000)
+            .find_map(|_| {
+                let port = u16::try_from(rng.within(15_000..32_000)).ok()?;
+                let tcp = TcpListener::bind(("0.0.0.0", port)).ok()?;
+                let udp = UdpSocket::bind(("0.0.0.0", port)).ok()?;
+                Some((port, (tcp, udp)))
+            })
+            .context("no free port")?;
+        held.push(sockets);
+        *slot = port;
     }
     Ok(found)
 }
