@@ -16,3 +16,11 @@ rocksdb_version() {
 ROCKSDB_LIB_DIR="${ROCKSDB_LIB_DIR:-$JACO_CACHE_DIR/rocksdb-$(rocksdb_version)}"
 export ROCKSDB_LIB_DIR
 export ROCKSDB_STATIC=1
+
+# Cargo tells checkouts of one workspace apart only by the times of their files. With one cache
+# for all of them, another checkout's products must not pass for this one's.
+if [ -d "$CARGO_TARGET_DIR" ] && [ "$(cat "$CARGO_TARGET_DIR/.checkout" 2>/dev/null)" != "$ROOT" ]; then
+  find "$ROOT" \( -name '*.rs' -o -name '*.proto' -o -name '*.tsv' \) -not -path '*/target/*' -exec touch {} +
+fi
+mkdir -p "$CARGO_TARGET_DIR"
+printf '%s\n' "$ROOT" >"$CARGO_TARGET_DIR/.checkout"

@@ -18,6 +18,7 @@ mod registry;
 mod server;
 mod stream;
 mod tokens;
+mod typed;
 mod views;
 mod watch;
 

@@ -14,7 +14,9 @@ mod start;
 pub use actor::{Msg as NodeMsg, NodeActor};
 pub use config::NodeConfig;
 pub use files::FilesError;
+pub use init::Founding;
 pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 
+pub(crate) use init::already;
 pub(crate) use shared::{propose, random_token};

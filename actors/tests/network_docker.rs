@@ -1,4 +1,4 @@
-//! Bridges on a real container engine. Needs one at `/var/run/docker.sock`.
+//! Bridges on a real container engine: the one at `JACO_DOCKER_SOCKET`, or at the usual place.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
@@ -32,7 +32,7 @@ impl Lab {
         Self {
             name: format!("nettest{process}x{next}"),
             blocks: process.wrapping_mul(16) + next * 2,
-            engine: Arc::new(DockerNetworks::new("/var/run/docker.sock")),
+            engine: Arc::new(DockerNetworks::new(socket())),
         }
     }
 
@@ -58,7 +58,8 @@ impl Lab {
     /// A container on the network that waits to be stopped.
     fn container(&self, run: bool) -> String {
         let import = format!(
-            "tar -C / -ch bin/busybox | docker import - {}",
+            "tar -C / -ch bin/busybox | docker -H unix://{} import - {}",
+            socket(),
             self.image()
         );
         must(Command::new("sh").args(["-c", &import]));
@@ -66,11 +67,11 @@ impl Lab {
         let args = ["--name", &name, "--network", &self.network(), &self.image()];
         let verb: &[&str] = if run { &["run", "-d"] } else { &["create"] };
         let command = ["/bin/busybox", "sleep", "600"];
-        must(Command::new("docker").args(verb).args(args).args(command))
+        must(docker().args(verb).args(args).args(command))
     }
 
     fn inspect(&self, format: &str) -> String {
-        must(Command::new("docker").args(["network", "inspect", "-f", format, &self.network()]))
+        must(docker().args(["network", "inspect", "-f", format, &self.network()]))
     }
 }
 
@@ -83,9 +84,19 @@ impl Drop for Lab {
             &["rmi", "-f", &self.image()],
         ] {
             // Absent ones are the usual case.
-            let _ = Command::new("docker").args(args).output();
+            let _ = docker().args(args).output();
         }
     }
+}
+
+fn socket() -> String {
+    std::env::var("JACO_DOCKER_SOCKET").unwrap_or_else(|_| "/var/run/docker.sock".to_owned())
+}
+
+fn docker() -> Command {
+    let mut docker = Command::new("docker");
+    docker.args(["-H", &format!("unix://{}", socket())]);
+    docker
 }
 
 fn must(command: &mut Command) -> String {
@@ -139,7 +150,7 @@ async fn network_with_another_block_is_replaced_together_with_its_containers() {
     bridge::ensure(&lab.engine, &lab.wanted(1)).await.unwrap();
     let subnets = lab.inspect("{{range .IPAM.Config}}{{.Subnet}}{{end}}");
     assert_eq!(subnets, lab.wanted(1).cidr.to_string());
-    let all = must(Command::new("docker").args(["ps", "-aq", "--no-trunc"]));
+    let all = must(docker().args(["ps", "-aq", "--no-trunc"]));
     assert!(!all.contains(&container));
 }
 
@@ -152,18 +163,18 @@ async fn network_in_use_stays_until_its_containers_are_gone() {
     // Never started, and attached all the same.
     let container = lab.container(false);
     assert_eq!(remove().await, Ok(Removal::InUse));
-    must(Command::new("docker").args(["rm", "-f", &container]));
+    must(docker().args(["rm", "-f", &container]));
     for _ in 0..2 {
         assert_eq!(remove().await, Ok(Removal::Gone));
     }
-    let left = must(Command::new("docker").args(["network", "ls", "--format", "{{.Name}}"]));
+    let left = must(docker().args(["network", "ls", "--format", "{{.Name}}"]));
     assert!(!left.lines().any(|name| name == lab.network()));
 }
 
 #[tokio::test]
 async fn foreign_network_is_never_touched() {
     let lab = Lab::new();
-    let id = must(Command::new("docker").args(["network", "create", &lab.network()]));
+    let id = must(docker().args(["network", "create", &lab.network()]));
     let wanted = lab.wanted(0);
     let error = bridge::ensure(&lab.engine, &wanted).await.unwrap_err();
     assert_eq!(error, Error::Foreign(lab.network()));

@@ -1,4 +1,4 @@
-//! The runtime against a real Docker engine at `/var/run/docker.sock`.
+//! The runtime against a real Docker engine (`JACO_DOCKER_SOCKET`, or the usual place).
 //!
 //! Every test has a cluster id, an image and a deployment of its own and removes what it made.
 

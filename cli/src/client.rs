@@ -194,6 +194,11 @@ fn columns(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     if !stream.is_terminal() {
         return None;
     }
-    let size = rustix::termios::tcgetwinsize(stream).ok();
-    Some(size.map_or(80, |size| usize::from(size.ws_col).max(20)))
+    let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col);
+    // A terminal that does not know its size says 0.
+    Some(if columns == 0 {
+        80
+    } else {
+        usize::from(columns)
+    })
 }

@@ -81,14 +81,12 @@ pub fn admit(
             "only members call this, over the peer transport",
         ));
     }
-    if facts.state.is_none() && !matches!(class, Class::Public | Class::Setup) {
+    let open_to_setup = class == Class::Setup && !facts.member;
+    if facts.state.is_none() && class != Class::Public && !open_to_setup {
         return Err(if facts.member {
             Error::new(ErrorCode::StateUnavailable, "the node is opening its state")
         } else {
-            Error::new(
-                ErrorCode::ClusterUninitialized,
-                "this node has no cluster yet; run `jaco cluster init` or `jaco node join`",
-            )
+            uninitialized()
         });
     }
     if transport == Transport::Local {
@@ -119,6 +117,15 @@ pub fn admit(
         Class::Operator => operator(authorization, facts),
         Class::Peer => Err(Error::new(ErrorCode::PeerOnly, "only members call this")),
     }
+}
+
+/// What a node without a cluster answers to everything that needs one.
+pub(crate) fn uninitialized() -> Error {
+    Error::new(
+        ErrorCode::ClusterUninitialized,
+        "this node has no cluster yet; run `jaco cluster init` or `jaco node join`",
+    )
+    .with("reason", "uninitialized")
 }
 
 /// SHA-256 over the text of a token, the only form in which tokens are kept.
@@ -269,8 +276,18 @@ mod tests {
             member: true,
             setup_token: None,
         };
-        let error = admit(Transport::Local, APPLY, None, &facts).unwrap_err();
-        assert_eq!(error.code, ErrorCode::StateUnavailable);
+        for (transport, method) in [
+            (Transport::Local, APPLY),
+            (Transport::Local, INIT),
+            (Transport::Api, INIT),
+        ] {
+            let error = admit(transport, method, None, &facts).unwrap_err();
+            assert_eq!(
+                error.code,
+                ErrorCode::StateUnavailable,
+                "{transport:?} {method}"
+            );
+        }
     }
 
     #[test]

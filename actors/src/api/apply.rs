@@ -73,10 +73,7 @@ pub(super) async fn apply(
     let applied = current.map_or(0, |current| current.applied_revision);
     let highest = current.map_or(0, |c| c.highest_revision.max(c.applied_revision));
 
-    let command = node.command(
-        &caller.identity,
-        Payload::DeploymentApply(payload(&request, &resolved, highest + 1)),
-    );
+    let command = command(node, caller, &request, &resolved, highest + 1);
     let changes = preview(&state, &resolved.deployment, &command)?;
     if request.dry_run {
         return Ok(v1::ApplyResponse {
@@ -85,11 +82,46 @@ pub(super) async fn apply(
         });
     }
     propose(&node.raft, command).await?;
-    audit_privileged(node, caller, &resolved).await;
     Ok(v1::ApplyResponse {
         applied_revision: highest + 1,
         diff: Some(changes),
     })
+}
+
+/// The revision and, in the same log entry, an audit event for each privileged service: neither
+/// is ever there without the other.
+fn command(
+    node: &Running,
+    caller: &Caller,
+    request: &v1::ApplyRequest,
+    resolved: &Resolved,
+    revision: u64,
+) -> v1::Command {
+    let sign = |payload| node.command(&caller.identity, payload);
+    let apply = sign(Payload::DeploymentApply(payload(
+        request, resolved, revision,
+    )));
+    if resolved.privileged.is_empty() {
+        return apply;
+    }
+    let admitted = resolved.privileged.iter().map(|admitted| {
+        let event = v1::AuditEvent {
+            r#type: v1::AuditEventType::PrivilegedWorkloadAdmitted.into(),
+            identity: caller.identity.clone(),
+            payload: [
+                ("deployment", resolved.deployment.as_str()),
+                ("service", &admitted.service),
+                ("identity", &caller.identity),
+                ("fields", &admitted.fields),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+            ..Default::default()
+        };
+        sign(Payload::AuditAppend(v1::AuditAppend { event: Some(event) }))
+    });
+    let children = std::iter::once(apply).chain(admitted).collect();
+    sign(Payload::Batch(v1::Batch { children }))
 }
 
 fn payload(request: &v1::ApplyRequest, resolved: &Resolved, revision: u64) -> v1::DeploymentApply {
@@ -126,29 +158,6 @@ fn preview(state: &State, deployment: &str, command: &v1::Command) -> Result<v1:
 
 fn unknown(error: fsm::UnknownVariant) -> Error {
     Error::new(ErrorCode::Internal, "the change cannot be previewed").with("reason", error)
-}
-
-/// One event per admitted service; losing one must not fail what is committed.
-async fn audit_privileged(node: &Running, caller: &Caller, resolved: &Resolved) {
-    for admitted in &resolved.privileged {
-        let event = v1::AuditEvent {
-            r#type: v1::AuditEventType::PrivilegedWorkloadAdmitted.into(),
-            identity: caller.identity.clone(),
-            payload: [
-                ("deployment", resolved.deployment.as_str()),
-                ("service", &admitted.service),
-                ("identity", &caller.identity),
-                ("fields", &admitted.fields),
-            ]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-            ..Default::default()
-        };
-        let payload = Payload::AuditAppend(v1::AuditAppend { event: Some(event) });
-        if let Err(error) = propose(&node.raft, node.command(&caller.identity, payload)).await {
-            tracing::warn!(subsystem = "daemon/grpc", %error, "audit event was not written");
-        }
-    }
 }
 
 /// `Deploy.Rollback`.

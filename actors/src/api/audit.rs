@@ -35,7 +35,12 @@ impl Audit for AuditService {
         let node = self.0.running()?;
         let states = node.raft.subscribe();
         let events = events(request.into_inner(), states.clone());
-        Ok(Response::new(guarded(events, &caller, states)))
+        Ok(Response::new(guarded(
+            events,
+            &caller,
+            states,
+            self.0.stopping(),
+        )))
     }
 }
 

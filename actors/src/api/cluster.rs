@@ -15,7 +15,7 @@ use super::{
     stream::ResponseStream,
 };
 use crate::{
-    node::Shared,
+    node::{Shared, already},
     supervision::{ActorState, KillMode},
 };
 
@@ -35,6 +35,9 @@ impl Cluster for ClusterService {
         &self,
         _: Request<v1::ClusterJoinRequest>,
     ) -> Result<Response<v1::ClusterJoinResponse>, Status> {
+        if let Some(node) = self.0.try_running() {
+            return Err(already(&node.cluster_id).into());
+        }
         Err(unimplemented("Cluster.Join"))
     }
 

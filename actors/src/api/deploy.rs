@@ -91,6 +91,7 @@ impl Deploy for DeployService {
             lines,
             &caller,
             node.raft.subscribe(),
+            self.0.stopping(),
         )))
     }
 

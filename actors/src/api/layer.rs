@@ -9,20 +9,25 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use jaco_proto::{Error, ErrorCode};
+use jaco_raftnode::ReadError;
 use tonic::{
     Status,
     body::Body,
-    transport::server::{TcpConnectInfo, TlsConnectInfo},
+    transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo},
 };
 use tower::{Layer, Service};
 
 use super::{
     admission::{Facts, Transport, admit},
     caller::Caller,
+    typed,
 };
 use crate::node::Shared;
+
+/// Metadata by which a caller asks for a confirmed read.
+const READ: &str = "jaco-read";
 
 /// Puts [`Admission`] in front of the services of one listener.
 #[derive(Clone)]
@@ -77,28 +82,37 @@ where
             let method = request.uri().path().to_owned();
             let request_id = request_id(&request);
             let peer = peer(&request);
-            let peer_text = peer.map_or_else(|| "unknown".to_owned(), |p| p.to_string());
+            let peer_text = describe(&request, peer);
             tracing::debug!(
                 subsystem = "daemon/grpc",
                 %method, %request_id, peer = %peer_text,
                 "request started"
             );
-            let response = match decide(transport, &method, &request, &shared) {
+            let linearizable = linearizable(request.headers());
+            let admitted = match decide(transport, &method, &request, &shared) {
+                Ok(identity) => match linearizable {
+                    Ok(false) => Ok(identity),
+                    Ok(true) => confirm(&shared).await.map(|()| identity),
+                    Err(error) => Err(error),
+                },
+                Err(error) => {
+                    if let (ErrorCode::TokenInvalid, Some(peer)) = (error.code, peer) {
+                        let delay = shared.failed_token_check(peer.ip(), started);
+                        tokio::time::sleep(delay).await;
+                    }
+                    Err(error)
+                }
+            };
+            let response = match admitted {
                 Ok(identity) => {
                     request.extensions_mut().insert(Caller {
                         identity,
                         transport,
                         request_id: request_id.clone(),
                     });
-                    inner.call(request).await?
+                    typed::typed(&method, inner.call(request).await?)
                 }
-                Err(error) => {
-                    if let (ErrorCode::TokenInvalid, Some(peer)) = (error.code, peer) {
-                        let delay = shared.failed_token_check(peer.ip(), started);
-                        tokio::time::sleep(delay).await;
-                    }
-                    Status::from(error).into_http()
-                }
+                Err(error) => Status::from(error).into_http(),
             };
             outcome(&method, &request_id, &peer_text, &response, started);
             Ok(response)
@@ -139,6 +153,50 @@ fn peer(request: &Request<Body>) -> Option<SocketAddr> {
         .extensions()
         .get::<TlsConnectInfo<TcpConnectInfo>>()
         .and_then(|info| info.get_ref().remote_addr())
+}
+
+/// The caller as the log shows it: an address, or the process on the other end of the socket.
+fn describe(request: &Request<Body>, peer: Option<SocketAddr>) -> String {
+    if let Some(peer) = peer {
+        return peer.to_string();
+    }
+    let credentials = request
+        .extensions()
+        .get::<UdsConnectInfo>()
+        .and_then(|info| info.peer_cred);
+    match credentials {
+        Some(credentials) => match credentials.pid() {
+            Some(pid) => format!("uid={} pid={pid}", credentials.uid()),
+            None => format!("uid={}", credentials.uid()),
+        },
+        None => "unknown".to_owned(),
+    }
+}
+
+/// Whether the caller wants to read nothing older than what is committed when it asks.
+fn linearizable(headers: &HeaderMap) -> Result<bool, Error> {
+    match headers.get(READ).map(HeaderValue::as_bytes) {
+        None => Ok(false),
+        Some(b"linearizable") => Ok(true),
+        Some(other) => Err(Error::new(
+            ErrorCode::ValidationFailed,
+            format!("metadata {READ} must be `linearizable` or absent"),
+        )
+        .with("field", READ)
+        .with("value", String::from_utf8_lossy(other))),
+    }
+}
+
+/// Waits until the state here is not older than what a majority knows.
+async fn confirm(shared: &Shared) -> Result<(), Error> {
+    let node = shared.running()?;
+    let code = match node.raft.read_index().await {
+        Ok(_) => return Ok(()),
+        Err(ReadError::NoLeader) => ErrorCode::NoLeader,
+        Err(ReadError::QuorumLost) => ErrorCode::QuorumLost,
+        Err(ReadError::Unavailable) => ErrorCode::RaftUnavailable,
+    };
+    Err(Error::new(code, "the read could not be confirmed"))
 }
 
 /// Writes are worth a line at info, reads only at debug.

@@ -82,9 +82,8 @@ impl RegistryCredentials for RegistryService {
         _request: Request<v1::RegistryCredentialListRequest>,
     ) -> Result<Response<v1::RegistryCredentialListResponse>, Status> {
         let node = self.0.running()?;
-        let credentials = node
-            .raft
-            .state()
+        let state = node.raft.state();
+        let credentials = state
             .registry_credentials
             .values()
             .map(|credential| v1::RegistryCredentialSummary {
@@ -93,8 +92,6 @@ impl RegistryCredentials for RegistryService {
                 updated_at: credential.updated_at,
             })
             .collect();
-        Ok(Response::new(v1::RegistryCredentialListResponse {
-            credentials,
-        }))
+        Ok(node.read_response(&state, v1::RegistryCredentialListResponse { credentials }))
     }
 }

@@ -8,19 +8,21 @@ use std::{
     time::Duration,
 };
 
+use futures::Stream;
 use jaco_proto::v1::{
     audit_server::AuditServer, cluster_server::ClusterServer, deploy_server::DeployServer,
     internal_server::InternalServer, registry_credentials_server::RegistryCredentialsServer,
     tokens_server::TokensServer, watch_server::WatchServer,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener},
-    sync::mpsc,
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::transport::server::{Router, Server};
+use tonic::transport::server::{Connected, Router, Server};
 use tower::layer::util::{Identity, Stack};
 
 use super::{
@@ -41,7 +43,7 @@ const REQUEST_BYTES: usize = 5 << 20;
 /// as such, with its place, and not as a frame that cannot be read. Only operators get here.
 const APPLY_BYTES: usize = 16 << 20;
 /// TLS handshakes under way at once; the next connection waits in the kernel's queue.
-const HANDSHAKES: usize = 64;
+const HANDSHAKES: usize = 512;
 /// Time a client has for its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -81,8 +83,45 @@ fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionL
 
 /// A listener's end, the only thing a listener actor can hear.
 pub enum Msg {
+    /// The listener accepts nothing any more.
+    Closed,
+    /// The node stops, and the last connection is closed.
+    Drained,
     /// The server returned; the listener is gone.
     Ended(String),
+}
+
+/// Serves connections until the node stops, and then those under way to their end.
+///
+/// If it is dropped instead, calls under way are finished too, and each connection closes
+/// behind its last one: a client calls again on the next listener.
+async fn serve<I, C>(
+    router: Router<Stack<AdmissionLayer, Identity>>,
+    incoming: I,
+    stopping: watch::Receiver<bool>,
+) -> Msg
+where
+    I: Stream<Item = io::Result<C>>,
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    C::ConnectInfo: Clone + Send + Sync + 'static,
+{
+    let mut stopped = stopping.clone();
+    let stop = async move {
+        let _ = stopped.wait_for(|&stopping| stopping).await; // an error is a node that is gone
+    };
+    let served = router.serve_with_incoming_shutdown(incoming, stop).await;
+    match served {
+        Ok(()) if *stopping.borrow() => Msg::Drained,
+        Ok(()) => Msg::Ended("no connection can come in any more".to_owned()),
+        Err(error) => Msg::Ended(error.to_string()),
+    }
+}
+
+fn ended(msg: Msg) -> Result<(), Failure> {
+    match msg {
+        Msg::Closed | Msg::Drained => Ok(()),
+        Msg::Ended(why) => Err(Failure::from(format!("the listener ended: {why}"))),
+    }
 }
 
 /// Serves the API on the unix socket.
@@ -102,17 +141,13 @@ impl Worker for UnixApiActor {
         })?;
         tracing::info!(subsystem = "daemon/grpc", socket = %path.display(), "API is listening");
         let router = router(&args.shared, Transport::Local);
-        ctx.spawn(async move {
-            let served = router
-                .serve_with_incoming(UnixListenerStream::new(listener))
-                .await;
-            Msg::Ended(format!("{served:?}"))
-        });
+        let stopping = args.shared.stopping();
+        ctx.spawn(serve(router, UnixListenerStream::new(listener), stopping));
         Ok(Self { path })
     }
 
-    async fn handle(&mut self, _: &Context<Self>, Msg::Ended(why): Msg) -> Result<(), Failure> {
-        Err(Failure::from(format!("the listener ended: {why}")))
+    async fn handle(&mut self, _: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        ended(msg)
     }
 
     async fn stop(&mut self, _: &Context<Self>) {
@@ -142,8 +177,11 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     }
     let listener = UnixListener::bind(&staging)?;
     fs::set_permissions(&staging, fs::Permissions::from_mode(0o660))?;
-    if let Some(gid) = group("jaco") {
-        std::os::unix::fs::chown(&staging, None, Some(gid))?;
+    // A daemon that is not root can give the socket only to a group of its own.
+    if let Some(gid) = group("jaco")
+        && let Err(error) = std::os::unix::fs::chown(&staging, None, Some(gid))
+    {
+        tracing::warn!(subsystem = "daemon/grpc", %error, "the group jaco cannot use the socket");
     }
     fs::rename(&staging, path)?;
     Ok(listener)
@@ -177,19 +215,16 @@ impl Worker for TlsApiActor {
         let router = router(&args.shared, Transport::Api);
         ctx.spawn(async move {
             accept(listener, acceptor, sender).await;
-            Msg::Ended("accept loop".to_owned())
+            // Without a listener there is nothing to serve, so the other task ends as well.
+            Msg::Closed
         });
-        ctx.spawn(async move {
-            let served = router
-                .serve_with_incoming(ReceiverStream::new(incoming))
-                .await;
-            Msg::Ended(format!("{served:?}"))
-        });
+        let stopping = args.shared.stopping();
+        ctx.spawn(serve(router, ReceiverStream::new(incoming), stopping));
         Ok(Self)
     }
 
-    async fn handle(&mut self, _: &Context<Self>, Msg::Ended(why): Msg) -> Result<(), Failure> {
-        Err(Failure::from(format!("the listener ended: {why}")))
+    async fn handle(&mut self, _: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        ended(msg)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Streams that end when their caller's token is revoked or the server stops.
 
-use std::pin::Pin;
+use std::{pin::Pin, sync::Arc};
 
 use futures::{Stream, StreamExt, stream};
 use jaco_proto::{Error, ErrorCode};
@@ -9,39 +9,37 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::caller::Caller;
+use crate::node::Shared;
 
 /// A boxed response stream.
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Passes `inner` on until it ends, or until the caller's token is no longer valid.
+/// Passes `inner` on until it ends, the caller's token is no longer valid, or the node stops.
 ///
-/// A long stream is admitted once, at its start; this makes a revocation reach it.
+/// A long stream is admitted once, at its start; this makes a revocation reach it, and the
+/// replacement of the token's secret as well.
 pub(super) fn guarded<T: Send + 'static>(
     inner: impl Stream<Item = Result<T, Error>> + Send + 'static,
     caller: &Caller,
-    mut states: watch::Receiver<std::sync::Arc<State>>,
+    states: watch::Receiver<Arc<State>>,
+    mut stopping: watch::Receiver<bool>,
 ) -> ResponseStream<T> {
-    if !caller.has_token() {
-        return Box::pin(inner.map(|item| item.map_err(Status::from)));
-    }
-    let identity = caller.identity.clone();
-    let revoked = async move {
-        loop {
-            let valid = states
-                .borrow_and_update()
-                .tokens
-                .get(&identity)
-                .is_some_and(|token| token.revoked_at.is_none());
-            if !valid {
-                return Error::new(ErrorCode::TokenRevoked, "the token was revoked")
-                    .with("identity", &identity);
-            }
-            if states.changed().await.is_err() {
-                return Error::new(ErrorCode::RaftUnavailable, "the node is stopping");
-            }
+    let identity = caller.has_token().then(|| caller.identity.clone());
+    let over = async move {
+        let stopped = async {
+            // An error is a node that is gone already.
+            let _ = stopping.wait_for(|&stopping| stopping).await;
+            Shared::stopped()
+        };
+        match identity {
+            None => stopped.await,
+            Some(identity) => tokio::select! {
+                error = stopped => error,
+                error = revoked(identity, states) => error,
+            },
         }
     };
-    let end = stream::once(revoked).map(Err);
+    let end = stream::once(over).map(Err);
     // The guard ends the whole stream; so does the end of the inner one.
     let inner = inner
         .map(Some)
@@ -62,10 +60,29 @@ pub(super) fn guarded<T: Send + 'static>(
     ))
 }
 
+/// Returns when the secret that `identity` has now admits nobody any more.
+async fn revoked(identity: String, mut states: watch::Receiver<Arc<State>>) -> Error {
+    let mut admitted = None;
+    loop {
+        let secret = states
+            .borrow_and_update()
+            .tokens
+            .get(&identity)
+            .filter(|token| token.revoked_at.is_none())
+            .map(|token| token.hashed_secret.clone());
+        if secret.is_none() || admitted.as_ref().is_some_and(|first| *first != secret) {
+            return Error::new(ErrorCode::TokenRevoked, "the token was revoked")
+                .with("identity", &identity);
+        }
+        admitted = Some(secret);
+        if states.changed().await.is_err() {
+            return Shared::stopped();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use jaco_proto::v1;
 
     use super::*;
@@ -79,11 +96,12 @@ mod tests {
         }
     }
 
-    fn state(revoked: bool) -> Arc<State> {
+    fn state(secret: u8, revoked: bool) -> Arc<State> {
         let mut state = State::default();
         state.tokens.insert(
             "ci".to_owned(),
             Arc::new(v1::Token {
+                hashed_secret: vec![secret],
                 revoked_at: revoked.then(Default::default),
                 ..Default::default()
             }),
@@ -91,37 +109,61 @@ mod tests {
         Arc::new(state)
     }
 
+    /// What ends an endless stream of `transport` when `change` happens.
+    async fn end(
+        transport: Transport,
+        change: impl FnOnce(&watch::Sender<Arc<State>>, &watch::Sender<bool>),
+    ) -> String {
+        let (states, receiver) = watch::channel(state(1, false));
+        let (stopping, stopped) = watch::channel(false);
+        let endless = stream::iter([Ok(1_u8)]).chain(stream::pending::<Result<u8, Error>>());
+        let mut guarded = guarded(endless, &caller(transport), receiver, stopped);
+        assert_eq!(guarded.next().await.unwrap().unwrap(), 1);
+        change(&states, &stopping);
+        let status = guarded.next().await.unwrap().unwrap_err();
+        assert!(guarded.next().await.is_none());
+        status.message().to_owned()
+    }
+
     #[tokio::test]
     async fn a_revocation_ends_the_stream_with_its_code() {
-        let (sender, receiver) = watch::channel(state(false));
-        let endless = stream::pending::<Result<u8, Error>>();
-        let mut guarded = guarded(endless, &caller(Transport::Api), receiver);
-        sender.send_replace(state(true));
-        let status = guarded.next().await.unwrap().unwrap_err();
-        assert_eq!(status.message(), "token_revoked");
-        assert!(guarded.next().await.is_none());
+        let code = end(Transport::Api, |states, _| {
+            states.send_replace(state(1, true));
+        });
+        assert_eq!(code.await, "token_revoked");
+    }
+
+    #[tokio::test]
+    async fn a_new_secret_ends_the_streams_of_the_old_one() {
+        let code = end(Transport::Api, |states, _| {
+            states.send_replace(state(2, false));
+        });
+        assert_eq!(code.await, "token_revoked");
+    }
+
+    #[tokio::test]
+    async fn a_stopping_node_ends_every_stream() {
+        for transport in [Transport::Api, Transport::Local] {
+            let code = end(transport, |states, stopping| {
+                states.send_replace(state(1, false)); // no news for the token
+                stopping.send_replace(true);
+            });
+            assert_eq!(code.await, "raft_unavailable");
+        }
     }
 
     #[tokio::test]
     async fn the_end_of_the_inner_stream_is_the_end() {
-        let (_sender, receiver) = watch::channel(state(false));
-        let inner = stream::iter([Ok(1_u8), Ok(2)]);
-        let items: Vec<_> = guarded(inner, &caller(Transport::Api), receiver)
-            .collect()
-            .await;
-        assert_eq!(
-            items.into_iter().map(Result::unwrap).collect::<Vec<_>>(),
-            [1, 2]
-        );
-    }
-
-    #[tokio::test]
-    async fn a_local_caller_has_no_token_to_lose() {
-        let (_sender, receiver) = watch::channel(state(true));
-        let inner = stream::iter([Ok(1_u8)]);
-        let items: Vec<_> = guarded(inner, &caller(Transport::Local), receiver)
-            .collect()
-            .await;
-        assert_eq!(items.len(), 1);
+        // A local caller has no token to lose.
+        for (transport, revoked) in [(Transport::Api, false), (Transport::Local, true)] {
+            let (_states, states) = watch::channel(state(1, revoked));
+            let (_stopping, stopped) = watch::channel(false);
+            let inner = stream::iter([Ok(1_u8), Ok(2)]);
+            let items: Vec<_> = guarded(inner, &caller(transport), states, stopped)
+                .map(Result::unwrap)
+                .collect()
+                .await;
+            assert_eq!(items, [1, 2]);
+        }
     }
 }

@@ -106,9 +106,8 @@ impl Tokens for TokensService {
         _request: Request<v1::TokenListRequest>,
     ) -> Result<Response<v1::TokenListResponse>, Status> {
         let node = self.0.running()?;
-        let tokens = node
-            .raft
-            .state()
+        let state = node.raft.state();
+        let tokens = state
             .tokens
             .values()
             .map(|token| v1::TokenInfo {
@@ -118,7 +117,7 @@ impl Tokens for TokensService {
                 allows_privileged: token.allows_privileged,
             })
             .collect();
-        Ok(Response::new(v1::TokenListResponse { tokens }))
+        Ok(node.read_response(&state, v1::TokenListResponse { tokens }))
     }
 }
 

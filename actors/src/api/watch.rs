@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
-use jaco_proto::{
-    Error, ErrorCode,
-    v1::{self, watch_server::Watch},
-};
+use jaco_proto::v1::{self, watch_server::Watch};
 use jaco_raftnode::{Propose, watch::Filter};
 use tonic::{Request, Response, Status};
 
@@ -35,12 +32,12 @@ impl Watch for WatchService {
             Some((Ok(update.to_wire()), subscription))
         });
         // The hub closes when the node stops; the client should go and ask another.
-        let stopped = Error::new(ErrorCode::RaftUnavailable, "the node is stopping");
-        let events = events.chain(stream::once(std::future::ready(Err(stopped))));
+        let events = events.chain(stream::once(std::future::ready(Err(Shared::stopped()))));
         Ok(Response::new(guarded(
             events,
             &caller,
             node.raft.subscribe(),
+            self.0.stopping(),
         )))
     }
 }

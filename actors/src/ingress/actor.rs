@@ -181,7 +181,11 @@ impl ProxyActor {
             self.args.opened.store(true, Ordering::Relaxed);
         }
         if self.args.proxy.swap(table) {
-            tracing::debug!(index = self.seen.applied_index, "route table swapped");
+            tracing::debug!(
+                subsystem = "ingress",
+                index = self.seen.applied_index,
+                "route table swapped"
+            );
         }
     }
 
@@ -194,7 +198,7 @@ impl ProxyActor {
         let port = self.args.http_port;
         match self.bind() {
             Ok((server, addr)) => {
-                tracing::info!(%addr, "ingress listens");
+                tracing::info!(subsystem = "ingress", %addr, "ingress listens");
                 self.listening = Some(addr);
                 ctx.spawn(async move {
                     server.serve().await;
@@ -202,7 +206,7 @@ impl ProxyActor {
                 });
             }
             Err(why) => {
-                tracing::error!(port, %why, "failed to bind the ingress port");
+                tracing::error!(subsystem = "ingress", port, %why, "failed to bind the ingress port");
                 self.retrying = true;
                 ctx.send_after(BIND_RETRY, Msg::Bind);
             }

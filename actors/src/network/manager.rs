@@ -121,7 +121,7 @@ impl Worker for NetworkManager {
             }
             Msg::Gone(id) => self.dismiss(ctx, id).await,
             Msg::Exhausted(id) => {
-                warn!(network = %id, "bridge actor gave up");
+                warn!(subsystem = "bridge", network = %id, "bridge actor gave up");
                 ctx.send_after(RETRY, Msg::Revive(id));
             }
             Msg::Revive(id) => {
@@ -138,7 +138,7 @@ impl Worker for NetworkManager {
                 }
             }
             Msg::Listed(Err(error)) => {
-                warn!(%error, "cannot look for leftover networks");
+                warn!(subsystem = "bridge", %error, "cannot look for leftover networks");
                 self.list(ctx, RETRY);
             }
         }
@@ -208,7 +208,7 @@ impl NetworkManager {
             let _ = manager.cast(Msg::Exhausted(exhausted.clone()));
         }));
         ctx.supervisor().start_child(spec).await?;
-        debug!(network = %id, "bridge actor started");
+        debug!(subsystem = "bridge", network = %id, "bridge actor started");
         Ok(handle)
     }
 
@@ -250,7 +250,7 @@ impl NetworkManager {
         }
         self.bridges.remove(&id);
         let _ = ctx.supervisor().stop_child(&key(&id)).await;
-        debug!(network = %id, "bridge actor stopped");
+        debug!(subsystem = "bridge", network = %id, "bridge actor stopped");
     }
 }
 

@@ -1,25 +1,27 @@
 //! The actor that turns a daemon into a member: by init, or by what the disk says.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+};
 
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::Propose;
 
 use super::{
     Running, Shared,
     announce::announce,
     files::{FilesError, Layout},
-    init,
+    init::{self, Founding},
     start::{fatal, verticals},
 };
-use crate::supervision::{Context, Failure, Reply, Worker};
+use crate::supervision::{ChildSpec, Context, Failure, Reply, Worker};
 
 /// What a [`NodeActor`] is told.
 pub enum Msg {
     /// Open the membership found on disk, if there is one.
     Open,
-    /// Found a cluster of this name.
-    Init(String, Reply<Result<v1::ClusterInitResponse, Error>>),
+    /// Found this cluster; asked again after it was founded, the answer is the same.
+    Init(Founding, Reply<Result<v1::ClusterInitResponse, Error>>),
     /// The cluster knows what it needs to know about this node.
     Announced,
     /// The founding finished on its blocking thread.
@@ -35,6 +37,15 @@ pub struct Args {
     pub(super) shared: Arc<Shared>,
     pub(super) layout: Layout,
     pub(super) hostname: String,
+}
+
+/// What was opened from disk. It outlives the actor that opened it: a database can be open only
+/// once, and a vertical that runs must not be assembled a second time.
+pub(super) struct Opened {
+    running: Arc<Running>,
+    fingerprint: [u8; 32],
+    /// Verticals that nobody started yet, in start order.
+    unstarted: VecDeque<ChildSpec>,
 }
 
 /// The root of the node's life: decides once, then keeps the answer in [`Shared`].
@@ -60,8 +71,8 @@ impl Worker for NodeActor {
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
             Msg::Open => self.open(ctx).await,
-            Msg::Init(name, reply) => {
-                self.init(ctx, name, reply);
+            Msg::Init(founding, reply) => {
+                self.init(ctx, founding, reply);
                 Ok(())
             }
             Msg::Announced => Ok(()),
@@ -78,66 +89,50 @@ impl Worker for NodeActor {
 }
 
 impl NodeActor {
-    /// Starts the verticals of a member. Idempotent: after a restart of this actor they run.
+    /// Starts the verticals of a member, or what the instance before did not come to start.
     async fn open(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         let shared = &self.args.shared;
-        let running = match shared.running.get() {
-            Some(running) => running.clone(),
-            None => {
-                let args = self.args.clone();
-                // Opening reads the whole state from disk.
-                let opened = tokio::task::spawn_blocking(move || {
-                    let _one = lock(&args.shared.founding);
-                    member(&args)
-                });
-                match opened.await? {
-                    Ok(None) => return Ok(()),
-                    Ok(Some((running, fingerprint))) => {
-                        let (member, config) = (running.clone(), shared.config.clone());
-                        ctx.spawn(async move {
-                            announce(member, config, fingerprint).await;
-                            Msg::Announced
-                        });
-                        running
-                    }
-                    Err(error) => return Err(fatal(shared, &error)),
-                }
-            }
+        let args = self.args.clone();
+        // Opening reads the whole state from disk.
+        let opened = tokio::task::spawn_blocking(move || open(&args)).await?;
+        let (running, fingerprint) = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(fatal(shared, &error)),
         };
-        for spec in verticals(shared, &running) {
-            // Taken keys are verticals that survived this actor.
-            let _ = ctx.supervisor().start_child(spec).await;
+        while let Some(spec) = next_unstarted(shared) {
+            ctx.supervisor().start_child(spec).await?;
         }
-        shared.running.get_or_init(|| running);
+        shared.running.get_or_init(|| running.clone());
         shared.member.store(true, Ordering::Release);
         lock(&shared.setup_token).take();
         self.args.layout.remove_setup();
+        let config = shared.config.clone();
+        ctx.spawn(async move {
+            announce(running, config, fingerprint).await;
+            Msg::Announced
+        });
         Ok(())
     }
 
     fn init(
         &mut self,
         ctx: &Context<Self>,
-        name: String,
+        founding: Founding,
         reply: Reply<Result<v1::ClusterInitResponse, Error>>,
     ) {
         if let Some(running) = self.args.shared.running.get() {
-            let id = running
-                .raft
-                .state()
-                .cluster
-                .as_ref()
-                .map(|c| c.cluster_id.clone());
-            reply.send(Err(Error::new(
-                ErrorCode::ClusterAlreadyInitialized,
-                "this node is a member of a cluster already",
-            )
-            .with("cluster_id", id.unwrap_or_default())));
+            reply.send(if running.cluster_id == founding.cluster_id {
+                Ok(founding.response())
+            } else {
+                Err(init::already(&running.cluster_id))
+            });
             return;
         }
         if self.founding {
+            // Whether there will be a cluster is not known yet.
             reply.send(Err(Error::new(
-                ErrorCode::ClusterAlreadyInitialized,
+                ErrorCode::StateUnavailable,
                 "another init is under way",
             )));
             return;
@@ -145,11 +140,11 @@ impl NodeActor {
         self.founding = true;
         let args = self.args.clone();
         ctx.spawn(async move {
-            let founding = tokio::task::spawn_blocking(move || {
-                let _one = lock(&args.shared.founding);
-                init::found(&args.layout, &args.shared.config, &args.hostname, name)
+            let made = tokio::task::spawn_blocking(move || {
+                let _one = lock(&args.shared.opened);
+                init::found(&args.layout, &args.shared.config, &args.hostname, founding)
             });
-            let result = founding.await.unwrap_or_else(|error| {
+            let result = made.await.unwrap_or_else(|error| {
                 Err(
                     Error::new(ErrorCode::Internal, "the cluster could not be created")
                         .with("reason", error),
@@ -160,16 +155,33 @@ impl NodeActor {
     }
 }
 
-/// Opens identity and state, if the disk says that this node is a member.
-fn member(args: &Args) -> Result<Option<(Arc<Running>, [u8; 32])>, FilesError> {
+/// Opens identity and state, once, if the disk says that this node is a member.
+///
+/// It keeps what it opened itself: nobody may be waiting for the result any more.
+fn open(args: &Args) -> Result<Option<(Arc<Running>, [u8; 32])>, FilesError> {
     let shared = &args.shared;
-    let Some(membership) = args.layout.read_membership(&shared.config)? else {
-        return Ok(None);
-    };
-    let (identity, fingerprint) = args.layout.identity(&membership)?;
-    let running = super::start::open(shared, &args.layout, &membership)?;
-    shared.certificate.replace(&identity);
-    Ok(Some((running, fingerprint)))
+    let mut slot = lock(&shared.opened);
+    if slot.is_none() {
+        let Some(membership) = args.layout.read_membership(&shared.config)? else {
+            return Ok(None);
+        };
+        let (identity, fingerprint) = args.layout.identity(&membership)?;
+        let running = super::start::open(shared, &args.layout, &membership)?;
+        shared.certificate.replace(&identity);
+        let unstarted = verticals(shared, &running).into();
+        *slot = Some(Opened {
+            running,
+            fingerprint,
+            unstarted,
+        });
+    }
+    Ok(slot
+        .as_ref()
+        .map(|opened| (opened.running.clone(), opened.fingerprint)))
+}
+
+fn next_unstarted(shared: &Shared) -> Option<ChildSpec> {
+    lock(&shared.opened).as_mut()?.unstarted.pop_front()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -28,16 +28,57 @@ const FIRST_RAFT_ID: u64 = 1;
 /// Log index of the founding command: the first snapshot holds its outcome.
 const FOUNDING_INDEX: u64 = 1;
 
+/// A cluster that somebody wants to exist. Its id and token are chosen by who asks, so that the
+/// same question after a crash of the actor in between gets the same answer.
+#[derive(Clone)]
+pub struct Founding {
+    pub(super) cluster_id: String,
+    pub(super) operator_token: String,
+    pub(super) name: String,
+}
+
+impl Founding {
+    /// A new cluster called `name`, or by its id if that is empty.
+    pub(super) fn new(name: String) -> Result<Self, Error> {
+        let cluster_id = uuid::Uuid::new_v4().to_string();
+        Ok(Self {
+            operator_token: random_token()?,
+            name: if name.is_empty() {
+                cluster_id.clone()
+            } else {
+                name
+            },
+            cluster_id,
+        })
+    }
+
+    pub(super) fn response(self) -> v1::ClusterInitResponse {
+        v1::ClusterInitResponse {
+            cluster_id: self.cluster_id,
+            operator_token: self.operator_token,
+        }
+    }
+}
+
+/// Why a member founds no cluster and joins none.
+pub(crate) fn already(cluster_id: &str) -> Error {
+    Error::new(
+        ErrorCode::ClusterAlreadyInitialized,
+        "this node is a member of a cluster already",
+    )
+    .with("cluster_id", cluster_id)
+}
+
 /// Creates a cluster of this one node on disk.
 ///
 /// # Errors
-/// `internal` with the reason if a key cannot be made or a file not be written, `rand_failed`
-/// without randomness; the node stays without a cluster then.
+/// `internal` with the reason if a key cannot be made or a file not be written; the node stays
+/// without a cluster then.
 pub(super) fn found(
     layout: &Layout,
     config: &NodeConfig,
     hostname: &str,
-    name: String,
+    founding: Founding,
 ) -> Result<v1::ClusterInitResponse, Error> {
     // An actor that was killed while it waited for this leaves it running; the next one waits
     // here and then sees what it made.
@@ -48,8 +89,11 @@ pub(super) fn found(
         ));
     }
     let now = config.clock.now();
-    let cluster_id = uuid::Uuid::new_v4().to_string();
-    let operator_token = random_token()?;
+    let Founding {
+        cluster_id,
+        operator_token,
+        name,
+    } = founding.clone();
     let ca = ClusterCa::generate(now).map_err(internal)?;
     let files = NodeFiles::found(&ca, hostname, &config.certificate_ips, now).map_err(internal)?;
 
@@ -64,11 +108,7 @@ pub(super) fn found(
             operator_token_hashed_secret: admission::hash(operator_token.as_bytes()).to_vec(),
             self_hostname: hostname.to_owned(),
             self_address: config.cluster_addr.to_string(),
-            cluster_name: if name.is_empty() {
-                cluster_id.clone()
-            } else {
-                name
-            },
+            cluster_name: name,
             self_raft_id: FIRST_RAFT_ID,
             self_server_cert_fingerprint: files.cert.fingerprint().as_bytes().to_vec(),
             self_grpc_address: config.listen_addr.to_string(),
@@ -102,10 +142,7 @@ pub(super) fn found(
     let rows: Vec<_> = founded.mutations.into_iter().map(Row::from).collect();
     storage::found(staging.path(), FIRST_RAFT_ID, &[FIRST_RAFT_ID], &rows).map_err(internal)?;
     staging.commit().map_err(internal)?;
-    Ok(v1::ClusterInitResponse {
-        cluster_id,
-        operator_token,
-    })
+    Ok(founding.response())
 }
 
 /// An error of the machine, told with its causes.

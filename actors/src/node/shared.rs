@@ -15,21 +15,26 @@ use jaco_proto::{
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{Committed, Limits, Propose, ProposeError, RaftHandle, State, Storage};
-use tokio::sync::mpsc;
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant as Deadline,
+};
 use tonic::{Response, metadata::MetadataValue};
 
-use super::{NodeConfig, NodeMsg};
+use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding};
 use crate::{
-    api::limits::FailureLimiter,
+    api::{admission, limits::FailureLimiter},
     clock::Clock,
     runtime::{Runtime, engine::Engine},
-    supervision::{ActorInfo, Handle, KillError, KillMode, Tree},
+    supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree},
 };
 
 /// Longest time a commit may take before its outcome counts as unknown.
 const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 /// Longest time an init may take.
 const INIT_BUDGET: Duration = Duration::from_secs(60);
+/// Wait before an actor that died over an init is asked again.
+const INIT_RETRY: Duration = Duration::from_millis(50);
 
 /// What lives as long as the node, member of a cluster or not.
 pub struct Shared {
@@ -38,14 +43,18 @@ pub struct Shared {
     pub(super) tree: OnceLock<Arc<Tree>>,
     pub(super) lifecycle: OnceLock<Handle<NodeMsg>>,
     pub(super) running: OnceLock<Arc<Running>>,
-    /// Held while a cluster is founded or opened; these touch the same files.
-    pub(super) founding: Mutex<()>,
+    /// What was opened from disk; held while a cluster is founded or opened, since these touch
+    /// the same files.
+    pub(super) opened: Mutex<Option<Opened>>,
     pub(super) setup_token: Mutex<Option<[u8; 32]>>,
     pub(super) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
     pub(super) failures: Mutex<FailureLimiter>,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
+    /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
+    /// client knows.
+    pub(super) stopping: watch::Sender<bool>,
     /// Where something that no restart can mend is reported.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -77,10 +86,7 @@ impl Shared {
             if self.is_member() {
                 Error::new(ErrorCode::StateUnavailable, "the node is opening its state")
             } else {
-                Error::new(
-                    ErrorCode::ClusterUninitialized,
-                    "this node has no cluster yet",
-                )
+                admission::uninitialized()
             }
         })
     }
@@ -120,17 +126,41 @@ impl Shared {
 
     /// Creates a cluster of this one node.
     pub(crate) async fn init(&self, name: String) -> Result<v1::ClusterInitResponse, Error> {
-        let unavailable = || {
-            Error::new(
-                ErrorCode::StateUnavailable,
-                "the node is starting; try again",
-            )
+        let unavailable = |why| Error::new(ErrorCode::StateUnavailable, why);
+        let Some(lifecycle) = self.lifecycle.get() else {
+            return Err(unavailable("the node is starting; try again"));
         };
-        let lifecycle = self.lifecycle.get().ok_or_else(unavailable)?;
-        lifecycle
-            .call(INIT_BUDGET, |reply| NodeMsg::Init(name, reply))
-            .await
-            .map_err(|_| unavailable())?
+        let founding = Founding::new(name)?;
+        let deadline = Deadline::now() + INIT_BUDGET;
+        let mut stopping = self.stopping();
+        loop {
+            let left = deadline - Deadline::now();
+            let call = lifecycle.call(left, |reply| NodeMsg::Init(founding.clone(), reply));
+            let answer = tokio::select! {
+                answer = call => answer,
+                _ = stopping.wait_for(|&stopping| stopping) => return Err(Self::stopped()),
+            };
+            match answer {
+                Ok(result) => return result,
+                // The actor died over it: the next instance knows what became of this cluster.
+                Err(CallError::Unavailable | CallError::NoReply) if !left.is_zero() => {
+                    tokio::time::sleep(INIT_RETRY).await;
+                }
+                Err(CallError::Unavailable | CallError::NoReply | CallError::Timeout) => {
+                    return Err(unavailable("the node did not answer in time"));
+                }
+            }
+        }
+    }
+
+    /// Follows whether the node stops.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// What a client of a stopping node is told.
+    pub(crate) fn stopped() -> Error {
+        Error::new(ErrorCode::RaftUnavailable, "the node is stopping")
     }
 
     /// The supervision tree, parents before children.

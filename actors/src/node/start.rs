@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
+    time::Duration,
 };
 
 use jaco_net::{
@@ -28,6 +29,9 @@ use crate::{
     scheduler,
     supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
 };
+
+/// Longest wait for clients that are being served when the node stops.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -70,13 +74,13 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
         let layout = Layout::new(&config.data_dir);
         let lock = layout.open()?;
-        let hostname = hostname(&config)?;
         let membership = layout.read_membership(&config)?;
-        let (identity, setup_token) = match &membership {
-            Some(member) => (layout.identity(member)?.0, None),
+        let (hostname, identity, setup_token) = match &membership {
+            Some(member) => (member.hostname.clone(), layout.identity(member)?.0, None),
             None => {
+                let hostname = hostname(&config)?;
                 let (identity, token) = layout.setup(&hostname, &config)?;
-                (identity, Some(token))
+                (hostname, identity, Some(token))
             }
         };
         let certificate = CertSlot::new(&identity);
@@ -87,12 +91,13 @@ impl Node {
             tree: OnceLock::new(),
             lifecycle: OnceLock::new(),
             running: OnceLock::new(),
-            founding: Mutex::default(),
+            opened: Mutex::default(),
             setup_token: Mutex::new(setup_token),
             certificate,
             tls,
             failures: Mutex::default(),
             member: AtomicBool::new(membership.is_some()),
+            stopping: watch::Sender::new(false),
             fatal: report,
         });
 
@@ -152,10 +157,18 @@ impl Node {
         }
     }
 
-    /// Stops the actors in reverse start order; containers keep running.
+    /// Stops the node; containers keep running.
+    ///
+    /// Streams end with `raft_unavailable` and calls under way are answered before the actors
+    /// stop, in reverse start order.
     pub async fn stop(&self) {
+        self.shared.stopping.send_replace(true);
         if let Some(running) = self.shared.running.get() {
             running.raft.hub().close();
+        }
+        let served = self.shared.stopping.closed();
+        if tokio::time::timeout(DRAIN, served).await.is_err() {
+            tracing::warn!(subsystem = "daemon/grpc", "clients did not let go in time");
         }
         self.tree.stop().await;
     }
@@ -214,7 +227,7 @@ pub(super) fn open(
     }))
 }
 
-/// The verticals of a member, in start order.
+/// The verticals of a member, in start order; called once in the life of a node.
 pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildSpec> {
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
     let is_leader = leading(&node.raft);
@@ -242,7 +255,7 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
             caught_up: is_leader.clone(),
         },
     );
-    let _ = node.runtime.set(access); // a second call makes the same tree again
+    let _ = node.runtime.set(access); // set once: the verticals are assembled once
     let (scheduler, _) =
         scheduler::supervisor(scheduler::Args::new(raft.clone(), is_leader, clock));
     let facts = ingress::table::Facts {

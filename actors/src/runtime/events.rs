@@ -52,7 +52,7 @@ impl Worker for EngineEventsActor {
         match msg {
             Msg::Connect => self.connect(ctx),
             Msg::Connected => {
-                info!("engine events connected");
+                info!(subsystem = "runtime/reconciler", "engine events connected");
                 self.set_up(true);
             }
             Msg::Event(event) => {
@@ -61,7 +61,7 @@ impl Worker for EngineEventsActor {
             }
             Msg::Ended(reason) => {
                 if self.args.shared.events_up() {
-                    warn!(%reason, "engine events lost");
+                    warn!(subsystem = "runtime/reconciler", %reason, "engine events lost");
                 }
                 self.set_up(false);
                 ctx.send_after(RETRY, Msg::Connect);

@@ -141,7 +141,7 @@ impl Worker for RuntimeActor {
             Msg::Reclaimed(container, result) => {
                 self.reclaiming.remove(&container);
                 if let Err(error) = result {
-                    warn!(%container, %error, "container not reclaimed");
+                    warn!(subsystem = "runtime/reconciler", %container, %error, "container not reclaimed");
                 }
             }
             Msg::Engine(event) => self.tell(&event.replica_id, replica::Msg::Hint),
@@ -272,7 +272,7 @@ impl RuntimeActor {
         ctx.spawn(async move {
             let started = supervisor.start_child(spec).await;
             if let Err(error) = &started {
-                warn!(replica = %id, %error, "replica actor not started");
+                warn!(subsystem = "runtime/reconciler", replica_id = %id, %error, "replica actor not started");
                 tokio::time::sleep(RETRY).await;
             }
             Msg::Started(id, started.is_ok())
@@ -280,7 +280,7 @@ impl RuntimeActor {
     }
 
     fn revive_child(&mut self, ctx: &Context<Self>, id: String) {
-        info!(replica = %id, "replica actor re-armed by a new row");
+        info!(subsystem = "runtime/reconciler", replica_id = %id, "replica actor re-armed by a new row");
         self.children.insert(id.clone(), Child::Up);
         let supervisor = ctx.supervisor();
         ctx.spawn(async move {
@@ -309,7 +309,7 @@ impl RuntimeActor {
     }
 
     fn exhausted(&mut self, id: &str, reason: &str) {
-        error!(replica = %id, %reason, "replica actor gave up");
+        error!(subsystem = "runtime/reconciler", replica_id = %id, %reason, "replica actor gave up");
         let state = self.args.shared.deps.raft.state();
         let index = state
             .replicas_desired

@@ -118,7 +118,7 @@ impl PublisherActor {
         match result {
             Ok(_) => {}
             Err(ProposeError::Rejected(error)) if sent.len() == 1 => {
-                debug!(%error, "observation refused");
+                debug!(subsystem = "runtime/reconciler", %error, "observation refused");
             }
             Err(ProposeError::Rejected(_)) => {
                 // One of them spoils the command; the others still count.
@@ -134,7 +134,7 @@ impl PublisherActor {
                 | ProposeError::Unavailable
                 | ProposeError::Unknown(_)),
             ) => {
-                warn!(%error, observations = sent.len(), "observations not written yet");
+                warn!(subsystem = "runtime/reconciler", %error, observations = sent.len(), "observations not written yet");
                 self.put_back(sent);
                 self.busy = true;
                 ctx.send_after(RETRY, Msg::Retry);

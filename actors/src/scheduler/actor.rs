@@ -125,7 +125,7 @@ impl Worker for SchedulerActor {
             Msg::Begin { .. } => {}
             Msg::Finished { stint, outcome } if stint == self.stint => {
                 if let Err(error) = &outcome {
-                    warn!(%error, "pass failed");
+                    warn!(subsystem = "scheduler", %error, "pass failed");
                 }
                 self.pace.handle_finished(rate(&outcome), now);
             }
@@ -163,7 +163,7 @@ impl SchedulerActor {
             self.memo = Memo::default();
             self.follow(ctx, self.args.raft.subscribe());
         }
-        debug!(leads, "scheduler leadership");
+        debug!(subsystem = "scheduler", leads, "scheduler leadership");
     }
 
     fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
@@ -206,6 +206,7 @@ impl SchedulerActor {
             return;
         };
         info!(
+            subsystem = "scheduler",
             upserts = summary.upserts,
             removals = summary.removals,
             statuses = summary.statuses,

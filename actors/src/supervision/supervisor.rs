@@ -344,6 +344,7 @@ impl State {
             }
             Err(error) => {
                 let exit = Exit::Failed(error.to_string());
+                log_failure(child, &exit);
                 let _ = myself.send_message(Msg::ChildGone(id, exit));
             }
         }
@@ -354,6 +355,7 @@ impl State {
         let Some(child) = self.children.get_mut(&id) else {
             return;
         };
+        log_failure(child, &exit);
         child.control = None;
         child.entry.clear_below();
         let gate = child.spec.nursery.gate().clone();
@@ -383,6 +385,13 @@ impl State {
         let (Some(child), Some(view)) = (self.children.get(&id), self.core.child(id)) else {
             return;
         };
+        tracing::error!(
+            subsystem = "actor",
+            actor = %child.entry.path,
+            kind = child.spec.kind,
+            cause = view.last_failure.as_deref().unwrap_or_default(),
+            "actor used up its restarts"
+        );
         let OnExhausted::Notify(callback) = &child.spec.on_exhausted else {
             return;
         };
@@ -394,7 +403,7 @@ impl State {
         };
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| callback(&report)));
         if outcome.is_err() {
-            tracing::error!(path = %child.entry.path, "exhaustion callback panicked");
+            tracing::error!(subsystem = "actor", path = %child.entry.path, "exhaustion callback panicked");
         }
     }
 
@@ -461,6 +470,19 @@ pub(crate) fn exit_of(event: SupervisionEvent) -> Option<(ActorCell, Exit)> {
             Some((actor, exit))
         }
         SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => None,
+    }
+}
+
+fn log_failure(child: &Child, exit: &Exit) {
+    match exit {
+        Exit::Finished => {}
+        Exit::Failed(cause) => tracing::warn!(
+            subsystem = "actor",
+            actor = %child.entry.path,
+            kind = child.spec.kind,
+            cause,
+            "actor failed"
+        ),
     }
 }
 

@@ -22,7 +22,6 @@ use tokio::sync::watch;
 
 /// Hostname of the one node.
 pub(crate) const HOST: &str = "node-1";
-const SOCKET: &str = "/var/run/docker.sock";
 const PATIENCE: Duration = Duration::from_secs(45);
 
 /// One node's runtime on a state machine in memory and a real engine.
@@ -71,7 +70,7 @@ impl Lab {
         let (caught_up, watched) = watch::channel(caught_up);
         let deps = Deps {
             host: HOST.to_owned(),
-            engine: Arc::new(DockerEngine::new(SOCKET)),
+            engine: Arc::new(DockerEngine::new(socket())),
             networks: Arc::new(Ready),
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
@@ -294,8 +293,13 @@ impl Drop for Lab {
     }
 }
 
+/// The engine's socket: `JACO_DOCKER_SOCKET`, or the usual place.
+fn socket() -> String {
+    std::env::var("JACO_DOCKER_SOCKET").unwrap_or_else(|_| "/var/run/docker.sock".to_owned())
+}
+
 fn docker(args: &[&str]) -> Result<String, String> {
-    let host = format!("unix://{SOCKET}");
+    let host = format!("unix://{}", socket());
     let output = Command::new("docker")
         .args(["-H", &host])
         .args(args)
@@ -320,7 +324,7 @@ fn import(image: &str) {
         "no static busybox at /bin/busybox"
     );
     let mut import = Command::new("docker")
-        .args(["-H", &format!("unix://{SOCKET}"), "import"])
+        .args(["-H", &format!("unix://{}", socket()), "import"])
         .args(["-c", "ENV PATH=/bin", "-", image])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

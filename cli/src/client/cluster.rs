@@ -163,6 +163,11 @@ impl View for StatusView {
                     with `jaco node join`.\n"
                 .to_owned();
         }
+        // A cluster has members; a daemon that names none does not tell strangers.
+        if self.nodes.is_empty() {
+            return "Status: initialized\nIts members are shown to operators: --token or JACO_TOKEN.\n"
+                .to_owned();
+        }
         let leader = match self.leader.as_str() {
             "" => "(no leader elected)",
             leader => leader,
@@ -249,6 +254,12 @@ mod tests {
             ..response()
         });
         assert!(leaderless.text().contains("Leader: (no leader elected)\n"));
+        let stranger = StatusView::from(v1::ClusterStatusResponse {
+            initialized: true,
+            ..Default::default()
+        });
+        assert!(stranger.text().starts_with("Status: initialized\n"));
+        assert!(stranger.text().contains("--token") && !stranger.text().contains("Leader"));
     }
 
     #[test]

@@ -11,9 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    ClusterCa, Error, NodeCert, NodeKey, SecretString, certificates, check_hostname,
-};
+use super::{ClusterCa, Error, NodeCert, NodeKey, SecretString, certificates, check_hostname};
 
 /// Mode of files that hold secrets.
 pub const SECRET: u32 = 0o600;

@@ -177,7 +177,7 @@ impl Body for ResponseBody {
             Some(Ok(_)) => self.check_in(),
             Some(Err(why)) => {
                 if let Some(origin) = self.origin.take() {
-                    tracing::debug!(replica = %origin.upstream.replica, %why, "response broke off");
+                    tracing::debug!(subsystem = "ingress", replica_id = %origin.upstream.replica, %why, "response broke off");
                     origin
                         .shared
                         .health

@@ -94,7 +94,7 @@ fn switched(
     let protocol = headers::upgrade(response.headers());
     let (Some(client), Some(protocol)) = (client, protocol) else {
         // Nobody asked it to switch.
-        tracing::debug!(replica = %origin.upstream.replica, "unexpected switch of protocols");
+        tracing::debug!(subsystem = "ingress", replica_id = %origin.upstream.replica, "unexpected switch of protocols");
         return answer::empty(StatusCode::BAD_GATEWAY, serving);
     };
     let replica = hyper::upgrade::on(&mut response);
@@ -194,7 +194,7 @@ impl Deal<'_> {
         let sender = match pool.connect(upstream.addr).await {
             Ok(sender) => sender,
             Err(why) => {
-                tracing::debug!(replica = %upstream.replica, addr = %upstream.addr, %why, "failed to connect");
+                tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, %why, "failed to connect");
                 self.mark_down(upstream);
                 return Err(Missed::Unsent(request));
             }
@@ -240,7 +240,7 @@ impl Deal<'_> {
             return Err(Missed::Unsent(whole));
         }
         let why = failed.into_error();
-        tracing::debug!(replica = %upstream.replica, %why, "upstream broke off");
+        tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, %why, "upstream broke off");
         Err(match spare {
             // The stream the body came from failed, which is the client's.
             _ if why.is_user() => Missed::Final(Failure::Client),

@@ -98,7 +98,7 @@ impl Pool {
             .map_err(io::Error::other)?;
         tokio::spawn(async move {
             if let Err(why) = connection.with_upgrades().await {
-                tracing::debug!(%addr, %why, "connection to upstream ended");
+                tracing::debug!(subsystem = "ingress", %addr, %why, "connection to upstream ended");
             }
         });
         Ok(sender)

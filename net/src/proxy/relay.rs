@@ -26,7 +26,7 @@ pub(super) async fn relay(
             Ok((client, replica)) => {
                 exchange(TokioIo::new(client), TokioIo::new(replica)).await;
             }
-            Err(why) => tracing::debug!(%why, "upgrade failed"),
+            Err(why) => tracing::debug!(subsystem = "ingress", %why, "upgrade failed"),
         }
     };
     tokio::select! {

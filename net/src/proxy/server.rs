@@ -111,7 +111,7 @@ impl ProxyServer {
                 }
                 Err(why) if of_the_client(&why) => {}
                 Err(why) => {
-                    tracing::warn!(%why, "failed to accept a connection");
+                    tracing::warn!(subsystem = "ingress", %why, "failed to accept a connection");
                     sleep(EXHAUSTED_PAUSE).await;
                 }
             }
@@ -146,7 +146,7 @@ pub(super) struct Connection {
 impl Connection {
     async fn serve(self, stream: TcpStream) {
         if let Err(why) = stream.set_nodelay(true) {
-            tracing::debug!(%why, "failed to set up a client connection");
+            tracing::debug!(subsystem = "ingress", %why, "failed to set up a client connection");
             return;
         }
         let settings = &self.shared.settings;
@@ -178,7 +178,7 @@ impl Connection {
             tokio::select! {
                 ended = ended => {
                     if let Some(Err(why)) = ended {
-                        tracing::debug!(%why, "client connection ended");
+                        tracing::debug!(subsystem = "ingress", %why, "client connection ended");
                     }
                     return;
                 }

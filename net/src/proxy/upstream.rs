@@ -48,7 +48,7 @@ impl Health {
         marks.retain(|_, until| *until > now);
         let key = (upstream.replica.clone(), upstream.addr);
         if marks.insert(key, now + self.down_for).is_none() {
-            tracing::info!(replica = %upstream.replica, addr = %upstream.addr, "upstream marked down");
+            tracing::info!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, "upstream marked down");
         }
         self.any.store(true, Ordering::Relaxed);
     }

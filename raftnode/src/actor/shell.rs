@@ -115,7 +115,7 @@ impl Shell {
     fn deliver(&mut self, bytes: &[u8]) {
         let mut message = Message::default();
         if let Err(error) = message.merge_from_bytes(bytes) {
-            tracing::warn!(%error, "peer message does not decode");
+            tracing::warn!(subsystem = "raft", %error, "peer message does not decode");
             return;
         }
         let from = message.from;
@@ -123,11 +123,11 @@ impl Shell {
         if message.get_msg_type() == MessageType::MsgSnapshot
             && let Err(error) = restore(message.get_snapshot())
         {
-            tracing::warn!(from, %error, "snapshot of a peer refused");
+            tracing::warn!(subsystem = "raft", from, %error, "snapshot of a peer refused");
             return;
         }
         if let Err(error) = self.core.handle_message(message) {
-            tracing::warn!(from, %error, "peer message refused");
+            tracing::warn!(subsystem = "raft", from, %error, "peer message refused");
         }
     }
 
@@ -215,7 +215,9 @@ impl Shell {
         for message in messages {
             match message.write_to_bytes() {
                 Ok(bytes) => self.args.transport.send(message.to, bytes),
-                Err(error) => tracing::error!(%error, "raft message does not encode"),
+                Err(error) => {
+                    tracing::error!(subsystem = "raft", %error, "raft message does not encode")
+                }
             }
         }
     }
@@ -262,7 +264,7 @@ impl Shell {
                 compact: Some(index),
                 ..Update::default()
             })?;
-            tracing::debug!(index, "log compacted");
+            tracing::debug!(subsystem = "raft", index, "log compacted");
         }
         Ok(())
     }

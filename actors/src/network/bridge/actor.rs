@@ -109,7 +109,7 @@ impl Worker for BridgeActor {
             }
             Msg::Ensured(result) => {
                 if let Err(error) = &result {
-                    warn!(network = %self.args.id, error = chain(error), "network is not there");
+                    warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network is not there");
                 }
                 self.core.handle_ensured(result.is_ok(), now);
                 for reply in self.waiting.drain(..) {
@@ -118,9 +118,13 @@ impl Worker for BridgeActor {
             }
             Msg::Removed(result) => {
                 match &result {
-                    Ok(Removal::Gone) => info!(network = %self.args.id, "network removed"),
+                    Ok(Removal::Gone) => {
+                        info!(subsystem = "bridge", network = %self.args.id, "network removed")
+                    }
                     Ok(Removal::InUse) => {}
-                    Err(error) => warn!(network = %self.args.id, %error, "removal failed"),
+                    Err(error) => {
+                        warn!(subsystem = "bridge", network = %self.args.id, %error, "removal failed")
+                    }
                 }
                 self.core.handle_removal(result.ok(), now);
             }

@@ -127,7 +127,7 @@ impl IpamActor {
             match self.choose(&request.key) {
                 Ok(Decision::Existing(cidr)) => request.reply.send(Ok(cidr)),
                 Ok(Decision::Exhausted) => {
-                    warn!(key = %request.key, "no address block left");
+                    warn!(subsystem = "ipam", key = %request.key, "no address block left");
                     let exhausted = Error::Exhausted(request.key);
                     request.reply.send(Err(exhausted));
                 }
@@ -178,9 +178,11 @@ impl IpamActor {
         }
         let used = utilisation(&self.args.raft.state(), self.args.pool);
         match used {
-            0.9.. => error!(%key, %cidr, used, "address pool is nearly exhausted"),
-            0.75.. => warn!(%key, %cidr, used, "address pool is filling up"),
-            _ => info!(%key, %cidr, used, "allocated an address block"),
+            0.9.. => {
+                error!(subsystem = "ipam", %key, %cidr, used, "address pool is nearly exhausted")
+            }
+            0.75.. => warn!(subsystem = "ipam", %key, %cidr, used, "address pool is filling up"),
+            _ => info!(subsystem = "ipam", %key, %cidr, used, "allocated an address block"),
         }
         reply.send(Ok(cidr));
     }

@@ -34,7 +34,7 @@ impl RuntimeActor {
         let found = match listed {
             Ok(found) => found,
             Err(error) => {
-                warn!(%error, "containers not listed");
+                warn!(subsystem = "runtime/reconciler", %error, "containers not listed");
                 return;
             }
         };
@@ -51,7 +51,7 @@ impl RuntimeActor {
             if !self.reclaiming.insert(container.clone()) {
                 continue;
             }
-            info!(%container, "reclaiming a container that no row wants");
+            info!(subsystem = "runtime/reconciler", %container, "reclaiming a container that no row wants");
             let engine = Arc::clone(&deps.engine);
             ctx.spawn(async move {
                 let result = discard(engine, vec![container.clone()]).await;

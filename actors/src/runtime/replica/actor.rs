@@ -119,7 +119,7 @@ impl Worker for ReplicaActor {
             Msg::Done(Outcome(OutcomeKind::Prepared(generation, result))) => {
                 let result = result.map(|launch| self.launch = Some(*launch));
                 if let Err(error) = &result {
-                    info!(replica = %self.args.id, %error, "start not prepared yet");
+                    info!(subsystem = "runtime/health", replica_id = %self.args.id, %error, "start not prepared yet");
                 }
                 Input::Prepared(generation, result)
             }
@@ -219,8 +219,8 @@ impl ReplicaActor {
 
     fn publish(&mut self, report: &Report) {
         if report.state != self.state {
-            info!(
-                replica = %self.args.id,
+            info!(subsystem = "runtime/health",
+                replica_id = %self.args.id,
                 from = self.state.as_str_name(),
                 to = report.state.as_str_name(),
                 code = %report.code,
@@ -260,7 +260,7 @@ impl ReplicaActor {
         if deferred != self.deferred.as_deref() {
             self.deferred = deferred.map(str::to_owned);
             if let Some(reason) = &self.deferred {
-                info!(replica = %self.args.id, %reason, "start deferred");
+                info!(subsystem = "runtime/health", replica_id = %self.args.id, %reason, "start deferred");
             }
         }
     }
@@ -271,7 +271,7 @@ impl ReplicaActor {
         }
         if let Some(due) = self.core.poll_timeout() {
             let delay = due.saturating_duration_since(Instant::now().into_std());
-            debug!(replica = %self.args.id, ?delay, "timer armed");
+            debug!(subsystem = "runtime/health", replica_id = %self.args.id, ?delay, "timer armed");
             self.timer = Some(ctx.send_after(delay, Msg::Timeout));
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jaco_proto::{duration, v1};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use tonic::Streaming;
 
 use super::{
@@ -127,7 +127,7 @@ impl Wait<'_, '_> {
     ) -> Result<bool, Stop> {
         use futures::FutureExt;
 
-        let mut ticks = interval(TICK);
+        let mut ticks = interval_at(tokio::time::Instant::now() + TICK, TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let first = loop {
             tokio::select! {
