@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File},
     io::{Seek, SeekFrom},
-    net::{TcpListener, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -13,8 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Api, Engine, Rng, engine, rng, until, wait::PATIENCE};
+use crate::{Api, Engine, engine, until, wait::PATIENCE};
 
+mod place;
 mod proc;
 
 /// Hostname of the one node.
@@ -51,14 +51,14 @@ impl Daemon {
     /// Without an engine or without the binary.
     pub async fn new(settings: Settings) -> Result<Self> {
         let engine = Engine::connect().await?;
-        binary()?;
+        place::binary()?;
         // Directly under /tmp, because a socket's path is short.
         let dir = tempfile::Builder::new()
             .prefix("jaco-")
             .tempdir_in("/tmp")?;
         let data_dir = settings.data_dir.unwrap_or_else(|| dir.path().join("data"));
         let docker = settings.docker_socket.unwrap_or_else(engine::socket);
-        let [listen, cluster, http] = free_ports()?;
+        let [listen, cluster, http] = place::free_ports()?;
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
@@ -66,7 +66,7 @@ impl Daemon {
             data_dir.display(),
             dir.path().join("s").display(),
             docker.display(),
-            free_pool(&engine).await?,
+            place::free_pool(&engine).await?,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
         let api = Api::new(&dir.path().join("s"))?;
@@ -97,7 +97,8 @@ impl Daemon {
     /// When it does not.
     pub async fn init(&mut self) -> Result<()> {
         let api = self.api.clone();
-        until("the API answers", PATIENCE, || api.status()).await?;
+        self.unless_ended(until("the API answers", PATIENCE, || api.status()))
+            .await?;
         self.cluster_id = self.api.init().await?;
         self.ready().await
     }
@@ -112,7 +113,7 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let process = Command::new(binary()?)
+        let process = Command::new(place::binary()?)
             .arg("--config")
             .arg(self.dir.path().join("jacod.yaml"))
             .arg("--enable-fault-injection")
@@ -148,11 +149,16 @@ impl Daemon {
                 Err(format!("{status:?}"))
             }
         });
-        tokio::pin!(leads);
+        self.unless_ended(leads).await
+    }
+
+    /// Waits for something that will never be if the process ends.
+    async fn unless_ended<T>(&mut self, wait: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut wait = std::pin::pin!(wait);
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         loop {
             tokio::select! {
-                done = &mut leads => return done,
+                done = &mut wait => return done,
                 _ = tick.tick() => {
                     if let Some(status) = self.exited()? {
                         bail!("the daemon ended with {status}:\n{}", self.log_tail(LOG_TAIL));
@@ -341,57 +347,4 @@ impl Drop for Daemon {
 #[expect(clippy::print_stdout, reason = "nothing but tests uses this crate")]
 fn show(text: &str) {
     println!("{text}");
-}
-
-/// `jacod`, in `JACO_BIN_DIR` or where cargo puts it.
-fn binary() -> Result<PathBuf> {
-    let dir = match std::env::var_os("JACO_BIN_DIR") {
-        Some(dir) => PathBuf::from(dir),
-        None => {
-            let test = std::env::current_exe()?;
-            let dir = test
-                .parent()
-                .and_then(Path::parent)
-                .context("target directory")?;
-            dir.to_owned()
-        }
-    };
-    let path = dir.join("jacod");
-    ensure!(
-        path.is_file(),
-        "{} is missing: run `cargo build -p jaco-cli --bins` first, or set JACO_BIN_DIR",
-        path.display()
-    );
-    Ok(path)
-}
-
-/// Ports that nobody listens on, below those the system hands out to clients.
-fn free_ports() -> Result<[u16; 3]> {
-    let mut rng = Rng::new(rng::unique());
-    let mut found = [0; 3];
-    for slot in &mut found {
-        let port = (0..1000).find_map(|_| {
-            let port = u16::try_from(rng.within(15_000..32_000)).ok()?;
-            TcpListener::bind(("0.0.0.0", port)).ok()?;
-            UdpSocket::bind(("0.0.0.0", port)).ok()?;
-            Some(port)
-        });
-        *slot = port.context("no free port")?;
-    }
-    Ok(found)
-}
-
-/// A pool of addresses that no network of the engine touches: daemons of other tests use the
-/// same engine.
-async fn free_pool(engine: &Engine) -> Result<String> {
-    let taken = engine.subnets().await?;
-    let mut rng = Rng::new(rng::unique());
-    let pool = (0..1000).find_map(|_| {
-        let octet = rng.within(16..240);
-        let prefix = format!("10.{octet}.");
-        // 10.244 is everybody's default.
-        let free = octet != 244 && !taken.iter().any(|subnet| subnet.starts_with(&prefix));
-        free.then(|| format!("10.{octet}.0.0/16"))
-    });
-    pool.context("no free pool of addresses")
 }

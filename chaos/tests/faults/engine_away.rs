@@ -1,7 +1,7 @@
 //! The container engine is not there, or goes away and comes back.
 
 use anyhow::{Result, ensure};
-use jaco_chaos::{Daemon, Relay, Service, Settings, Workload, engine, turn};
+use jaco_chaos::{Daemon, Relay, Service, Settings, Workload, engine, turn, until, wait::PATIENCE};
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 use tempfile::TempDir;
 
@@ -103,19 +103,59 @@ async fn containers_outlive_an_absent_engine_socket_and_are_found_again() -> Res
         api.converged(&new).await?;
         api.converged(&old).await?;
         api.delete(&new.name).await?;
-        jaco_chaos::until(
-            "only the old ones are left",
-            jaco_chaos::wait::PATIENCE,
-            || async {
-                let now = daemon.engine().containers(daemon.cluster_id()).await?;
-                ensure!(now == before, "{now:#?}\n{before:#?}");
-                Ok(())
-            },
-        )
+        until("only the old ones are left", PATIENCE, || async {
+            let now = daemon.engine().containers(daemon.cluster_id()).await?;
+            ensure!(now == before, "{now:#?}\n{before:#?}");
+            Ok(())
+        })
         .await?;
     }
     for actor in api.actors().await? {
         ensure!(actor.state == "running", "{actor:?}");
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_hangs_holds_up_nothing_but_containers() -> Result<()> {
+    let _turn = turn::shared().await;
+    let (_dir, mut relay, settings) = relay()?;
+    relay.connect()?;
+    let mut daemon = Daemon::found(settings).await?;
+    let api = daemon.api().clone();
+    let old = Workload::new("before", [Service::new("web").replicas(2)]);
+    api.apply(&old).await?;
+    api.converged(&old).await?;
+    let before = daemon.engine().containers(daemon.cluster_id()).await?;
+
+    relay.freeze();
+    let new = Workload::new("during", [Service::new("web")]);
+    api.apply(&new).await?;
+    ensure!(
+        api.replicas(&new.name)
+            .await?
+            .iter()
+            .all(|r| r.state() != ReplicaState::Running)
+    );
+    // Neither its end nor its start waits for the engine.
+    let status = daemon.stop().await?;
+    ensure!(status.success(), "{status}");
+    daemon.start().await?;
+    api.deployments().await?;
+    let gone = Workload::new("gone", [Service::new("web")]);
+    api.apply(&gone).await?;
+    api.delete(&gone.name).await?;
+    relay.thaw();
+
+    api.converged(&new).await?;
+    api.converged(&old).await?;
+    api.delete(&new.name).await?;
+    until("only the old ones are left", PATIENCE, || async {
+        let now = daemon.engine().containers(daemon.cluster_id()).await?;
+        ensure!(now == before, "{now:#?}\n{before:#?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
     Ok(())
 }

@@ -63,6 +63,14 @@ async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_was_acknowledged() -
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
     ensure!(now == before, "{now:#?}\n{before:#?}");
 
+    // Trying again does not help, and does no harm.
+    disk.fill()?; // its end has set some room free
+    daemon.clear_log()?;
+    daemon.spawn()?;
+    let status = daemon.ended().await?;
+    ensure!(status.code() == Some(1), "{status}");
+    ensure!(daemon.log().contains("No space left"), "{}", daemon.log());
+
     disk.free()?;
     daemon.start().await?;
     let shown = api.deployments().await?.deployments;

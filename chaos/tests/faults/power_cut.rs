@@ -14,7 +14,8 @@ use anyhow::{Context, Result, ensure};
 use jaco_chaos::{
     Container, Daemon, History, Rng, Service, Settings, Workload,
     disk::{self, Remains},
-    turn,
+    turn, until,
+    wait::PATIENCE,
 };
 
 use crate::script::work;
@@ -22,6 +23,9 @@ use crate::script::work;
 const CUTS: usize = 20;
 /// Longest time between the start of a process and a cluster with a leader.
 const BACK_WITHIN: Duration = Duration::from_secs(2);
+/// How often a founding is interrupted, and how long it may take until then.
+const FOUNDINGS: usize = 12;
+const FOUNDING: Duration = Duration::from_millis(200);
 /// Lengths at which the log of each is torn.
 const TORN: usize = 6;
 /// Deployments that come and go.
@@ -169,23 +173,63 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
         daemon.api().converged(workload).await?;
     }
     let count = wanted.len() + 2;
-    jaco_chaos::until(
-        "no container too many",
-        jaco_chaos::wait::PATIENCE,
-        || async {
-            let found = daemon.engine().containers(daemon.cluster_id()).await?;
-            ensure!(
-                found.len() == count && found.iter().all(|c| c.running),
-                "{found:#?}"
-            );
-            ensure!(
-                of(&found, &steady) == of(&containers, &steady),
-                "{found:#?}"
-            );
-            Ok(())
-        },
-    )
+    until("no container too many", PATIENCE, || async {
+        let found = daemon.engine().containers(daemon.cluster_id()).await?;
+        ensure!(
+            found.len() == count && found.iter().all(|c| c.running),
+            "{found:#?}"
+        );
+        ensure!(
+            of(&found, &steady) == of(&containers, &steady),
+            "{found:#?}"
+        );
+        Ok(())
+    })
     .await?;
+    ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_is_killed_while_it_founds_a_cluster_has_one_or_none() -> Result<()> {
+    let _turn = turn::shared().await;
+    let mut rng = Rng::announced();
+    let mut daemon = Daemon::new(Settings::default()).await?;
+    let mut outcomes = [0; 2];
+    for round in 0..FOUNDINGS {
+        daemon.spawn()?;
+        let api = daemon.api().clone();
+        until("the API answers", PATIENCE, || api.status()).await?;
+        let founding = tokio::spawn({
+            let api = api.clone();
+            async move { api.init().await }
+        });
+        tokio::time::sleep(rng.below(FOUNDING)).await;
+        daemon.kill()?;
+        let acknowledged = founding.await?.is_ok();
+
+        daemon.spawn()?;
+        let status = until("the API answers", PATIENCE, || api.status()).await?;
+        ensure!(
+            status.initialized || !acknowledged,
+            "round {round}: the cluster is forgotten"
+        );
+        outcomes[usize::from(status.initialized)] += 1;
+        if !status.initialized {
+            api.init().await?;
+        }
+        until("a leader", PATIENCE, || async {
+            let status = api.status().await?;
+            ensure!(!status.leader_hostname.is_empty(), "{status:?}");
+            Ok(())
+        })
+        .await?;
+        let workload = Workload::new("found", [Service::new("web").replicas(0)]);
+        api.apply(&workload).await?;
+        daemon.kill()?;
+        fs::remove_dir_all(daemon.data_dir())?;
+    }
+    println!("without a cluster and with one: {outcomes:?}");
     ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
     Ok(())
 }

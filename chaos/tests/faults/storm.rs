@@ -1,11 +1,12 @@
 //! Everything at once: random actors and containers die while random work is done.
 
 use std::{
+    fmt::Display,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
@@ -47,14 +48,31 @@ async fn strike(daemon: &Daemon, rng: &mut Rng) {
 }
 
 /// What the machine's init does: a daemon that ended is started again.
-async fn revive(daemon: &mut Daemon) -> Result<bool> {
+async fn revive(daemon: &mut Daemon) -> Result<()> {
     let Some(status) = daemon.exited()? else {
-        return Ok(false);
+        return Ok(());
     };
     ensure!(status.code() == Some(1), "the daemon ended with {status}");
     daemon.ended().await?;
     daemon.start().await?;
-    Ok(true)
+    Ok(())
+}
+
+/// Calls until there is an answer: a tree that gives up takes a moment to end its process, and
+/// that is started again then.
+async fn answered<T, E: Display>(
+    daemon: &mut Daemon,
+    mut call: impl AsyncFnMut() -> Result<T, E>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match call().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => ensure!(start.elapsed() < PATIENCE, "no answer, last: {error}"),
+        }
+        revive(daemon).await?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,7 +85,6 @@ async fn a_storm_of_failures_passes_and_leaves_exactly_what_was_acknowledged() -
         .map(|n| Workload::new(&format!("storm{n}"), [Service::new("web")]))
         .collect();
     let mut history = History::default();
-    let mut revived = 0;
     for _ in 0..ROUNDS {
         let stop = Arc::<AtomicBool>::default();
         let (api, choices) = (daemon.api().clone(), Rng::new(rng.number()));
@@ -75,30 +92,24 @@ async fn a_storm_of_failures_passes_and_leaves_exactly_what_was_acknowledged() -
         for _ in 0..BLOWS {
             tokio::time::sleep(rng.below(PAUSE)).await;
             strike(&daemon, &mut rng).await;
-            revived += u32::from(revive(&mut daemon).await?);
+            revive(&mut daemon).await?;
         }
         stop.store(true, Ordering::Release);
         (workloads, history) = worker.await?;
-        // A tree that gives up takes a moment to end the process.
-        let shown = loop {
-            match daemon.api().deployments().await {
-                Ok(shown) => break shown.deployments,
-                Err(_) => revived += u32::from(revive(&mut daemon).await?),
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+        let api = daemon.api().clone();
+        let shown = answered(&mut daemon, async || api.deployments().await).await?;
+        let shown = shown.deployments;
         history
             .check_deployments(&shown)
             .map_err(anyhow::Error::msg)?;
         history.settle(&shown);
         witness.check()?;
     }
-    println!("the daemon was started again {revived} times");
-
     // Restart budgets may be spent by now; one more revision of everything gives new ones.
     for workload in &mut workloads {
         workload.revise(rng.number());
-        until("the last apply", PATIENCE, || daemon.api().apply(workload)).await?;
+        let api = daemon.api().clone();
+        answered(&mut daemon, async || api.apply(workload).await).await?;
     }
     for workload in &workloads {
         daemon.api().converged(workload).await?;
