@@ -17,3 +17,7 @@ mod template;
 pub use hash::SpecHasher;
 pub use interpolate::interpolate;
 pub use resolve::{ClusterView, Privileged, Resolved, resolve, validate};
+
+/// Most replicas of one service; far above what one cluster runs, far below what one pass of the
+/// scheduler cannot write.
+pub const MAX_REPLICAS: i32 = 10_000;

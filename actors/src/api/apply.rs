@@ -6,6 +6,7 @@ use jaco_proto::{
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{Propose, State, fsm};
+use prost::Message as _;
 
 use super::{admission::Transport, caller::Caller, diff::diff};
 use crate::{
@@ -74,7 +75,7 @@ pub(super) async fn apply(
     let highest = current.map_or(0, |c| c.highest_revision.max(c.applied_revision));
 
     let command = command(node, caller, &request, &resolved, highest + 1);
-    let changes = preview(&state, &resolved.deployment, &command)?;
+    let changes = preview(&state, &resolved.deployment, &command, node.command_bytes())?;
     if request.dry_run {
         return Ok(v1::ApplyResponse {
             applied_revision: applied,
@@ -139,7 +140,12 @@ fn payload(request: &v1::ApplyRequest, resolved: &Resolved, revision: u64) -> v1
 
 /// Runs the command and the scheduler's answer to it on a copy of the state; a snapshot is
 /// cheap, so the preview is the real thing and not a guess.
-fn preview(state: &State, deployment: &str, command: &v1::Command) -> Result<v1::Diff, Error> {
+fn preview(
+    state: &State,
+    deployment: &str,
+    command: &v1::Command,
+    limit: usize,
+) -> Result<v1::Diff, Error> {
     let applied = fsm::apply(state, state.applied_index + 1, command).map_err(unknown)?;
     applied.result?;
     let now = command.ts.unwrap_or_default();
@@ -147,6 +153,7 @@ fn preview(state: &State, deployment: &str, command: &v1::Command) -> Result<v1:
     let after = match pass.batch {
         None => applied.state,
         Some(batch) => {
+            check_size(&batch, limit)?;
             let scheduled =
                 fsm::apply(&applied.state, state.applied_index + 2, &batch).map_err(unknown)?;
             scheduled.result?;
@@ -154,6 +161,21 @@ fn preview(state: &State, deployment: &str, command: &v1::Command) -> Result<v1:
         }
     };
     Ok(diff(state, &after, deployment))
+}
+
+/// A pass that raft would refuse for its size would hold up every deployment, for ever.
+fn check_size(batch: &v1::Command, limit: usize) -> Result<(), Error> {
+    let bytes = batch.encoded_len();
+    if bytes > limit {
+        return Err(Error::new(
+            ErrorCode::ValidationFailed,
+            "the deployment has more replicas than can be scheduled at once",
+        )
+        .with("field", "replicas")
+        .with("bytes", bytes)
+        .with("limit", limit));
+    }
+    Ok(())
 }
 
 fn unknown(error: fsm::UnknownVariant) -> Error {
@@ -182,6 +204,27 @@ pub(super) async fn rollback(
             format!("deployment {deployment:?} has no previous revision"),
         )
         .with("deployment", &deployment));
+    }
+    let previous = current
+        .previous
+        .iter()
+        .flat_map(|previous| &previous.routes);
+    for route in previous {
+        let key = (route.domain.clone(), route.path.clone());
+        // Somebody else may have claimed it since.
+        if let Some(owner) = state
+            .routes
+            .get(&key)
+            .filter(|owner| owner.deployment != deployment)
+        {
+            return Err(Error::new(
+                ErrorCode::RouteConflict,
+                "a route of the previous revision belongs to another deployment by now",
+            )
+            .with("domain", &route.domain)
+            .with("path", &route.path)
+            .with("deployment", &owner.deployment));
+        }
     }
     let payload = Payload::DeploymentRollback(v1::DeploymentRollback {
         deployment,

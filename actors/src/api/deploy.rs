@@ -31,9 +31,13 @@ impl Deploy for DeployService {
     ) -> Result<Response<v1::ApplyResponse>, Status> {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
-        Ok(Response::new(
-            apply::apply(&node, &caller, request.into_inner()).await?,
-        ))
+        // A client that leaves must not release the turn of an apply whose commit is under way.
+        let applying =
+            tokio::spawn(async move { apply::apply(&node, &caller, request.into_inner()).await });
+        let response = applying.await.map_err(|error| {
+            Error::new(ErrorCode::Internal, "the apply broke off").with("reason", error)
+        })?;
+        Ok(Response::new(response?))
     }
 
     async fn rollback(

@@ -44,7 +44,8 @@ pub(super) fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff 
             .iter()
             .filter(|(_, r)| r.deployment == deployment),
         |id| format!("replica {id}"),
-        |a, b| (&a.host, &a.image, &a.spec_hash) == (&b.host, &b.image, &b.spec_hash),
+        // Every upsert makes the container anew, also one that changes nothing else.
+        |a, b| a == b,
     );
     compare(
         &mut diff,

@@ -206,6 +206,11 @@ impl Running {
             .ok_or_else(|| Error::new(ErrorCode::LogsUnavailable, "the runtime is starting"))
     }
 
+    /// Largest encoded command that raft takes.
+    pub(crate) fn command_bytes(&self) -> usize {
+        self.limits.command_bytes
+    }
+
     /// A command signed by `identity`, stamped now.
     pub(crate) fn command(&self, identity: &str, payload: Payload) -> v1::Command {
         v1::Command {

@@ -183,10 +183,12 @@ impl RuntimeActor {
                         failed.push((id.clone(), info.last_failure.unwrap_or_default()));
                         Child::Exhausted(self.reported_index(&id))
                     }
-                    ActorState::Starting
-                    | ActorState::Running
-                    | ActorState::Backoff
-                    | ActorState::Stopped => Child::Up,
+                    ActorState::Starting | ActorState::Running | ActorState::Backoff => Child::Up,
+                    // Being stopped for the earlier instance, which will not hear of the end.
+                    ActorState::Stopped => {
+                        strangers.push(id.clone());
+                        Child::Up
+                    }
                 };
                 self.children.insert(id, child);
             }

@@ -56,6 +56,8 @@ pub struct Source<'a> {
     pub volumes: &'a BTreeMap<String, VolumeDeclaration>,
     /// Where its network comes from.
     pub networking: Networking<'a>,
+    /// Home directory of the daemon's user, which `~` in a bind stands for.
+    pub home: &'a str,
 }
 
 /// Networks of a service in attach order: the revision's list, else the document's, else the

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jaco_actors::node::Node;
-use jaco_proto::config::DaemonConfig;
+use jaco_proto::config::{DaemonConfig, Isolation};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::config;
@@ -20,6 +20,15 @@ const IMPATIENT: i32 = 130;
 /// Runs a node until it is told to stop or cannot go on.
 pub(super) fn run(config: &DaemonConfig, fault_injection: bool) -> Result<()> {
     tracing::info!(subsystem = "jacod", version = version(), "starting");
+    if config.isolation == Isolation::Off {
+        tracing::warn!(
+            subsystem = "jacod",
+            "isolation is off: every container reaches every other"
+        );
+    }
+    if std::env::var_os("JACO_INGRESS_EXEC").is_some() {
+        tracing::warn!(subsystem = "jacod", "JACO_INGRESS_EXEC has no meaning here");
+    }
     let node = config::node(config, fault_injection)?;
     let workers = std::thread::available_parallelism()
         .map_or(2, usize::from)

@@ -166,11 +166,8 @@ fn networks(given: Option<&Override>, service: &Service) -> Vec<String> {
     }
     match given {
         Some(given) if !given.networks.is_empty() => normalised(&given.networks),
-        Some(_) | None => {
-            let mut networks = service.networks.clone();
-            networks.sort();
-            networks
-        }
+        // In attach order: the first one is where other services reach it by default.
+        Some(_) | None => service.networks.clone(),
     }
 }
 

@@ -17,10 +17,10 @@ pub(super) fn split(source: &Source<'_>) -> (Vec<String>, Vec<EngineMount>) {
     for mount in &source.service.volumes {
         match &mount.source {
             MountSource::Bind { path, create: true } if !path.contains(':') => {
-                binds.push(bind(path, mount));
+                binds.push(bind(&at_home(path, source.home), mount));
             }
             MountSource::Bind { path, .. } => mounts.push(EngineMount {
-                source: Some(path.clone()),
+                source: Some(at_home(path, source.home)),
                 bind_options: mount.propagation.as_deref().map(|text| MountBindOptions {
                     propagation: propagation(text),
                     ..Default::default()
@@ -48,6 +48,14 @@ pub(super) fn split(source: &Source<'_>) -> (Vec<String>, Vec<EngineMount>) {
         }
     }
     (binds, mounts)
+}
+
+/// `~` and `~/...` are the home directory and what is in it; anything else stays.
+fn at_home(path: &str, home: &str) -> String {
+    match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{home}{rest}"),
+        Some(_) | None => path.to_owned(),
+    }
 }
 
 fn bind(path: &str, mount: &Mount) -> String {

@@ -52,6 +52,7 @@ fn body(service: &Service, networking: Networking<'_>) -> ContainerCreateBody {
         service,
         volumes: &volumes,
         networking,
+        home: "/home/jaco",
     })
 }
 
@@ -217,6 +218,8 @@ fn binds_create_their_path_unless_told_otherwise() {
             bind("/srv/a", true, true),
             bind("/srv/b", false, false),
             bind("/srv/c:d", true, false),
+            bind("~/data", false, false),
+            bind("~other/data", false, false),
         ],
         ..Default::default()
     };
@@ -228,7 +231,8 @@ fn binds_create_their_path_unless_told_otherwise() {
         .into_iter()
         .map(|m| m.source.unwrap())
         .collect();
-    assert_eq!(sources, ["/srv/b", "/srv/c:d"]);
+    let expected = ["/srv/b", "/srv/c:d", "/home/jaco/data", "~other/data"];
+    assert_eq!(sources, expected);
 }
 
 #[test]

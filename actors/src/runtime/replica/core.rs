@@ -27,6 +27,8 @@ mod tests;
 pub const RESTARTS: u32 = 3;
 /// Time until a refused start is tried again.
 pub const RETRY: Duration = Duration::from_secs(30);
+/// Setbacks in a row that are kept quiet.
+pub(super) const TELL_AFTER: u32 = 1;
 /// Time between polls of a container that is not proven yet.
 pub const POLL_PENDING: Duration = Duration::from_secs(1);
 /// Time between polls of a running container without engine events.

@@ -64,12 +64,14 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
         (None, true) => Networking::None,
         (None, false) => Networking::Attached(&bridges),
     };
+    let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());
     let body = project(&Source {
         cluster_id: &cluster.cluster_id,
         row: &row,
         service,
         volumes: &document.volumes,
         networking,
+        home: &home,
     });
     Ok(Launch {
         image: projection::image(&row, service).to_owned(),

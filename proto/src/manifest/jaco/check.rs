@@ -9,7 +9,10 @@ use email_address::EmailAddress;
 
 use crate::{
     Error, ErrorCode,
-    manifest::fault::{Located, invalid, suggestion},
+    manifest::{
+        MAX_REPLICAS,
+        fault::{Located, invalid, suggestion},
+    },
     v1::service_spec::PlacementMode,
 };
 
@@ -85,10 +88,11 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
     let replicas = raw.replicas.map(i32::try_from).transpose();
     let replicas = match replicas {
         Ok(None) => None,
-        Ok(Some(count)) if count >= 0 => Some(count),
+        Ok(Some(count)) if (0..=MAX_REPLICAS).contains(&count) => Some(count),
         Ok(Some(_)) | Err(_) => {
             let given = raw.replicas.unwrap_or_default();
-            let message = format!("service {name:?} has replicas {given}, want 0 or more");
+            let message =
+                format!("service {name:?} has replicas {given}, want 0 to {MAX_REPLICAS}");
             return Err(fail("replicas", message).with("value", given));
         }
     };

@@ -132,7 +132,7 @@ fn compose_gives_what_no_override_sets() {
     )
     .unwrap();
     assert_eq!(web(&resolved).replicas, 5);
-    assert_eq!(web(&resolved).networks, ["a", "b"]);
+    assert_eq!(web(&resolved).networks, ["b", "a"]);
     let resolved = apply("services: [{name: web}]", "network_mode: none").unwrap();
     assert!(web(&resolved).networks.is_empty());
 }

@@ -4,8 +4,8 @@ use jaco_proto::v1::ReplicaState;
 use prost_types::Timestamp;
 
 use super::{
-    Assignment, Core, Effect, Gate, Now, PULL_BACKOFF_MAX, Phase, PrepareError, RETRY, Wanted,
-    exponential,
+    Assignment, Core, Effect, Gate, Now, PULL_BACKOFF_MAX, Phase, PrepareError, RETRY, TELL_AFTER,
+    Wanted, exponential,
     watch::{Origin, Watch},
 };
 use crate::runtime::{
@@ -164,10 +164,18 @@ impl Core {
             Ok(()) if self.restarting || !wanted.pull => self.launch(),
             Ok(()) => self.first_pull(&wanted),
             Err(PrepareError::Engine(error)) => self.trouble(now, &error),
-            Err(PrepareError::Retry(_)) => {
+            Err(PrepareError::Retry(reason)) => {
                 let delay = exponential(self.setbacks, RETRY);
                 self.setbacks = self.setbacks.saturating_add(1);
                 self.phase = Phase::Waiting(Some(now.instant + delay));
+                // One setback is a leader election or a network being swapped; a lasting one is
+                // worth a reason that people can see.
+                if self.setbacks > TELL_AFTER {
+                    let report = Report::new(ReplicaState::Pending, wanted.raft_index)
+                        .because(code::DOCKER_ERROR, &reason)
+                        .with("reason", reason);
+                    self.publish(report);
+                }
             }
             Err(PrepareError::PoolExhausted { network }) => {
                 self.phase = Phase::Waiting(Some(now.instant + RETRY));

@@ -394,7 +394,9 @@ fn a_start_that_cannot_be_prepared_yet_is_retried_ever_later() {
             .prepared(Err(PrepareError::Retry("no leader".into())));
         assert_eq!(bench.timeout(), Duration::from_secs(seconds));
     }
-    assert_eq!(bench.states(), []);
+    // Said once, from the second time on.
+    assert_eq!(bench.states(), [Pending]);
+    assert_eq!(bench.last().details["reason"], "no leader");
 }
 
 #[test]

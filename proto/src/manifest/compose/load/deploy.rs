@@ -3,6 +3,7 @@
 use crate::{
     Error,
     manifest::{
+        MAX_REPLICAS,
         compose::{
             Deploy, FailureAction, Resources, Service, UpdateConfig, UpdateOrder, reader::Reader,
         },
@@ -64,8 +65,9 @@ pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) ->
                 let count = reader.int(&field, node)?;
                 let count = count.map(i32::try_from).transpose().ok().flatten();
                 let given = !node.is_null() && !reader.is_open(node);
-                if given && count.is_none_or(|count| count < 0) {
-                    return Err(reader.wrong(&field, node, "0 or more"));
+                if given && count.is_none_or(|count| !(0..=MAX_REPLICAS).contains(&count)) {
+                    let want = format!("0 to {MAX_REPLICAS}");
+                    return Err(reader.wrong(&field, node, &want));
                 }
                 deploy.replicas = count;
             }

@@ -301,6 +301,7 @@ fn wrong_types_are_compose_load_errors_of_their_service() {
         "logging: {driver: 1}",
         "deploy: []",
         "deploy: {replicas: -1}",
+        "deploy: {replicas: 10001}",
         "deploy: {replicas: two}",
         "deploy: {replcas: 2}",
         "deploy: {resources: {limits: {cpus: half}}}",

@@ -50,13 +50,13 @@ fn overrides_are_refused_by_the_rule_they_break() {
         (
             "name: web, replicas: -1",
             "validation_failed",
-            "0 or more",
+            "0 to 10000",
             "service=web",
         ),
         (
-            "name: web, replicas: 99999999999",
+            "name: web, replicas: 10001",
             "validation_failed",
-            "0 or more",
+            "0 to 10000",
             "",
         ),
         (
