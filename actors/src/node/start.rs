@@ -183,6 +183,14 @@ impl Node {
         }
     }
 
+    /// Ends what is left of a node that cannot go on, so that its process may exit.
+    pub async fn abandon(&self) {
+        self.tree.stop().await;
+        if let Some(running) = self.shared.running.get() {
+            running.raft.closed().await;
+        }
+    }
+
     /// Stops the node; containers keep running.
     ///
     /// Streams end with `raft_unavailable` and calls under way are answered before the actors
@@ -196,7 +204,7 @@ impl Node {
         if tokio::time::timeout(DRAIN, served).await.is_err() {
             tracing::warn!(subsystem = "daemon/grpc", "clients did not let go in time");
         }
-        self.tree.stop().await;
+        self.abandon().await;
     }
 }
 

@@ -43,7 +43,12 @@ pub(super) fn run(config: &DaemonConfig, fault_injection: bool) -> Result<()> {
         let node = Node::start(node).await.context("start the node")?;
         notify_ready();
         tokio::select! {
-            ended = node.join() => ended.context("the node cannot go on"),
+            ended = node.join() => {
+                if tokio::time::timeout(STOP_TIMEOUT, node.abandon()).await.is_err() {
+                    tracing::warn!(subsystem = "jacod", "actors did not stop in time");
+                }
+                ended.context("the node cannot go on")
+            }
             () = signals.next() => {
                 tracing::info!(subsystem = "jacod", "stopping");
                 tokio::select! {

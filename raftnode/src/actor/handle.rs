@@ -53,6 +53,16 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     inflight_bytes: AtomicUsize,
     pub(super) mailbox: AtomicUsize,
+    threads: watch::Sender<usize>,
+}
+
+/// A raft thread; dropped as the last thing on it, when it has let go of the storage.
+pub(super) struct Thread(Arc<Shared>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.0.threads.send_modify(|threads| *threads -= 1);
+    }
 }
 
 /// Bytes of the in-flight budget that one proposal holds; given back when it is dropped.
@@ -83,8 +93,23 @@ impl RaftHandle {
                 limits,
                 inflight_bytes: AtomicUsize::new(0),
                 mailbox: AtomicUsize::new(0),
+                threads: watch::Sender::new(0),
             }),
         }
+    }
+
+    pub(super) fn thread(&self) -> Thread {
+        self.shared.threads.send_modify(|threads| *threads += 1);
+        Thread(Arc::clone(&self.shared))
+    }
+
+    /// Waits until no raft thread is left, however its actor ended.
+    ///
+    /// A process must not exit before: the database would be closed while its code is torn down.
+    pub async fn closed(&self) {
+        let mut threads = self.shared.threads.subscribe();
+        // The sender lives as long as the handle.
+        let _ = threads.wait_for(|threads| *threads == 0).await;
     }
 
     /// Where this node stands now.

@@ -45,9 +45,13 @@ pub enum SpawnError {
 /// [`SpawnError`]; nothing runs then.
 pub async fn spawn(args: RaftArgs, supervisor: ActorCell) -> Result<ActorCell, SpawnError> {
     let (started, answer) = oneshot::channel();
+    let alive = args.handle.thread();
     thread::Builder::new()
         .name("raft".into())
-        .spawn(move || run(args, supervisor, started))
+        .spawn(move || {
+            run(args, supervisor, started);
+            drop(alive);
+        })
         .map_err(SpawnError::Thread)?;
     answer.await.map_err(|_| SpawnError::Lost)?
 }

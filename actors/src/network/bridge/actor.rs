@@ -76,7 +76,10 @@ pub enum Msg {
 pub struct BridgeActor {
     args: Args,
     core: Core,
+    /// Who asked since the job under way began.
     waiting: Vec<Reply<Result<BridgeReady, Error>>>,
+    /// Whom the job under way answers.
+    served: Vec<Reply<Result<BridgeReady, Error>>>,
     timer: Option<TaskHandle>,
 }
 
@@ -93,6 +96,7 @@ impl Worker for BridgeActor {
             core: Core::new(has_row, Instant::now().into_std()),
             args,
             waiting: Vec::new(),
+            served: Vec::new(),
             timer: None,
         };
         bridge.follow(ctx, has_row, states);
@@ -112,7 +116,7 @@ impl Worker for BridgeActor {
                     warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network is not there");
                 }
                 self.core.handle_ensured(result.is_ok(), now);
-                for reply in self.waiting.drain(..) {
+                for reply in self.served.drain(..) {
                     reply.send(result.clone());
                 }
             }
@@ -158,6 +162,7 @@ impl BridgeActor {
             let Args { env, id, .. } = self.args.clone();
             match effect {
                 Effect::Ensure => {
+                    self.served.append(&mut self.waiting);
                     ctx.spawn(async move { Msg::Ensured(provide(env, id).await) });
                 }
                 Effect::Remove => {

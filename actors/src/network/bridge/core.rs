@@ -1,6 +1,7 @@
 //! When a network is ensured and when it is removed.
 //!
-//! One job at a time. A request makes the network; it stays for as long as the host has an
+//! One job at a time. A request makes the network, by a job that begins after it: one that is
+//! under way may have got a block that the deployment has lost again by now. The network stays for as long as the host has an
 //! address block for it, and goes when the block is gone and nothing is attached any more.
 
 use std::time::{Duration, Instant};
@@ -83,7 +84,6 @@ impl Core {
     /// The network was made, or could not be.
     pub(super) fn handle_ensured(&mut self, succeeded: bool, now: Instant) {
         self.busy = false;
-        self.requested = false; // whoever asked meanwhile is answered by the same result
         self.row = match (succeeded, self.row) {
             (_, Row::Present) => Row::Present,
             (true, _) => Row::Expected {
@@ -124,7 +124,7 @@ impl Core {
         if self.busy {
             return None;
         }
-        if self.requested {
+        if std::mem::take(&mut self.requested) {
             self.busy = true;
             self.gone = false;
             return Some(Effect::Ensure);
@@ -180,15 +180,16 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_arrive_during_a_job_share_its_result() {
+    fn requests_that_arrive_during_a_job_share_the_next_one() {
         let now = Instant::now();
         let mut core = requested(true, now);
         core.handle_request();
+        core.handle_request();
         assert_eq!(core.poll_effect(now), None);
         core.handle_ensured(true, now);
-        assert_eq!(core.poll_effect(now), None);
-        core.handle_request();
         assert_eq!(core.poll_effect(now), Some(Effect::Ensure));
+        core.handle_ensured(true, now);
+        assert_eq!(core.poll_effect(now), None);
     }
 
     #[test]
