@@ -57,7 +57,7 @@ pub enum StartError {
     Hostname(String),
 }
 
-/// A running node.
+/// A running node; it runs until [`Node::stop`], whoever drops this.
 pub struct Node {
     tree: Arc<Tree>,
     shared: Arc<Shared>,
@@ -146,7 +146,7 @@ impl Node {
         match failed {
             None => Ok(node),
             Some(error) => {
-                node.tree.stop().await;
+                node.stop().await;
                 Err(error)
             }
         }
@@ -197,6 +197,9 @@ impl Node {
             tracing::warn!(subsystem = "daemon/grpc", "clients did not let go in time");
         }
         self.tree.stop().await;
+        // A founding goes on without its actor; the directory is nobody's before it has ended.
+        let shared = self.shared.clone();
+        let _ = tokio::task::spawn_blocking(move || shared.forget()).await;
     }
 }
 
