@@ -1,1 +1,31 @@
-//! Lab, faults and history checks.
+//! A lab for breaking JACO: real daemons on a real container engine.
+//!
+//! A [`Daemon`] is a `jacod` process in a directory of its own that a test may kill, starve and
+//! start again; an [`Api`] is its operator; an [`Engine`] shows what really runs, and a
+//! [`Witness`] what ran in between. A [`History`] remembers what was acknowledged, and
+//! [`disk`] reads what a dead daemon left.
+//!
+//! Everything made here carries the cluster's id and is removed by it when the daemon is dropped.
+
+pub mod api;
+pub mod daemon;
+pub mod disk;
+pub mod engine;
+pub mod fill;
+pub mod history;
+pub mod relay;
+pub mod rng;
+pub mod turn;
+pub mod wait;
+pub mod witness;
+pub mod workload;
+
+pub use api::Api;
+pub use daemon::{Daemon, Settings};
+pub use engine::{Container, Engine};
+pub use history::History;
+pub use relay::Relay;
+pub use rng::Rng;
+pub use wait::until;
+pub use witness::Witness;
+pub use workload::{Service, Workload};

@@ -38,7 +38,10 @@ use crate::{
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;
 /// Largest request; clients send at most 4 MiB, and a little more than that is accepted.
-pub(super) const REQUEST_BYTES: usize = 5 << 20;
+const REQUEST_BYTES: usize = 5 << 20;
+/// Largest apply. Far above what a manifest may have, so that one that is too large is refused
+/// as such, with its place, and not as a frame that cannot be read. Only operators get here.
+const APPLY_BYTES: usize = 16 << 20;
 /// TLS handshakes under way at once; the next connection waits in the kernel's queue.
 const HANDSHAKES: usize = 512;
 /// Time a client has for its handshake.
@@ -64,7 +67,10 @@ fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionL
             shared: shared.clone(),
         })
         .add_service(service!(ClusterServer, ClusterService(shared.clone())))
-        .add_service(service!(DeployServer, DeployService(shared.clone())))
+        .add_service(
+            service!(DeployServer, DeployService(shared.clone()))
+                .max_decoding_message_size(APPLY_BYTES),
+        )
         .add_service(service!(TokensServer, TokensService(shared.clone())))
         .add_service(service!(
             RegistryCredentialsServer,

@@ -25,6 +25,10 @@ pub(super) fn guarded<T: Send + 'static>(
     mut stopping: watch::Receiver<bool>,
 ) -> ResponseStream<T> {
     let identity = caller.has_token().then(|| caller.identity.clone());
+    // Taken now, not when the stream is first polled: a token may change in between.
+    let admitted = identity
+        .as_deref()
+        .and_then(|identity| secret(&states.borrow(), identity));
     let over = async move {
         let stopped = async {
             // An error is a node that is gone already.
@@ -35,7 +39,7 @@ pub(super) fn guarded<T: Send + 'static>(
             None => stopped.await,
             Some(identity) => tokio::select! {
                 error = stopped => error,
-                error = revoked(identity, states) => error,
+                error = revoked(identity, admitted, states) => error,
             },
         }
     };
@@ -60,25 +64,31 @@ pub(super) fn guarded<T: Send + 'static>(
     ))
 }
 
-/// Returns when the secret that `identity` has now admits nobody any more.
-async fn revoked(identity: String, mut states: watch::Receiver<Arc<State>>) -> Error {
-    let mut admitted = None;
+/// Returns when the secret that `identity` was `admitted` with admits nobody any more.
+async fn revoked(
+    identity: String,
+    admitted: Option<Vec<u8>>,
+    mut states: watch::Receiver<Arc<State>>,
+) -> Error {
     loop {
-        let secret = states
-            .borrow_and_update()
-            .tokens
-            .get(&identity)
-            .filter(|token| token.revoked_at.is_none())
-            .map(|token| token.hashed_secret.clone());
-        if secret.is_none() || admitted.as_ref().is_some_and(|first| *first != secret) {
+        let now = secret(&states.borrow_and_update(), &identity);
+        if now.is_none() || now != admitted {
             return Error::new(ErrorCode::TokenRevoked, "the token was revoked")
                 .with("identity", &identity);
         }
-        admitted = Some(secret);
         if states.changed().await.is_err() {
             return Shared::stopped();
         }
     }
+}
+
+/// Hash of the secret that `identity` is admitted with now.
+fn secret(state: &State, identity: &str) -> Option<Vec<u8>> {
+    let token = state.tokens.get(identity)?;
+    token
+        .revoked_at
+        .is_none()
+        .then(|| token.hashed_secret.clone())
 }
 
 #[cfg(test)]

@@ -9,8 +9,6 @@ use http::Response;
 use jaco_proto::{Error, ErrorCode};
 use tonic::{Code, Status, body::Body};
 
-use super::server::REQUEST_BYTES;
-
 /// Gives an error without details the details it lacks; anything else passes as it is.
 pub(super) fn typed(method: &str, response: Response<Body>) -> Response<Body> {
     let headers = response.headers();
@@ -29,12 +27,11 @@ pub(super) fn typed(method: &str, response: Response<Body>) -> Response<Body> {
 fn translate(method: &str, status: &Status) -> Option<Error> {
     let error = match status.code() {
         // The decoder says this of a message above the limit.
-        Code::OutOfRange | Code::ResourceExhausted => Error::new(
-            ErrorCode::ValidationFailed,
-            format!("the request is larger than {} MiB", REQUEST_BYTES >> 20),
-        )
-        .with("field", "request")
-        .with("limit_bytes", REQUEST_BYTES),
+        Code::OutOfRange | Code::ResourceExhausted => {
+            Error::new(ErrorCode::ValidationFailed, "the request is too large")
+                .with("field", "request")
+                .with("reason", reason(status))
+        }
         Code::Unimplemented => Error::new(
             ErrorCode::Unimplemented,
             format!("{method} is not served by this daemon"),

@@ -43,6 +43,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A file was read, but its content cannot be used.
+    #[error("{} cannot be used", path.display())]
+    Content {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<Error>,
+    },
 }
 
 impl Error {
@@ -58,5 +67,14 @@ impl Error {
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { what, path, source }
+    }
+
+    /// Names the file whose content was refused.
+    pub(super) fn content(path: impl Into<PathBuf>) -> impl FnOnce(Self) -> Self {
+        let path = path.into();
+        move |source| Self::Content {
+            path,
+            source: Box::new(source),
+        }
     }
 }

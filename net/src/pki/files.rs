@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ClusterCa, Error, NodeCert, NodeKey, SecretString, check_hostname};
+use super::{ClusterCa, Error, NodeCert, NodeKey, SecretString, certificates, check_hostname};
 
 /// Mode of files that hold secrets.
 pub const SECRET: u32 = 0o600;
@@ -163,17 +163,21 @@ impl NodeFiles {
     /// Reads the files of `hostname` from `dir`, and checks that key and certificate match.
     ///
     /// # Errors
-    /// [`Error::File`] if one is missing, [`Error::Pem`] or [`Error::Mismatch`] if one is wrong.
+    /// [`Error::File`] if one is missing, [`Error::Content`] if one is wrong; both name it.
     pub fn load(dir: &Path, hostname: &str) -> Result<Self, Error> {
         check_hostname(hostname)?;
-        let read = |name: String| {
-            let path = dir.join(name);
-            fs::read_to_string(&path).map_err(Error::file("read", &path))
-        };
-        let key = NodeKey::from_pem(SecretString::new(read(format!("{hostname}.key"))?))?;
-        let cert = NodeCert::from_pem(&read(format!("{hostname}.crt"))?)?;
-        cert.check_key(&key)?;
-        let ca_pem = read("ca.crt".to_owned())?;
+        let read = |path: &Path| fs::read_to_string(path).map_err(Error::file("read", path));
+        let path = dir.join(format!("{hostname}.key"));
+        let key =
+            NodeKey::from_pem(SecretString::new(read(&path)?)).map_err(Error::content(path))?;
+        let path = dir.join(format!("{hostname}.crt"));
+        let pem = read(&path)?;
+        let cert = NodeCert::from_pem(&pem)
+            .and_then(|cert| cert.check_key(&key).map(|()| cert))
+            .map_err(Error::content(path))?;
+        let path = dir.join("ca.crt");
+        let ca_pem = read(&path)?;
+        certificates(&ca_pem).map_err(Error::content(path))?;
         Ok(Self {
             hostname: hostname.to_owned(),
             key,

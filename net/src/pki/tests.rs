@@ -220,6 +220,27 @@ fn node_files_appear_at_once_with_their_modes_and_load_again() {
 }
 
 #[test]
+fn a_damaged_file_of_a_node_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let ca = ClusterCa::generate(SystemTime::now()).unwrap();
+    let made = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
+    for name in ["node-1.key", "node-1.crt", "ca.crt"] {
+        let target = root.path().join(name).join("node");
+        fs::create_dir(root.path().join(name)).unwrap();
+        let staging = Staging::begin(&target, files::PUBLIC_DIR).unwrap();
+        made.stage(&staging).unwrap();
+        staging.commit().unwrap();
+        let pem = fs::read(target.join(name)).unwrap();
+        fs::write(target.join(name), &pem[..pem.len() / 2]).unwrap();
+        let error = NodeFiles::load(&target, NAME).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+        fs::remove_file(target.join(name)).unwrap();
+        let error = NodeFiles::load(&target, NAME).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
 fn staging_that_is_not_committed_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("node");

@@ -150,21 +150,10 @@ fn lay_out(
 pub(super) fn open(path: &Path) -> Result<Storage, Error> {
     check_files(path)?;
     let (watermark, synced) = Watermark::open(path)?;
+    inspect(path, synced)?;
     let db = DB::open_cf_descriptors(&options::database(), path, options::tables())
         .map_err(|e| opening(path, e))?;
-    let recovered = db.latest_sequence_number();
-    if recovered < synced {
-        return Err(Error::LostWrites { recovered, synced });
-    }
-    let format = schema::decode_u32("format", &meta(&db, KEY_FORMAT)?)?;
-    if format != FORMAT {
-        return Err(Error::Format {
-            found: format,
-            supported: FORMAT,
-        });
-    }
-    let raft_id = schema::decode_u64("raft_id", &meta(&db, KEY_RAFT_ID)?)?;
-    let cursor = read_cursor(&db)?;
+    let (raft_id, cursor) = verify(&db, synced)?;
     Ok(Storage {
         db,
         path: path.to_owned(),
@@ -177,6 +166,42 @@ pub(super) fn open(path: &Path) -> Result<Storage, Error> {
         #[cfg(test)]
         fault: false.into(),
     })
+}
+
+/// Reads everything once without writing anything.
+///
+/// Opening for writing ends recovery by moving what it recovered into tables, and deletes the
+/// log. After damage in the middle of the log that would destroy what comes behind it, and with
+/// it what could still be rescued by hand.
+fn inspect(path: &Path, synced: u64) -> Result<(), Error> {
+    let db =
+        DB::open_cf_descriptors_read_only(&options::database(), path, options::tables(), false)
+            .map_err(|e| opening(path, e))?;
+    verify(&db, synced)?;
+    let table = db
+        .cf_handle(STATE)
+        .ok_or_else(|| Error::corrupt("table state", "it is missing"))?;
+    // Reading a row verifies the checksum of its block.
+    db.iterator_cf(table, IteratorMode::Start)
+        .try_for_each(|row| row.map(drop))
+        .map_err(|e| Error::corrupt("table state", e))
+}
+
+/// Checks what must hold of a recovered database, and returns who it belongs to and where it is.
+fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
+    let recovered = db.latest_sequence_number();
+    if recovered < synced {
+        return Err(Error::LostWrites { recovered, synced });
+    }
+    let format = schema::decode_u32("format", &meta(db, KEY_FORMAT)?)?;
+    if format != FORMAT {
+        return Err(Error::Format {
+            found: format,
+            supported: FORMAT,
+        });
+    }
+    let raft_id = schema::decode_u64("raft_id", &meta(db, KEY_RAFT_ID)?)?;
+    Ok((raft_id, read_cursor(db)?))
 }
 
 /// Names the file that is gone, where RocksDB would only say that it cannot open.

@@ -6,7 +6,7 @@
 //! promises more than the database had on disk when it was made.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     os::unix::fs::FileExt,
     path::Path,
 };
@@ -34,6 +34,9 @@ impl Watermark {
     }
 
     /// Opens the file and reads the sequence number it holds.
+    ///
+    /// An open watermark is the lock of its directory: looking at a database without writing to
+    /// it, as is done before anything else, takes no lock of its own.
     pub(crate) fn open(directory: &Path) -> Result<(Self, u64), Error> {
         let path = directory.join(FILE);
         let file = OpenOptions::new()
@@ -44,6 +47,10 @@ impl Watermark {
                 std::io::ErrorKind::NotFound => Error::corrupt(FILE, "the file is missing"),
                 _ => Error::io(path.display(), e),
             })?;
+        file.try_lock().map_err(|e| match e {
+            TryLockError::WouldBlock => Error::Locked(directory.to_owned()),
+            TryLockError::Error(e) => Error::io(path.display(), e),
+        })?;
         let mut bytes = [0; 16];
         file.read_exact_at(&mut bytes, 0)
             .map_err(|e| Error::corrupt(FILE, e))?;

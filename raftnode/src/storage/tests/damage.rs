@@ -355,3 +355,34 @@ fn interrupted_creation_is_refused() {
     let error = Storage::open(&path).unwrap_err();
     assert!(chain(&error).contains("meta row format"), "{error}");
 }
+
+#[test]
+fn what_lies_behind_damage_in_the_log_is_not_destroyed_by_a_refusal() {
+    let (_dir, path) = filled();
+    let storage = Storage::open(&path).unwrap();
+    for index in 51..=80 {
+        let update = Update {
+            hard_state: Some(hard_state(2, 40)),
+            ..append(entries(index..=index, 2))
+        };
+        storage.write(update).unwrap();
+    }
+    drop(storage);
+    let log = files(&path, |name| name.ends_with(".log")).pop().unwrap();
+    let mut bytes = fs::read(&log).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    fs::write(&log, &bytes).unwrap();
+    let tables = files(&path, |name| name.ends_with(".sst"));
+    for _ in 0..2 {
+        let error = Storage::open(&path).unwrap_err();
+        assert!(matches!(error, Error::LostWrites { .. }), "{error}");
+        assert_eq!(fs::read(&log).unwrap(), bytes);
+        assert_eq!(files(&path, |name| name.ends_with(".sst")), tables);
+    }
+    // With the damage undone, nothing is missing.
+    bytes[middle] ^= 0xff;
+    fs::write(&log, &bytes).unwrap();
+    let storage = Storage::open(&path).unwrap();
+    assert_eq!(storage.log_range().1.index, 80);
+}

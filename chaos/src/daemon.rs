@@ -1,0 +1,350 @@
+//! A `jacod` process that a test may hurt.
+
+use std::{
+    fs::{self, File},
+    io::{Seek, SeekFrom},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{Api, Engine, engine, until, wait::PATIENCE};
+
+mod place;
+mod proc;
+
+/// Hostname of the one node.
+pub const HOST: &str = "chaos";
+/// Lines of the log that are shown when a test fails.
+const LOG_TAIL: usize = 150;
+
+/// Where a daemon differs from the others.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Instead of a directory beside the socket.
+    pub data_dir: Option<PathBuf>,
+    /// Instead of the machine's engine.
+    pub docker_socket: Option<PathBuf>,
+}
+
+/// A daemon and its directory, which outlives its processes.
+///
+/// Dropping it kills the process, prints the end of its log, and removes everything its cluster
+/// made.
+pub struct Daemon {
+    dir: TempDir,
+    data_dir: PathBuf,
+    engine: Engine,
+    api: Api,
+    process: Option<Child>,
+    cluster_id: String,
+}
+
+impl Daemon {
+    /// A directory and a configuration; no process yet.
+    ///
+    /// # Errors
+    /// Without an engine or without the binary.
+    pub async fn new(settings: Settings) -> Result<Self> {
+        let engine = Engine::connect().await?;
+        place::binary()?;
+        // Directly under /tmp, because a socket's path is short.
+        let dir = tempfile::Builder::new()
+            .prefix("jaco-")
+            .tempdir_in("/tmp")?;
+        let data_dir = settings.data_dir.unwrap_or_else(|| dir.path().join("data"));
+        let docker = settings.docker_socket.unwrap_or_else(engine::socket);
+        let [listen, cluster, http] = place::free_ports()?;
+        let config = format!(
+            "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
+             listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
+             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\n",
+            data_dir.display(),
+            dir.path().join("s").display(),
+            docker.display(),
+            place::free_pool(&engine).await?,
+        );
+        fs::write(dir.path().join("jacod.yaml"), config)?;
+        let api = Api::new(&dir.path().join("s"))?;
+        Ok(Self {
+            dir,
+            data_dir,
+            engine,
+            api,
+            process: None,
+            cluster_id: String::new(),
+        })
+    }
+
+    /// A running daemon with a cluster of its own.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn found(settings: Settings) -> Result<Self> {
+        let mut daemon = Self::new(settings).await?;
+        daemon.spawn()?;
+        daemon.init().await?;
+        Ok(daemon)
+    }
+
+    /// Makes the running daemon found a cluster.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn init(&mut self) -> Result<()> {
+        let api = self.api.clone();
+        self.unless_ended(until("the API answers", PATIENCE, || api.status()))
+            .await?;
+        self.cluster_id = self.api.init().await?;
+        self.ready().await
+    }
+
+    /// Starts a process; returns before it is of any use.
+    ///
+    /// # Errors
+    /// When one runs already, or the binary does not start.
+    pub fn spawn(&mut self) -> Result<()> {
+        ensure!(self.process.is_none(), "the daemon runs already");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())?;
+        let process = Command::new(place::binary()?)
+            .arg("--config")
+            .arg(self.dir.path().join("jacod.yaml"))
+            .arg("--enable-fault-injection")
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("start jacod")?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Starts a process of a member and waits until it leads its cluster; returns how long that
+    /// took.
+    ///
+    /// # Errors
+    /// When it ends or never leads.
+    pub async fn start(&mut self) -> Result<Duration> {
+        let from = Instant::now();
+        self.spawn()?;
+        self.ready().await?;
+        Ok(from.elapsed())
+    }
+
+    async fn ready(&mut self) -> Result<()> {
+        let api = self.api.clone();
+        let leads = until("a leader", PATIENCE, || async {
+            let status = api.status().await.map_err(|error| error.to_string())?;
+            if status.initialized && !status.leader_hostname.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{status:?}"))
+            }
+        });
+        self.unless_ended(leads).await
+    }
+
+    /// Waits for something that will never be if the process ends.
+    async fn unless_ended<T>(&mut self, wait: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut wait = std::pin::pin!(wait);
+        let mut tick = tokio::time::interval(Duration::from_millis(50));
+        loop {
+            tokio::select! {
+                done = &mut wait => return done,
+                _ = tick.tick() => {
+                    if let Some(status) = self.exited()? {
+                        bail!("the daemon ended with {status}:\n{}", self.log_tail(LOG_TAIL));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Kills the process without any warning.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn kill(&mut self) -> Result<()> {
+        let mut process = self.process.take().context("the daemon does not run")?;
+        process.kill()?;
+        process.wait()?;
+        Ok(())
+    }
+
+    /// Stops the process as an operator would.
+    ///
+    /// # Errors
+    /// When none runs, or it does not end.
+    pub async fn stop(&mut self) -> Result<ExitStatus> {
+        let pid = self.pid()?;
+        let pid = Pid::from_raw(i32::try_from(pid)?).context("a process id")?;
+        kill_process(pid, Signal::TERM)?;
+        self.ended().await
+    }
+
+    /// Waits until the process ends by itself.
+    ///
+    /// # Errors
+    /// When none runs, or it does not end.
+    pub async fn ended(&mut self) -> Result<ExitStatus> {
+        self.pid()?;
+        let process = std::sync::Mutex::new(&mut self.process);
+        let status = until("the end of the daemon", PATIENCE, || async {
+            let mut process = process.lock().map_err(|error| error.to_string())?;
+            let child = process.as_mut().ok_or("nothing runs")?;
+            child
+                .try_wait()
+                .map_err(|e| e.to_string())?
+                .ok_or_else(|| "it still runs".to_owned())
+        })
+        .await?;
+        self.process = None;
+        Ok(status)
+    }
+
+    /// How the process ended, if it did.
+    ///
+    /// # Errors
+    /// When none was started.
+    pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self
+            .process
+            .as_mut()
+            .context("the daemon does not run")?
+            .try_wait()?)
+    }
+
+    fn pid(&self) -> Result<u32> {
+        Ok(self
+            .process
+            .as_ref()
+            .context("the daemon does not run")?
+            .id())
+    }
+
+    /// Memory of the process that is in RAM, in bytes.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn rss_bytes(&self) -> Result<u64> {
+        proc::rss_bytes(self.pid()?)
+    }
+
+    /// Processor time that the process has used.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        proc::cpu_time(self.pid()?)
+    }
+
+    /// Its API.
+    #[must_use]
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// The engine it uses, past it.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Id of its cluster; empty before [`Daemon::init`].
+    #[must_use]
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
+    }
+
+    /// Its data directory.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// A path in its directory, for the use of the test.
+    #[must_use]
+    pub fn scratch(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Everything its processes have logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Forgets what was logged so far.
+    ///
+    /// # Errors
+    /// When the file cannot be cut.
+    pub fn clear_log(&self) -> Result<()> {
+        let mut file = File::options().write(true).open(self.log_path())?;
+        file.set_len(0)?;
+        file.seek(SeekFrom::Start(0))?;
+        Ok(())
+    }
+
+    /// Panics that were logged and that nobody injected.
+    #[must_use]
+    pub fn panics(&self) -> Vec<String> {
+        let log = self.log();
+        let mut lines = log.lines().peekable();
+        let mut found = Vec::new();
+        while let Some(line) = lines.next() {
+            if !line.contains("panicked at") {
+                continue;
+            }
+            // The message follows on the same line or on the next one.
+            let message = format!("{line} {}", lines.peek().unwrap_or(&""));
+            if !message.contains("injected fault") {
+                found.push(message);
+            }
+        }
+        found
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    fn log_tail(&self, lines: usize) -> String {
+        let log = self.log();
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            // It may just have ended by itself.
+            let _ = self.kill();
+        }
+        let log = self.log_tail(LOG_TAIL);
+        show(&format!("--- end of the daemon's log\n{log}\n---"));
+        if !self.cluster_id.is_empty()
+            && let Err(error) = Engine::sweep_blocking(&self.cluster_id)
+        {
+            show(&format!(
+                "cluster {} is not cleaned up: {error:#}",
+                self.cluster_id
+            ));
+        }
+    }
+}
+
+/// The test harness keeps the output of a test and shows it only if the test fails.
+#[expect(clippy::print_stdout, reason = "nothing but tests uses this crate")]
+fn show(text: &str) {
+    println!("{text}");
+}

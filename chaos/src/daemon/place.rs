@@ -1,0 +1,68 @@
+//! What a daemon takes from the machine: its binary, ports and addresses.
+
+use std::{
+    net::{TcpListener, UdpSocket},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{Engine, Rng, rng};
+
+/// `jacod`, in `JACO_BIN_DIR` or where cargo puts it.
+pub(super) fn binary() -> Result<PathBuf> {
+    let dir = match std::env::var_os("JACO_BIN_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => {
+            let test = std::env::current_exe()?;
+            let dir = test
+                .parent()
+                .and_then(Path::parent)
+                .context("target directory")?;
+            dir.to_owned()
+        }
+    };
+    let path = dir.join("jacod");
+    ensure!(
+        path.is_file(),
+        "{} is missing: run `cargo build -p jaco-cli --bins` first, or set JACO_BIN_DIR",
+        path.display()
+    );
+    Ok(path)
+}
+
+/// Ports that nobody listens on, below those the system hands out to clients.
+pub(super) fn free_ports() -> Result<[u16; 3]> {
+    let mut rng = Rng::new(rng::unique());
+    // Held until all are found, so that they differ.
+    let mut held = Vec::new();
+    let mut found = [0; 3];
+    for slot in &mut found {
+        let (port, sockets) = (0..1000)
+            .find_map(|_| {
+                let port = u16::try_from(rng.within(15_000..32_000)).ok()?;
+                let tcp = TcpListener::bind(("0.0.0.0", port)).ok()?;
+                let udp = UdpSocket::bind(("0.0.0.0", port)).ok()?;
+                Some((port, (tcp, udp)))
+            })
+            .context("no free port")?;
+        held.push(sockets);
+        *slot = port;
+    }
+    Ok(found)
+}
+
+/// A pool of addresses that no network of the engine touches: daemons of other tests use the
+/// same engine.
+pub(super) async fn free_pool(engine: &Engine) -> Result<String> {
+    let taken = engine.subnets().await?;
+    let mut rng = Rng::new(rng::unique());
+    let pool = (0..1000).find_map(|_| {
+        let octet = rng.within(16..240);
+        let prefix = format!("10.{octet}.");
+        // 10.244 is everybody's default.
+        let free = octet != 244 && !taken.iter().any(|subnet| subnet.starts_with(&prefix));
+        free.then(|| format!("10.{octet}.0.0/16"))
+    });
+    pool.context("no free pool of addresses")
+}

@@ -1,0 +1,300 @@
+//! What really runs, asked of the container engine itself.
+
+use std::{collections::HashMap, path::PathBuf, sync::OnceLock, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use bollard::{
+    API_DEFAULT_VERSION, Docker,
+    models::ContainerSummary,
+    query_parameters::{
+        CreateImageOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
+        ListNetworksOptions, ListVolumesOptions, RemoveContainerOptions, RemoveVolumeOptions,
+    },
+};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use http_body_util::{Either, Full};
+
+/// Image of nothing but this machine's static busybox.
+pub const IMAGE: &str = "jaco-test/busybox:1";
+/// Label of everything that belongs to a cluster.
+pub const LABEL_CLUSTER: &str = "jaco.cluster_id";
+/// Label of the replica a container is for.
+pub const LABEL_REPLICA: &str = "jaco.replica_id";
+
+const BUSYBOX: &str = "/bin/busybox";
+const APPLETS: [&str; 6] = ["sh", "sleep", "true", "false", "cat", "echo"];
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The engine's socket: `JACO_DOCKER_SOCKET`, or the usual place.
+#[must_use]
+pub fn socket() -> PathBuf {
+    std::env::var_os("JACO_DOCKER_SOCKET")
+        .map_or_else(|| "/var/run/docker.sock".into(), PathBuf::from)
+}
+
+/// A container of a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Replica it is labelled with.
+    pub replica: String,
+    /// Engine id.
+    pub id: String,
+    /// When its process was last started; the same text means the same process.
+    pub started_at: String,
+    /// Whether its process runs.
+    pub running: bool,
+}
+
+/// The container engine of this machine.
+#[derive(Clone, Debug)]
+pub struct Engine(Docker);
+
+impl Engine {
+    /// Connects, and imports [`IMAGE`] unless it is there.
+    ///
+    /// # Errors
+    /// Without an engine: a test that is skipped proves nothing.
+    pub async fn connect() -> Result<Self> {
+        let engine = Self::open()?;
+        engine.import().await.context("import the test image")?;
+        Ok(engine)
+    }
+
+    fn open() -> Result<Self> {
+        let socket = socket();
+        let docker = Docker::connect_with_unix(
+            &socket.to_string_lossy(),
+            REQUEST_TIMEOUT.as_secs(),
+            API_DEFAULT_VERSION,
+        );
+        Ok(Self(docker.with_context(|| {
+            format!("no container engine at {}", socket.display())
+        })?))
+    }
+
+    async fn docker(&self) -> Result<Docker> {
+        self.0
+            .clone()
+            .negotiate_version()
+            .await
+            .context("the container engine does not answer")
+    }
+
+    async fn import(&self) -> Result<()> {
+        // Two tests at once may both import it, which makes the same image twice.
+        let docker = self.docker().await?;
+        if docker.inspect_image(IMAGE).await.is_ok() {
+            return Ok(());
+        }
+        let options = CreateImageOptions {
+            from_src: Some("-".to_owned()),
+            repo: Some(IMAGE.to_owned()),
+            changes: vec!["ENV PATH=/bin".to_owned()],
+            ..Default::default()
+        };
+        let body = Either::Left(Full::new(Bytes::from(archive()?)));
+        let progress = docker.create_image(Some(options), Some(body), None);
+        progress.try_collect::<Vec<_>>().await?;
+        Ok(())
+    }
+
+    /// All containers of a cluster, sorted by replica and then by id.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub async fn containers(&self, cluster_id: &str) -> Result<Vec<Container>> {
+        let docker = self.docker().await?;
+        let mut found = Vec::new();
+        for summary in listed(&docker, cluster_id).await? {
+            let labels = summary.labels.unwrap_or_default();
+            let (Some(id), Some(replica)) = (summary.id, labels.get(LABEL_REPLICA)) else {
+                continue;
+            };
+            // One that went away between the two calls is not there.
+            let Ok(seen) = docker
+                .inspect_container(&id, None::<InspectContainerOptions>)
+                .await
+            else {
+                continue;
+            };
+            let state = seen.state.unwrap_or_default();
+            found.push(Container {
+                replica: replica.clone(),
+                id,
+                started_at: state.started_at.unwrap_or_default(),
+                running: state.running.unwrap_or_default(),
+            });
+        }
+        found.sort_by(|a, b| (&a.replica, &a.id).cmp(&(&b.replica, &b.id)));
+        Ok(found)
+    }
+
+    /// The one container of a replica.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub async fn container(&self, cluster_id: &str, replica: &str) -> Result<Container> {
+        let mut found = self.containers(cluster_id).await?;
+        found.retain(|container| container.replica == replica);
+        match <[Container; 1]>::try_from(found) {
+            Ok([one]) => Ok(one),
+            Err(found) => bail!("{} containers of {replica}", found.len()),
+        }
+    }
+
+    /// Kills the process of a container.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub async fn kill(&self, container: &str) -> Result<()> {
+        self.docker()
+            .await?
+            .kill_container(container, None::<KillContainerOptions>)
+            .await?;
+        Ok(())
+    }
+
+    /// Removes a container, as somebody would who does not know whose it is.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub async fn remove(&self, container: &str) -> Result<()> {
+        let docker = self.docker().await?;
+        Ok(docker.remove_container(container, Some(forced())).await?)
+    }
+
+    /// Address blocks of the engine's networks.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub async fn subnets(&self) -> Result<Vec<String>> {
+        let networks = self
+            .docker()
+            .await?
+            .list_networks(None::<ListNetworksOptions>)
+            .await?;
+        let blocks = networks
+            .into_iter()
+            .filter_map(|network| network.ipam?.config);
+        Ok(blocks.flatten().filter_map(|block| block.subnet).collect())
+    }
+
+    /// Removes everything a cluster made: containers, networks, volumes.
+    ///
+    /// # Errors
+    /// The first refusal, after everything was tried.
+    pub async fn sweep(&self, cluster_id: &str) -> Result<()> {
+        let docker = self.docker().await?;
+        let mut refused = Ok(());
+        for summary in listed(&docker, cluster_id).await? {
+            let id = summary.id.unwrap_or_default();
+            let removed = docker.remove_container(&id, Some(forced())).await;
+            refused = refused.and(removed.map_err(anyhow::Error::from));
+        }
+        let filters = Some(by_cluster(cluster_id));
+        let options = ListNetworksOptions { filters };
+        for network in docker.list_networks(Some(options)).await? {
+            let removed = docker.remove_network(&network.id.unwrap_or_default()).await;
+            refused = refused.and(removed.map_err(anyhow::Error::from));
+        }
+        let options = ListVolumesOptions {
+            filters: Some(by_cluster(cluster_id)),
+        };
+        let volumes = docker.list_volumes(Some(options)).await?.volumes;
+        for volume in volumes.unwrap_or_default() {
+            let removed = docker
+                .remove_volume(&volume.name, None::<RemoveVolumeOptions>)
+                .await;
+            refused = refused.and(removed.map_err(anyhow::Error::from));
+        }
+        refused
+    }
+
+    /// [`Engine::sweep`] for places that cannot await, such as a `Drop`.
+    ///
+    /// # Errors
+    /// As [`Engine::sweep`].
+    pub fn sweep_blocking(cluster_id: &str) -> Result<()> {
+        let cluster_id = cluster_id.to_owned();
+        // A runtime cannot be entered from within another one, so it gets its own thread.
+        let sweeping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(async { Self::open()?.sweep(&cluster_id).await })
+        });
+        sweeping
+            .join()
+            .unwrap_or_else(|_| bail!("the sweep panicked"))
+    }
+
+    pub(crate) async fn client(&self) -> Result<Docker> {
+        self.docker().await
+    }
+}
+
+/// Whether it runs or not, and with the volumes that have no name.
+fn forced() -> RemoveContainerOptions {
+    RemoveContainerOptions {
+        force: true,
+        v: true,
+        link: false,
+    }
+}
+
+async fn listed(docker: &Docker, cluster_id: &str) -> Result<Vec<ContainerSummary>> {
+    let options = ListContainersOptions {
+        all: true,
+        filters: Some(by_cluster(cluster_id)),
+        ..Default::default()
+    };
+    Ok(docker.list_containers(Some(options)).await?)
+}
+
+pub(crate) fn by_cluster(cluster_id: &str) -> HashMap<String, Vec<String>> {
+    HashMap::from([(
+        "label".to_owned(),
+        vec![format!("{LABEL_CLUSTER}={cluster_id}")],
+    )])
+}
+
+/// A tar archive with `/bin/busybox` and links to it.
+fn archive() -> Result<Vec<u8>> {
+    static ARCHIVE: OnceLock<Vec<u8>> = OnceLock::new();
+    if let Some(archive) = ARCHIVE.get() {
+        return Ok(archive.clone());
+    }
+    let busybox = std::fs::read(BUSYBOX)
+        .with_context(|| format!("{BUSYBOX} is needed; install busybox-static"))?;
+    let mut tar = Vec::new();
+    entry(&mut tar, "bin/busybox", b'0', "", &busybox);
+    for applet in APPLETS {
+        entry(&mut tar, &format!("bin/{applet}"), b'2', "busybox", &[]);
+    }
+    entry(&mut tar, "tmp/", b'5', "", &[]);
+    tar.resize(tar.len() + 1024, 0);
+    Ok(ARCHIVE.get_or_init(|| tar).clone())
+}
+
+/// Appends one entry in the ustar format (POSIX.1-1988).
+fn entry(tar: &mut Vec<u8>, name: &str, kind: u8, link: &str, content: &[u8]) {
+    let mut header = [0_u8; 512];
+    let mut put =
+        |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    put(0, name);
+    put(100, "0000755");
+    put(108, "0000000");
+    put(116, "0000000");
+    put(124, &format!("{:011o}", content.len()));
+    put(136, "00000000000");
+    put(148, "        ");
+    put(157, link);
+    put(257, "ustar\x0000");
+    header[156] = kind;
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    tar.extend_from_slice(&header);
+    tar.extend_from_slice(content);
+    tar.resize(tar.len().next_multiple_of(512), 0);
+}

@@ -1,0 +1,214 @@
+//! What happened to the containers of a cluster, from the engine's own event stream.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use bollard::{models::EventMessage, query_parameters::EventsOptions};
+use futures::StreamExt;
+use tokio::task::JoinHandle;
+
+use crate::engine::{Engine, LABEL_REPLICA, by_cluster};
+
+/// Something that happened to a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incident {
+    /// When, in nanoseconds since the epoch, by the engine's clock.
+    pub at_nanos: i64,
+    /// The engine's word for it: `create`, `start`, `die`, `destroy`, ...
+    pub action: String,
+    /// Replica the container is for.
+    pub replica: String,
+    /// Engine id of the container.
+    pub container: String,
+}
+
+/// Watches a cluster's containers from its first one on.
+#[derive(Debug)]
+pub struct Witness {
+    seen: Arc<Mutex<Vec<Incident>>>,
+    task: JoinHandle<()>,
+}
+
+impl Witness {
+    /// Begins to watch; nothing that happens after the return is missed.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub async fn watch(engine: &Engine, cluster_id: &str) -> Result<Self> {
+        let docker = engine.client().await?;
+        // The engine replays from here, so the moment at which the stream opens does not matter.
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        let mut filters = by_cluster(cluster_id);
+        filters.insert("type".to_owned(), vec!["container".to_owned()]);
+        let options = EventsOptions {
+            since: Some(
+                now.saturating_sub(Duration::from_secs(1))
+                    .as_secs()
+                    .to_string(),
+            ),
+            until: None,
+            filters: Some(filters),
+        };
+        let seen = Arc::<Mutex<Vec<Incident>>>::default();
+        let into = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            let mut events = std::pin::pin!(docker.events(Some(options)));
+            while let Some(Ok(event)) = events.next().await {
+                if let Some(incident) = incident(event) {
+                    lock(&into).push(incident);
+                }
+            }
+        });
+        Ok(Self { seen, task })
+    }
+
+    /// Everything so far that happened to the containers of one replica, in order.
+    #[must_use]
+    pub fn of(&self, replica: &str) -> Vec<Incident> {
+        let mut incidents = lock(&self.seen).clone();
+        incidents.retain(|incident| incident.replica == replica);
+        incidents
+    }
+
+    /// Times at which containers of a replica did `action`.
+    #[must_use]
+    pub fn times(&self, replica: &str, action: &str) -> Vec<i64> {
+        let of = self.of(replica);
+        of.iter()
+            .filter(|i| i.action == action)
+            .map(|i| i.at_nanos)
+            .collect()
+    }
+
+    /// Checks that no replica ever had two containers, nor two running ones.
+    ///
+    /// # Errors
+    /// With the first moment at which one had, or when the engine ended the stream.
+    pub fn check(&self) -> Result<()> {
+        anyhow::ensure!(
+            !self.task.is_finished(),
+            "the engine ended its event stream"
+        );
+        overlap(&lock(&self.seen))
+            .map_or(Ok(()), Err)
+            .map_err(anyhow::Error::msg)
+    }
+
+    /// Waits until the stream has told of everything the engine has done so far: the newest
+    /// container of `replica` is known to have started.
+    ///
+    /// # Errors
+    /// When it never does.
+    pub async fn caught_up(&self, replica: &str, container: &str) -> Result<()> {
+        crate::until("the engine's events", crate::wait::PATIENCE, || async {
+            let known = self
+                .of(replica)
+                .iter()
+                .any(|i| i.container == container && i.action == "start");
+            if known {
+                Ok(())
+            } else {
+                Err(format!("no start of {container}"))
+            }
+        })
+        .await
+        .context("witness")
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn incident(event: EventMessage) -> Option<Incident> {
+    let actor = event.actor?;
+    Some(Incident {
+        at_nanos: event.time_nano?,
+        action: event.action?,
+        replica: actor.attributes?.remove(LABEL_REPLICA)?,
+        container: actor.id?,
+    })
+}
+
+/// The first moment at which a replica had more than one container, if there is one.
+fn overlap(incidents: &[Incident]) -> Option<String> {
+    let mut existing = BTreeMap::<&str, BTreeSet<&str>>::new();
+    let mut running = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for incident in incidents {
+        let (replica, container) = (&*incident.replica, &*incident.container);
+        let existing = existing.entry(replica).or_default();
+        let running = running.entry(replica).or_default();
+        match &*incident.action {
+            "create" => {
+                existing.insert(container);
+            }
+            "start" => {
+                running.insert(container);
+            }
+            "die" => {
+                running.remove(container);
+            }
+            "destroy" => {
+                existing.remove(container);
+                running.remove(container);
+            }
+            _ => {}
+        }
+        if existing.len() > 1 || running.len() > 1 {
+            return Some(format!("{replica}: exist {existing:?}, run {running:?}"));
+        }
+    }
+    None
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn story(actions: &[(&str, &str, &str)]) -> Vec<Incident> {
+        actions
+            .iter()
+            .map(|(action, replica, container)| Incident {
+                at_nanos: 0,
+                action: (*action).to_owned(),
+                replica: (*replica).to_owned(),
+                container: (*container).to_owned(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_replacement_is_no_overlap() {
+        let replaced = [
+            ("create", "web-0", "a"),
+            ("start", "web-0", "a"),
+            ("create", "web-1", "c"),
+            ("die", "web-0", "a"),
+            ("destroy", "web-0", "a"),
+            ("create", "web-0", "b"),
+            ("start", "web-0", "b"),
+        ];
+        assert_eq!(overlap(&story(&replaced)), None);
+    }
+
+    #[test]
+    fn a_second_container_is_an_overlap_even_if_the_first_one_is_dead() {
+        let twins = [
+            ("create", "web-0", "a"),
+            ("start", "web-0", "a"),
+            ("die", "web-0", "a"),
+            ("create", "web-0", "b"),
+        ];
+        assert!(overlap(&story(&twins)).unwrap().contains("web-0"));
+    }
+}

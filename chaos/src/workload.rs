@@ -1,0 +1,167 @@
+//! Manifests of what the tests run.
+
+use std::collections::BTreeMap;
+
+use jaco_proto::v1;
+use serde_json::{Value, json};
+
+use crate::{engine::IMAGE, rng};
+
+/// One service of a [`Workload`].
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Name in the compose file.
+    pub name: String,
+    /// How many containers.
+    pub replicas: u32,
+    /// What each runs, as an argument list.
+    pub command: Vec<String>,
+    /// Its environment; a change makes new containers.
+    pub environment: BTreeMap<String, String>,
+    /// Whether the engine checks its health, which makes it `running` sooner than without.
+    pub healthcheck: bool,
+}
+
+impl Service {
+    /// One replica that stays up and says so.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            replicas: 1,
+            command: ["sleep", "86400"].map(str::to_owned).to_vec(),
+            environment: BTreeMap::new(),
+            healthcheck: true,
+        }
+    }
+
+    /// With this many replicas.
+    #[must_use]
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Running a shell script, without a health check.
+    #[must_use]
+    pub fn script(mut self, script: &str) -> Self {
+        self.command = ["sh", "-c", script].map(str::to_owned).to_vec();
+        self.healthcheck = false;
+        self
+    }
+
+    fn compose(&self) -> Value {
+        let mut service = json!({
+            "image": IMAGE,
+            "pull_policy": "never",
+            "command": self.command,
+            "environment": self.environment,
+            // Nothing in these containers needs a last word, and the first process of a
+            // container ignores signals it has no handler for.
+            "stop_signal": "SIGKILL",
+        });
+        if self.healthcheck {
+            service["healthcheck"] = json!({
+                "test": ["CMD", "true"], "interval": "300ms", "timeout": "5s", "retries": 3,
+            });
+        }
+        service
+    }
+}
+
+/// A deployment whose name no other test has.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Name of the deployment.
+    pub name: String,
+    /// What it runs.
+    pub services: Vec<Service>,
+    /// Length of a comment in the compose file, to make it large.
+    pub padding: usize,
+}
+
+impl Workload {
+    /// A deployment of `services`; names of containers and networks derive from `prefix`.
+    #[must_use]
+    pub fn new(prefix: &str, services: impl IntoIterator<Item = Service>) -> Self {
+        // The engine's names are the machine's, and other daemons may run beside ours.
+        let name = format!("{prefix}-{:08x}", rng::unique() >> 32);
+        Self {
+            name,
+            services: services.into_iter().collect(),
+            padding: 0,
+        }
+    }
+
+    /// Makes every container outdated: sets `REVISION` in all environments.
+    pub fn revise(&mut self, revision: u64) {
+        for service in &mut self.services {
+            service
+                .environment
+                .insert("REVISION".to_owned(), revision.to_string());
+        }
+    }
+
+    /// Id of the replica that a service issued as its `index`th.
+    #[must_use]
+    pub fn replica(&self, service: &str, index: u32) -> String {
+        format!("{}-{service}-{index}", self.name)
+    }
+
+    /// Ids of all replicas of a first apply.
+    #[must_use]
+    pub fn replica_ids(&self) -> Vec<String> {
+        self.services
+            .iter()
+            .flat_map(|s| (0..s.replicas).map(|index| self.replica(&s.name, index)))
+            .collect()
+    }
+
+    /// The request that applies it. JSON is YAML.
+    #[must_use]
+    pub fn request(&self) -> v1::ApplyRequest {
+        let services: Vec<Value> = self
+            .services
+            .iter()
+            .map(|s| json!({"name": s.name, "replicas": s.replicas}))
+            .collect();
+        let jaco = json!({"deployment": self.name, "acme": "off", "services": services});
+        let compose: serde_json::Map<String, Value> = self
+            .services
+            .iter()
+            .map(|s| (s.name.clone(), s.compose()))
+            .collect();
+        let mut compose = json!({"services": compose});
+        if self.padding > 0 {
+            compose["x-padding"] = "x".repeat(self.padding).into();
+        }
+        v1::ApplyRequest {
+            jaco_yaml: jaco.to_string().into_bytes(),
+            compose_yaml: compose.to_string().into_bytes(),
+            dry_run: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jaco_proto::manifest;
+
+    use super::*;
+
+    #[test]
+    fn the_manifests_are_valid_and_a_revision_changes_them() {
+        let mut workload = Workload::new(
+            "shop",
+            [
+                Service::new("web").replicas(2),
+                Service::new("job").script("exit 3"),
+            ],
+        );
+        let first = workload.request();
+        manifest::validate(Some(&first.jaco_yaml), Some(&first.compose_yaml)).unwrap();
+        workload.revise(2);
+        assert_ne!(workload.request().compose_yaml, first.compose_yaml);
+        assert_eq!(workload.replica_ids().len(), 3);
+    }
+}

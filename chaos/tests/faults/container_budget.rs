@@ -1,0 +1,160 @@
+//! A container dies: three restarts, each later than the one before, and no more.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use jaco_chaos::{Daemon, Service, Settings, Witness, Workload, turn, until, wait::PATIENCE};
+use jaco_proto::v1::{FailureMode, ReplicaState};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn container_that_dies_at_once_is_started_four_times_and_a_fixed_one_runs() -> Result<()> {
+    let _turn = turn::shared().await;
+    let mut daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api().clone();
+    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let mut workload = Workload::new(
+        "budget",
+        [Service::new("job").script("exit 7"), Service::new("web")],
+    );
+    let (job, web) = (workload.replica("job", 0), workload.replica("web", 0));
+    api.apply(&workload).await?;
+
+    let seen = api
+        .replica(&workload.name, &job, "is exhausted", |r| {
+            r.code == "restart_exhausted"
+        })
+        .await?;
+    ensure!(seen.state() == ReplicaState::Failed, "{seen:?}");
+    let detail = |key: &str| seen.details.get(key).map(String::as_str);
+    ensure!(detail("cause") == Some("container"), "{seen:?}");
+    ensure!(detail("consecutive_failures") == Some("4"), "{seen:?}");
+    ensure!(detail("exit_code") == Some("7"), "{seen:?}");
+    let last = daemon.engine().container(daemon.cluster_id(), &job).await?;
+    ensure!(!last.running, "{last:?}");
+    witness.caught_up(&job, &last.id).await?;
+    let starts = witness.times(&job, "start");
+    let deaths = witness.times(&job, "die");
+    ensure!(
+        starts.len() == 4 && deaths.len() == 4,
+        "{:#?}",
+        witness.of(&job)
+    );
+    for (n, seconds) in [1, 2, 4].into_iter().enumerate() {
+        let waited = Duration::from_nanos(u64::try_from(starts[n + 1] - deaths[n])?);
+        ensure!(
+            waited >= Duration::from_secs(seconds),
+            "restart {n} after {waited:?}"
+        );
+    }
+    let mut containers: Vec<String> = witness
+        .of(&job)
+        .into_iter()
+        .filter(|i| i.action == "start")
+        .map(|i| i.container)
+        .collect();
+    containers.dedup();
+    ensure!(
+        containers.len() == 4,
+        "a container was started twice: {containers:?}"
+    );
+    api.replica(&workload.name, &web, "never noticed", |r| {
+        r.state() == ReplicaState::Running
+    })
+    .await?;
+
+    // A budget that is spent stays spent, whoever looks at it next.
+    api.kill_actor(&format!("node/runtime/replica:{job}"), FailureMode::Kill)
+        .await?;
+    daemon.kill()?;
+    daemon.start().await?;
+    api.actor(&format!("node/runtime/replica:{job}"), "runs", |a| {
+        a.state == "running"
+    })
+    .await?;
+    let still = api
+        .replica(&workload.name, &job, "is known", |_| true)
+        .await?;
+    ensure!(
+        still.code == "restart_exhausted" && still.container_id == last.id,
+        "{still:?}"
+    );
+
+    // The counter of failures is the cluster's; a new revision begins at zero.
+    workload.services[0] = Service::new("job");
+    api.apply(&workload).await?;
+    api.converged(&workload).await?;
+    let fixed = daemon.engine().container(daemon.cluster_id(), &job).await?;
+    witness.caught_up(&job, &fixed.id).await?;
+    ensure!(
+        witness.times(&job, "start").len() == 5,
+        "{:#?}",
+        witness.of(&job)
+    );
+    until("the counter is gone", PATIENCE, || async {
+        let replicas = api
+            .replicas(&workload.name)
+            .await
+            .map_err(|e| e.to_string())?;
+        match replicas.iter().find(|replica| replica.id == job) {
+            Some(replica) if replica.restart_count == 0 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    witness.check()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn container_that_is_killed_while_it_runs_comes_back_and_its_budget_is_whole_again()
+-> Result<()> {
+    let _turn = turn::shared().await;
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let workload = Workload::new("again", [Service::new("web").replicas(2)]);
+    let victim = workload.replica("web", 0);
+    api.apply(&workload).await?;
+    api.converged(&workload).await?;
+    let before = daemon.engine().containers(daemon.cluster_id()).await?;
+    // More often than a budget that is never reset would allow.
+    for _ in 0..5 {
+        let old = daemon
+            .engine()
+            .container(daemon.cluster_id(), &victim)
+            .await?;
+        daemon.engine().kill(&old.id).await?;
+        api.replica(&workload.name, &victim, "runs anew", |r| {
+            r.state() == ReplicaState::Running && r.container_id != old.id
+        })
+        .await?;
+    }
+    let now = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(
+        now.len() == 2 && now[1] == before[1],
+        "the sibling was touched: {now:#?}"
+    );
+    witness.check()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn container_that_is_removed_by_somebody_else_is_made_again() -> Result<()> {
+    let _turn = turn::shared().await;
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let workload = Workload::new("gone", [Service::new("web").replicas(2)]);
+    let victim = workload.replica("web", 0);
+    api.apply(&workload).await?;
+    api.converged(&workload).await?;
+    let before = daemon.engine().containers(daemon.cluster_id()).await?;
+    daemon.engine().remove(&before[0].id).await?;
+    api.replica(&workload.name, &victim, "runs anew", |r| {
+        r.state() == ReplicaState::Running && r.container_id != before[0].id
+    })
+    .await?;
+    let now = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(
+        now.len() == 2 && now[1] == before[1],
+        "the sibling was touched: {now:#?}"
+    );
+    Ok(())
+}

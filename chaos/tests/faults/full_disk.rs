@@ -1,0 +1,91 @@
+//! The disk is full: nothing is promised that cannot be kept.
+
+use anyhow::{Result, ensure};
+use jaco_chaos::{Daemon, History, Service, Settings, Workload, fill::SmallDisk, turn};
+
+/// Room for the database and its log, and little more.
+const SIZE: u64 = 48 << 20;
+/// Makes each revision a few hundred kilobytes, so that room runs out soon.
+const PADDING: usize = 256 << 10;
+/// The disk would hold fewer than this many.
+const APPLIES: usize = 2000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_was_acknowledged() -> Result<()> {
+    let _turn = turn::shared().await;
+    let dir = tempfile::Builder::new()
+        .prefix("jaco-disk-")
+        .tempdir_in("/tmp")?;
+    let disk = SmallDisk::mount(&dir.path().join("mnt"), SIZE)?;
+    let settings = Settings {
+        data_dir: Some(disk.path().join("data")),
+        ..Default::default()
+    };
+    let mut daemon = Daemon::found(settings).await?;
+    let api = daemon.api().clone();
+    let mut history = History::default();
+    let steady = Workload::new("steady", [Service::new("web")]);
+    history.applied(&steady.name, api.apply(&steady).await?);
+    api.converged(&steady).await?;
+    let before = daemon.engine().containers(daemon.cluster_id()).await?;
+    let mut big = Workload::new("big", [Service::new("web").replicas(0)]);
+    big.padding = PADDING;
+    history.apply_sent(&big.name);
+    history.applied(&big.name, api.apply(&big).await?);
+
+    disk.fill()?;
+    // There may be room in files that are already there.
+    let mut refused = 0;
+    for n in 0..APPLIES {
+        big.revise(n as u64);
+        history.apply_sent(&big.name);
+        match api.apply(&big).await {
+            Ok(revision) => {
+                ensure!(
+                    refused == 0,
+                    "revision {revision} was acknowledged after a failed write"
+                );
+                history.applied(&big.name, revision);
+            }
+            Err(_) => refused += 1,
+        }
+        if daemon.exited()?.is_some() {
+            break;
+        }
+    }
+    let status = daemon.ended().await?;
+    ensure!(status.code() == Some(1), "{status}");
+    ensure!(refused > 0, "the disk never was full");
+    ensure!(
+        daemon.log().contains("No space left"),
+        "the reason is not in the log"
+    );
+    let now = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(now == before, "{now:#?}\n{before:#?}");
+
+    // Trying again does not help, and does no harm.
+    disk.fill()?; // its end has set some room free
+    daemon.clear_log()?;
+    daemon.spawn()?;
+    let status = daemon.ended().await?;
+    ensure!(status.code() == Some(1), "{status}");
+    ensure!(daemon.log().contains("No space left"), "{}", daemon.log());
+
+    disk.free()?;
+    daemon.start().await?;
+    let shown = api.deployments().await?.deployments;
+    history
+        .check_deployments(&shown)
+        .map_err(anyhow::Error::msg)?;
+    history.settle(&shown);
+    history.apply_sent(&big.name);
+    history.applied(&big.name, api.apply(&big).await?);
+    history
+        .check_deployments(&api.deployments().await?.deployments)
+        .map_err(anyhow::Error::msg)?;
+    api.converged(&steady).await?;
+    let now = daemon.engine().containers(daemon.cluster_id()).await?;
+    ensure!(now == before, "{now:#?}\n{before:#?}");
+    ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! What a node survives: real daemons on a real engine, hurt on purpose.
+//!
+//! Every test has a daemon and a cluster of its own. The choices of a test are drawn from a seed
+//! that it prints; `JACO_SEED` repeats them.
+
+mod bad_disk;
+mod bad_manifests;
+mod container_budget;
+mod engine_away;
+mod every_actor;
+mod full_disk;
+mod power_cut;
+mod replica_actor;
+mod script;
+mod storm;

@@ -1,0 +1,129 @@
+//! Everything at once: random actors and containers die while random work is done.
+
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use jaco_chaos::{
+    Daemon, History, Rng, Service, Settings, Witness, Workload, turn, until, wait::PATIENCE,
+};
+use jaco_proto::v1::FailureMode;
+
+use crate::script::work;
+
+const ROUNDS: usize = 12;
+const NAMES: usize = 3;
+/// Longest pause between two blows.
+const PAUSE: Duration = Duration::from_millis(250);
+const BLOWS: usize = 6;
+
+/// Kills something, if it is still there.
+async fn strike(daemon: &Daemon, rng: &mut Rng) {
+    if rng.within(0..4) == 0 {
+        let containers = daemon.engine().containers(daemon.cluster_id()).await;
+        if let Some(victim) = rng.choose(&containers.unwrap_or_default()) {
+            // It may have ended in the meantime.
+            let _ = daemon.engine().kill(&victim.id).await;
+        }
+        return;
+    }
+    let Ok(actors) = daemon.api().actors().await else {
+        return;
+    };
+    let mode = if rng.within(0..2) == 0 {
+        FailureMode::Kill
+    } else {
+        FailureMode::Panic
+    };
+    if let Some(victim) = rng.choose(&actors) {
+        // The answer is lost with the actor that was to give it.
+        let _ = daemon.api().kill_actor(&victim.path, mode).await;
+    }
+}
+
+/// What the machine's init does: a daemon that ended is started again.
+async fn revive(daemon: &mut Daemon) -> Result<()> {
+    let Some(status) = daemon.exited()? else {
+        return Ok(());
+    };
+    ensure!(status.code() == Some(1), "the daemon ended with {status}");
+    daemon.ended().await?;
+    daemon.start().await?;
+    Ok(())
+}
+
+/// Calls until there is an answer: a tree that gives up takes a moment to end its process, and
+/// that is started again then.
+async fn answered<T, E: Display>(
+    daemon: &mut Daemon,
+    mut call: impl AsyncFnMut() -> Result<T, E>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match call().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => ensure!(start.elapsed() < PATIENCE, "no answer, last: {error}"),
+        }
+        revive(daemon).await?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_failures_passes_and_leaves_exactly_what_was_acknowledged() -> Result<()> {
+    let _turn = turn::shared().await;
+    let mut rng = Rng::announced();
+    let mut daemon = Daemon::found(Settings::default()).await?;
+    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let mut workloads: Vec<Workload> = (0..NAMES)
+        .map(|n| Workload::new(&format!("storm{n}"), [Service::new("web")]))
+        .collect();
+    let mut history = History::default();
+    for _ in 0..ROUNDS {
+        let stop = Arc::<AtomicBool>::default();
+        let (api, choices) = (daemon.api().clone(), Rng::new(rng.number()));
+        let worker = tokio::spawn(work(api, workloads, history, choices, Arc::clone(&stop)));
+        for _ in 0..BLOWS {
+            tokio::time::sleep(rng.below(PAUSE)).await;
+            strike(&daemon, &mut rng).await;
+            revive(&mut daemon).await?;
+        }
+        stop.store(true, Ordering::Release);
+        (workloads, history) = worker.await?;
+        let api = daemon.api().clone();
+        let shown = answered(&mut daemon, async || api.deployments().await).await?;
+        let shown = shown.deployments;
+        history
+            .check_deployments(&shown)
+            .map_err(anyhow::Error::msg)?;
+        history.settle(&shown);
+        witness.check()?;
+    }
+    // Restart budgets may be spent by now; one more revision of everything gives new ones.
+    for workload in &mut workloads {
+        workload.revise(rng.number());
+        let api = daemon.api().clone();
+        answered(&mut daemon, async || api.apply(workload).await).await?;
+    }
+    for workload in &workloads {
+        daemon.api().converged(workload).await?;
+    }
+    let wanted: Vec<String> = workloads.iter().map(|w| w.replica("web", 0)).collect();
+    until("exactly what is wanted", PATIENCE, || async {
+        let found = daemon.engine().containers(daemon.cluster_id()).await?;
+        ensure!(
+            found.len() == wanted.len() && found.iter().all(|c| c.running),
+            "{found:#?}"
+        );
+        Ok(())
+    })
+    .await?;
+    ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
+    witness.check()
+}
