@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$ROOT"
 
 say "Building the benchmarks (release profile)"
-cargo build --release --locked -p jaco-cli --bins -p jaco-bench --bins
+cargo build --release --locked -p jaco-cli -p jaco-bench --bins
 export JACO_BIN_DIR="$CARGO_TARGET_DIR/release"
 for bench in raft_propose apply_replicas idle; do
   say "$bench"

@@ -22,6 +22,8 @@ cleanup() {
       sleep 0.1
     done
     kill "$daemon" && wait "$daemon" 2>/dev/null || true
+  elif [ -n "$daemon" ]; then
+    wait "$daemon" 2>/dev/null || true
   fi
   # By label of this very cluster: whatever a failed run left, and nothing else.
   ours ps -aq | xargs -r docker rm -f >/dev/null 2>&1 || true
@@ -30,8 +32,11 @@ cleanup() {
     say "The daemon's log"
     tail -n 50 "$work/jacod.log"
   fi
+  [ -n "$had_image" ] || docker image rm "$image" >/dev/null 2>&1 || true
   rm -rf "$work"
 }
+image=jaco-example/hello:1
+had_image="$(docker image ls -q "$image" 2>/dev/null)"
 cluster_id=none
 ours() { docker "$@" --filter "label=jaco.cluster_id=$cluster_id" 2>/dev/null; }
 trap cleanup EXIT
@@ -65,7 +70,7 @@ say "Building the example's image from this machine's busybox"
 run examples/hello/build-image.sh
 
 say "Starting jacod in $work"
-jacod --config "$work/jacod.yaml" --enable-fault-injection >"$work/jacod.log" 2>&1 &
+setsid jacod --config "$work/jacod.yaml" --enable-fault-injection >"$work/jacod.log" 2>&1 &
 daemon=$!
 until_true 10 "the API socket" test -S "$JACO_SOCKET"
 

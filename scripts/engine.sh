@@ -16,7 +16,8 @@ fi
 work="$(mktemp -d /tmp/jaco-engine.XXXXXX)"
 socket="$work/docker.sock"
 say "Starting a private container engine in $work"
-dockerd \
+# In a session of its own: an interrupt ends this script, which then ends the engine.
+setsid dockerd \
   --host "unix://$socket" --data-root "$work/data" --exec-root "$work/exec" \
   --pidfile "$work/dockerd.pid" --bridge none --log-level warn >"$work/dockerd.log" 2>&1 &
 engine=$!

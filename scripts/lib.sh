@@ -1,7 +1,7 @@
 # Shared by the other scripts: where things are cached, how they say what they do.
-# Nothing is ever written into the checkout.
+# No file is ever created in the checkout.
 
-JACO_CACHE_DIR="${JACO_CACHE_DIR:-$HOME/.cache/jaco}"
+JACO_CACHE_DIR="${JACO_CACHE_DIR:-${HOME:-/root}/.cache/jaco}"
 export JACO_CACHE_DIR
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$JACO_CACHE_DIR/target}"
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

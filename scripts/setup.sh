@@ -8,10 +8,18 @@ packages=(
   # Building: a C++ compiler and libclang for RocksDB and its bindings, protoc for the contract.
   clang g++ libclang-dev make pkg-config protobuf-compiler
   # Running: the container engine, a static shell for images built here, an HTTP client.
-  busybox-static curl docker.io iproute2
+  busybox-static ca-certificates curl docker.io iproute2
   # Testing: a foreign gRPC client lives in a virtual environment.
-  python3-venv
+  python3 python3-venv
 )
+
+policy=
+build=
+cleanup() {
+  [ -z "$policy" ] || rm -f "$policy"
+  [ -z "$build" ] || rm -rf "$build"
+}
+trap cleanup EXIT
 
 missing=()
 for package in "${packages[@]}"; do
@@ -23,11 +31,10 @@ if ((${#missing[@]})); then
   [ "$(id -u)" = 0 ] || die "run as root, or install these packages first"
   apt-get update -qq
   # The engine is started on demand by the demo and the tests, never by its package.
-  policy=/usr/sbin/policy-rc.d
-  if [ ! -e "$policy" ]; then
+  if [ ! -e /usr/sbin/policy-rc.d ]; then
+    policy=/usr/sbin/policy-rc.d
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod 755 "$policy"
-    trap 'rm -f "$policy"' EXIT
   fi
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     "${missing[@]}" >/dev/null
@@ -68,6 +75,5 @@ TOML
   # Renamed into place, so that a half-copied archive is never linked.
   cp "$archive" "$ROCKSDB_LIB_DIR/.librocksdb.a.new"
   mv "$ROCKSDB_LIB_DIR/.librocksdb.a.new" "$ROCKSDB_LIB_DIR/librocksdb.a"
-  rm -rf "$build"
 fi
 say "Ready: packages installed, RocksDB $(rocksdb_version) in $ROCKSDB_LIB_DIR"
