@@ -90,7 +90,7 @@ impl Deploy for DeployService {
     ) -> Result<Response<Self::LogsStream>, Status> {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
-        let lines = logs::tail(&node, request.into_inner())?;
+        let lines = logs::tail(&node, request.into_inner()).await?;
         Ok(Response::new(guarded(
             lines,
             &caller,

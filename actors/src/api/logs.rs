@@ -12,8 +12,9 @@ use crate::{
 /// Opens the tail that a request asks for.
 ///
 /// # Errors
-/// `deployment_not_found` or `unknown_service` for names that do not exist.
-pub(super) fn tail(
+/// `deployment_not_found` or `unknown_service` for names that do not exist; `logs_unavailable`
+/// if the engine does not answer, so that silence is not taken for a quiet service.
+pub(super) async fn tail(
     node: &Running,
     request: v1::LogsRequest,
 ) -> Result<impl Stream<Item = Result<v1::LogLine, Error>> + Send + use<>, Error> {
@@ -39,6 +40,13 @@ pub(super) fn tail(
         )
         .with("deployment", &request.deployment)
         .with("service", &request.service));
+    }
+    if let Err(error) = node.engine.ping().await {
+        return Err(
+            Error::new(ErrorCode::LogsUnavailable, "the engine does not answer")
+                .with("host", &node.hostname)
+                .with("reason", error),
+        );
     }
     let since = match request.since_seconds {
         0 => 0,

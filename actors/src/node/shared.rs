@@ -157,6 +157,14 @@ impl Shared {
         }
     }
 
+    /// Waits for a founding under way and drops what was assembled but never started.
+    pub(super) fn forget(&self) {
+        self.opened
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+    }
+
     /// Follows whether the node stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Longest wait for clients that are being served when the node stops.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum StartError {
     Hostname(String),
 }
 
-/// A running node.
+/// A running node; it runs until [`Node::stop`], whoever drops this.
 pub struct Node {
     tree: Arc<Tree>,
     shared: Arc<Shared>,
@@ -146,7 +146,7 @@ impl Node {
         match failed {
             None => Ok(node),
             Some(error) => {
-                node.tree.stop().await;
+                node.stop().await;
                 Err(error)
             }
         }
@@ -189,6 +189,9 @@ impl Node {
         if let Some(running) = self.shared.running.get() {
             running.raft.closed().await;
         }
+        // A founding goes on without its actor; the directory is nobody's before it has ended.
+        let shared = self.shared.clone();
+        let _ = tokio::task::spawn_blocking(move || shared.forget()).await;
     }
 
     /// Stops the node; containers keep running.

@@ -209,3 +209,33 @@ async fn a_read_says_which_index_it_reflects_and_may_be_confirmed() {
     }
     node.stop().await;
 }
+
+#[tokio::test]
+async fn logs_of_nothing_are_refused_and_without_an_engine_unavailable() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    lab.local().apply(ROUTED, WEB).await.unwrap();
+    let logs = |deployment: &str, service: &str| {
+        let request = v1::LogsRequest {
+            deployment: deployment.to_owned(),
+            service: service.to_owned(),
+            ..Default::default()
+        };
+        let client = lab.local();
+        async move {
+            let mut lines = client.deploy().logs(request).await?.into_inner();
+            while lines.message().await?.is_some() {}
+            Ok::<(), DecodedError>(())
+        }
+    };
+    let unknown = logs("nope", "").await.unwrap_err();
+    assert_eq!(unknown.code, "deployment_not_found");
+    assert_eq!(unknown.details["deployment"], "nope");
+    let unknown = logs("shop", "nope").await.unwrap_err();
+    assert_eq!(unknown.code, "unknown_service");
+    assert_eq!(unknown.details["service"], "nope");
+    let unavailable = logs("shop", "web").await.unwrap_err();
+    assert_eq!(unavailable.code, "logs_unavailable");
+    assert_eq!(unavailable.details["host"], "one");
+    node.stop().await;
+}

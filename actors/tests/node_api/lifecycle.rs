@@ -1,6 +1,6 @@
 //! From an empty directory to a member, and back again after a stop.
 
-use std::{fs, net::TcpListener};
+use std::{fs, net::TcpListener, sync::Arc, time::Duration};
 
 use jaco_actors::node::{FilesError, StartError};
 use jaco_proto::v1;
@@ -258,4 +258,51 @@ async fn a_stop_lets_go_of_everything_even_with_clients_connected() {
     assert!(local.status().await.unwrap().initialized);
     assert!(remote.status().await.unwrap().initialized);
     node.stop().await;
+}
+
+#[tokio::test]
+async fn a_stopped_node_leaves_nothing_behind_in_the_process() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    lab.pinned(Some(&token)).status().await.unwrap();
+    let shared = Arc::downgrade(node.shared());
+    node.stop().await;
+    drop(node);
+    let gone = async {
+        while shared.strong_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let gone = tokio::time::timeout(PATIENCE, gone).await;
+    assert!(gone.is_ok(), "{} owners are left", shared.strong_count());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_in_the_middle_of_an_init_leaves_a_member_or_nothing() {
+    for delay in [0, 2, 5, 10, 20, 40] {
+        let lab = Lab::new();
+        let node = lab.start().await;
+        let stop = async {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            node.stop().await;
+        };
+        let (init, ()) = tokio::join!(lab.init(), stop);
+        drop(node);
+        let node = lab.start().await;
+        let initialized = lab.local().status().await.unwrap().initialized;
+        match init {
+            Ok(founded) => {
+                let operator = lab.pinned(Some(&founded.operator_token));
+                assert!(operator.status().await.unwrap().initialized);
+            }
+            Err(_) if initialized => {
+                // Founded, but the answer was lost: the socket still gets an operator in.
+                lab.local().issue("me", false).await.unwrap();
+            }
+            Err(_) => {
+                lab.init().await.unwrap();
+            }
+        }
+        node.stop().await;
+    }
 }

@@ -264,15 +264,19 @@ async fn the_fence_around_privileged_services_leaves_one_event_with_the_apply() 
 async fn a_request_that_is_too_large_is_refused_in_our_words() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
-    let comment = "#".repeat(6 << 20);
-    let compose = format!("services: {{web: {{image: nginx}}}}\n{comment}");
-    let refused = lab
-        .local()
-        .apply("deployment: d", &compose)
-        .await
-        .unwrap_err();
-    assert_eq!(refused.code, "validation_failed");
-    assert_eq!(refused.details["field"], "request");
+    let padded = |mib: usize| {
+        let comment = "#".repeat(mib << 20);
+        format!("services: {{web: {{image: nginx}}}}\n{comment}")
+    };
+    // A manifest that is too large is refused as one, a message that is too large as such.
+    let manifest = lab.local().apply("deployment: d", &padded(6)).await;
+    let manifest = manifest.unwrap_err();
+    assert_eq!(manifest.code, "validation_failed");
+    assert_eq!(manifest.details["file"], "compose.yaml", "{manifest:?}");
+    let message = lab.local().apply("deployment: d", &padded(17)).await;
+    let message = message.unwrap_err();
+    assert_eq!(message.code, "validation_failed");
+    assert_eq!(message.details["field"], "request", "{message:?}");
     assert!(lab.local().status().await.is_ok());
     node.stop().await;
 }
