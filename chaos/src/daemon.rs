@@ -29,6 +29,8 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// Instead of the machine's engine.
     pub docker_socket: Option<PathBuf>,
+    /// Do not print the end of the log when it is dropped; for programs whose output is read.
+    pub quiet: bool,
 }
 
 /// A daemon and its directory, which outlives its processes.
@@ -42,6 +44,7 @@ pub struct Daemon {
     api: Api,
     process: Option<Child>,
     cluster_id: String,
+    quiet: bool,
 }
 
 impl Daemon {
@@ -77,6 +80,7 @@ impl Daemon {
             api,
             process: None,
             cluster_id: String::new(),
+            quiet: settings.quiet,
         })
     }
 
@@ -330,8 +334,10 @@ impl Drop for Daemon {
             // It may just have ended by itself.
             let _ = self.kill();
         }
-        let log = self.log_tail(LOG_TAIL);
-        show(&format!("--- end of the daemon's log\n{log}\n---"));
+        if !self.quiet {
+            let log = self.log_tail(LOG_TAIL);
+            show(&format!("--- end of the daemon's log\n{log}\n---"));
+        }
         if !self.cluster_id.is_empty()
             && let Err(error) = Engine::sweep_blocking(&self.cluster_id)
         {
@@ -344,7 +350,10 @@ impl Drop for Daemon {
 }
 
 /// The test harness keeps the output of a test and shows it only if the test fails.
-#[expect(clippy::print_stdout, reason = "nothing but tests uses this crate")]
+#[expect(
+    clippy::print_stdout,
+    reason = "tests and benchmarks are all that use this crate"
+)]
 fn show(text: &str) {
     println!("{text}");
 }

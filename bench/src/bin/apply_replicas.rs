@@ -32,7 +32,11 @@ async fn main() -> Result<()> {
     .negotiate_version()
     .await
     .context("a container engine is needed")?;
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    let mut daemon = Daemon::found(Settings {
+        quiet: true,
+        ..Settings::default()
+    })
+    .await?;
 
     println!("{REPLICAS} replicas, {CONCURRENCY} engine calls at a time, {ROUNDS} rounds");
     println!(

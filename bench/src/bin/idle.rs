@@ -13,7 +13,11 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    let mut daemon = Daemon::found(Settings {
+        quiet: true,
+        ..Settings::default()
+    })
+    .await?;
     println!(
         "empty node: {:.1} MB resident",
         megabytes(daemon.rss_bytes()?)
