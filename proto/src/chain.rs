@@ -28,9 +28,10 @@ mod tests {
     }
 
     fn layers(texts: &[&'static str]) -> Layer {
-        let below = texts.iter().rev().fold(None, |source, text| {
-            Some(Box::new(Layer { text, source }))
-        });
+        let below = texts
+            .iter()
+            .rev()
+            .fold(None, |source, text| Some(Box::new(Layer { text, source })));
         *below.unwrap()
     }
 

@@ -147,5 +147,6 @@ pub(super) fn found(
 
 /// An error of the machine, told with its causes.
 fn internal(error: impl std::error::Error) -> Error {
-    Error::new(ErrorCode::Internal, "the cluster could not be created").with("reason", chain(&error))
+    Error::new(ErrorCode::Internal, "the cluster could not be created")
+        .with("reason", chain(&error))
 }
