@@ -20,6 +20,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use jaco_proto::chain;
 use jaco_raftnode::Propose;
 use tokio::sync::watch;
 
@@ -80,17 +81,6 @@ impl Networks for BridgeDirectory {
             Err(error) => Err(NetworkError::Unavailable(chain(&error))),
         }
     }
-}
-
-/// An error with its causes, for people.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 /// What the runtime of one node works with.

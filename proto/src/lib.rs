@@ -9,6 +9,7 @@
 //!
 //! Nothing here does I/O: every function maps bytes to values or to a typed error.
 
+mod chain;
 pub mod config;
 pub mod duration;
 pub mod error;
@@ -16,6 +17,7 @@ pub mod manifest;
 mod redacted;
 pub mod yaml;
 
+pub use chain::chain;
 pub use error::{Error, ErrorCode};
 
 /// The protobuf package `jaco.v1`.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use jaco_proto::Error;
+use jaco_proto::{Error, chain};
 
 use crate::{
     Event, State,
     core::{Committed, Payload, Ticket},
     fsm,
-    storage::{Row, chain},
+    storage::Row,
 };
 
 /// Applies committed entries in order; pure.

@@ -1,5 +1,8 @@
 //! Canonical keys of image registries.
 
+/// The name of Docker Hub in keys.
+pub const HUB: &str = "docker.io";
+
 /// The key that credentials of `registry` are stored under: a host, or host and path.
 ///
 /// Scheme, query, fragment, letter case and the aliases of Docker Hub make no difference; a
@@ -12,19 +15,29 @@ pub fn canonical_key(registry: &str) -> Option<String> {
         .map_or(lower.as_str(), |(_, rest)| rest);
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let host = match host {
-        "" => return None,
-        "index.docker.io" | "registry-1.docker.io" | "registry.docker.io" => "docker.io",
-        host => host,
-    };
+    if host.is_empty() {
+        return None;
+    }
+    let host = canonical_host(host);
     Some(match path.trim_matches('/') {
         "" => host.to_owned(),
         path => format!("{host}/{path}"),
     })
 }
 
+/// The one name of a registry's `host`, given in lower case: Docker Hub has several.
+#[must_use]
+pub fn canonical_host(host: &str) -> &str {
+    match host {
+        "index.docker.io" | "registry-1.docker.io" | "registry.docker.io" => HUB,
+        host => host,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::canonical_key;
 
     #[test]
@@ -42,8 +55,22 @@ mod tests {
             ("https://", None),
             ("/path/only", None),
             ("https:///path", None),
+            (" https://GHCR.io/Owner/ ", Some("ghcr.io/owner")),
+            ("registry-1.docker.io", Some("docker.io")),
+            ("https://index.docker.io/v1/?x=1#y", Some("docker.io/v1")),
+            ("reg.local:5000", Some("reg.local:5000")),
+            ("https:///x", None),
         ] {
             assert_eq!(canonical_key(given).as_deref(), key, "{given:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_canonical_key_is_its_own_key(key in "\\PC{0,40}") {
+            if let Some(once) = canonical_key(&key) {
+                prop_assert_eq!(canonical_key(&once), Some(once));
+            }
         }
     }
 }

@@ -26,10 +26,11 @@ use std::{
     },
 };
 
+use jaco_proto::chain;
 use raft::eraftpb::{ConfState, HardState};
 use rocksdb::{ColumnFamily, DB};
 
-pub use error::{Error, chain};
+pub use error::Error;
 pub use log::LogView;
 pub use open::{bootstrap, create, found};
 pub use schema::Position;

@@ -8,7 +8,7 @@ use jaco_net::pki::{
     files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
 };
 use jaco_proto::{
-    Error, ErrorCode,
+    Error, ErrorCode, chain,
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{
@@ -147,11 +147,6 @@ pub(super) fn found(
 
 /// An error of the machine, told with its causes.
 fn internal(error: impl std::error::Error) -> Error {
-    let mut reason = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        reason = format!("{reason}: {cause}");
-        source = cause.source();
-    }
-    Error::new(ErrorCode::Internal, "the cluster could not be created").with("reason", reason)
+    Error::new(ErrorCode::Internal, "the cluster could not be created")
+        .with("reason", chain(&error))
 }

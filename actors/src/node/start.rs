@@ -10,6 +10,7 @@ use jaco_net::{
     proxy::Settings,
     tls::{self, CertSlot},
 };
+use jaco_proto::chain;
 use jaco_raftnode::{
     Limits, NoTransport, Propose, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
 };
@@ -229,16 +230,6 @@ pub(super) fn fatal(shared: &Shared, error: &dyn std::error::Error) -> Failure {
     let reason = chain(error);
     let _ = shared.fatal.send(reason.clone()); // a node that nobody joins just stays down
     Failure::from(reason)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// Opens the replicated state of a member, before any actor runs on it.

@@ -1,27 +1,17 @@
 //! Image references, registry keys and the credential that pulls an image.
 //!
 //! Keys are `host[:port][/path]`, canonical on both sides: what an operator stores and what a
-//! pull looks up meet in [`canonical`].
+//! pull looks up meet in [`jaco_raftnode::registry`].
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use imbl::OrdMap;
 use jaco_proto::v1::RegistryCredential;
-use std::sync::Arc;
+use jaco_raftnode::registry::{HUB, canonical_host};
 
-const HUB: &str = "docker.io";
-const HUB_ALIASES: [&str; 3] = [
-    "index.docker.io",
-    "registry-1.docker.io",
-    "registry.docker.io",
-];
-
-/// A reference or key that names no registry or repository.
+/// A reference that names no repository.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidReference {
-    /// Nothing is left of a registry key.
-    #[error("registry key has no host")]
-    EmptyHost,
     /// The image reference does not name a repository.
     #[error("invalid image reference `{0}`")]
     Image(String),
@@ -47,33 +37,6 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Spells a registry the one way it is stored and looked up.
-///
-/// # Errors
-/// [`InvalidReference::EmptyHost`] when no host is left.
-pub fn canonical(key: &str) -> Result<String, InvalidReference> {
-    let lower = key.trim().to_lowercase();
-    let rest = lower
-        .split_once("://")
-        .map_or(lower.as_str(), |(_, rest)| rest);
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    if host.is_empty() {
-        return Err(InvalidReference::EmptyHost);
-    }
-    let host = if HUB_ALIASES.contains(&host) {
-        HUB
-    } else {
-        host
-    };
-    let path = path.trim_matches('/');
-    Ok(if path.is_empty() {
-        host.to_owned()
-    } else {
-        format!("{host}/{path}")
-    })
-}
-
 /// The key an image is looked up by: host and full repository path, without tag or digest.
 ///
 /// # Errors
@@ -93,11 +56,7 @@ pub fn image_key(image: &str) -> Result<String, InvalidReference> {
         return Err(invalid());
     }
     let host = host.to_lowercase();
-    let host = if HUB_ALIASES.contains(&host.as_str()) {
-        HUB
-    } else {
-        &host
-    };
+    let host = canonical_host(&host);
     if host.starts_with(':') {
         return Err(invalid());
     }
@@ -217,19 +176,6 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_stored_canonically() {
-        for (written, key) in [
-            (" https://GHCR.io/Owner/ ", "ghcr.io/owner"),
-            ("registry-1.docker.io", "docker.io"),
-            ("https://index.docker.io/v1/?x=1#y", "docker.io/v1"),
-            ("reg.local:5000", "reg.local:5000"),
-        ] {
-            assert_eq!(canonical(written).as_deref(), Ok(key), "{written}");
-        }
-        assert_eq!(canonical("https:///x"), Err(InvalidReference::EmptyHost));
-    }
-
-    #[test]
     fn the_longest_prefix_wins() {
         let stored = store(&["ghcr.io", "ghcr.io/owner"]);
         let found = resolve("ghcr.io/owner/app:1", &stored).unwrap().unwrap();
@@ -262,13 +208,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn canonical_is_idempotent(key in "\\PC{0,40}") {
-            if let Ok(once) = canonical(&key) {
-                prop_assert_eq!(canonical(&once), Ok(once));
-            }
-        }
-
         #[test]
         fn resolving_never_panics(image in "\\PC{0,60}") {
             let _ = resolve(&image, &store(&["docker.io", "ghcr.io/a"]));

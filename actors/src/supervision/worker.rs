@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
+use jaco_proto::chain;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::watch;
 
@@ -96,13 +97,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        f.write_str(&chain(&*self.0))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{fs, net::TcpListener, sync::Arc, time::Duration};
 
 use jaco_actors::node::{FilesError, StartError};
-use jaco_proto::v1;
+use jaco_proto::{chain, v1};
 use jaco_raftnode::Propose as _;
 
 use super::lab::{Lab, PATIENCE, state, until};
@@ -190,17 +190,6 @@ async fn damaged_files_of_a_member_stop_the_start_and_are_named() {
     }
     let node = lab.start().await; // nothing of this made it worse
     node.stop().await;
-}
-
-/// The whole chain of causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[tokio::test]

@@ -16,7 +16,10 @@ use std::{
 use anyhow::Context as _;
 use clap::Parser;
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use jaco_proto::v1::{self, command::Payload};
+use jaco_proto::{
+    chain,
+    v1::{self, command::Payload},
+};
 use jaco_raftnode::{
     Limits, NoTransport, Propose as _, RaftArgs, RaftHandle, Storage, actor, command, storage,
 };
@@ -133,7 +136,7 @@ async fn propose(
         storage: Arc::clone(&storage),
         handle: handle.clone(),
         transport: Arc::new(NoTransport),
-        on_fatal: Arc::new(|error| panic!("{}", storage::chain(error))),
+        on_fatal: Arc::new(|error| panic!("{}", chain(error))),
         limits: Limits::default(),
     };
     let (parent, _) = Actor::spawn(None, Parent, ()).await?;

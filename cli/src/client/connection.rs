@@ -9,7 +9,7 @@ use std::{
 
 use hyper_util::rt::TokioIo;
 use jaco_net::tls;
-use jaco_proto::error::DecodedError;
+use jaco_proto::{chain, error::DecodedError};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
@@ -303,20 +303,6 @@ fn exhausted(mut failures: Vec<(&Place, Failure)>) -> Failure {
         .collect();
     let message = format!("all endpoints unreachable: {}", reasons.join("; "));
     Failure::new(Local::Unavailable, message)
-}
-
-/// An error and its causes, without repeating what a cause already says.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use jaco_proto::v1;
+use jaco_proto::{chain, v1};
 use prost::Message as _;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType, Snapshot};
@@ -16,7 +16,7 @@ use crate::{
     Committed, ProposeError, State,
     apply::{Answer, Applier, Progress},
     core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
-    storage::{self, LogView, Update, chain},
+    storage::{self, LogView, Update},
 };
 
 /// Why the actor ends.

@@ -85,16 +85,3 @@ impl Error {
         }
     }
 }
-
-/// `error` and its causes in one line, for logs and for people.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}

@@ -8,11 +8,12 @@ use std::{
     sync::{Mutex, OnceLock, atomic::AtomicU64},
 };
 
+use jaco_proto::chain;
 use raft::eraftpb::{ConfState, HardState};
 use rocksdb::{DB, IteratorMode, WriteBatch};
 
 use super::{
-    Cursor, Error, Row, Storage, chain, options,
+    Cursor, Error, Row, Storage, options,
     schema::{
         self, FORMAT, KEY_APPLIED, KEY_CONF_STATE, KEY_FORMAT, KEY_HARD_STATE, KEY_RAFT_ID,
         KEY_TRUNCATED, LOG, META, Position, STATE,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jaco_proto::chain;
 use jaco_raftnode::{Propose, State};
 use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
@@ -207,10 +208,4 @@ async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
         },
     )
     .await
-}
-
-/// An error with its causes, for one line of log.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -6,6 +6,7 @@ use bollard::models::{
     ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
     ContainerSummaryStateEnum, EventMessage, HealthStatusEnum,
 };
+use jaco_proto::chain;
 
 use super::{
     EngineError, Event, EventKind, Found, Health, Inspected, LABEL_RAFT_INDEX, LABEL_REPLICA,
@@ -31,21 +32,6 @@ pub(super) fn error(error: bollard::errors::Error) -> EngineError {
         // The rest of this foreign enum is transport trouble: connect, read, timeout.
         other => EngineError::Unreachable(chain(&other)),
     }
-}
-
-/// An error with its causes; the transport's own text alone says little.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 pub(super) fn found(summary: ContainerSummary) -> Option<Found> {

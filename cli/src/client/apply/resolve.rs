@@ -7,16 +7,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use jaco_proto::manifest::{
-    self,
-    compose::Project,
-    env_file::{self, FoldError},
-    interpolate,
-    jaco::Jaco,
+use jaco_proto::{
+    chain,
+    manifest::{
+        self,
+        compose::Project,
+        env_file::{self, FoldError},
+        interpolate,
+        jaco::Jaco,
+    },
 };
 
 use crate::client::{
-    connection::chain,
     excerpt::{self, Text},
     failure::{Failure, Local},
     validate::read,
