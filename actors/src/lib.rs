@@ -62,6 +62,7 @@
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.
 //! - [`supervision`]: the kit all of them are built with; usable on its own.
+//! - [`labels`]: how containers and networks are found again.
 //! - [`clock`]: wall-clock time as a dependency.
 //!
 //! An actor holds no truth: it looks at the replicated state and at the world when it starts,
@@ -72,6 +73,7 @@ pub mod api;
 pub mod clock;
 mod commit;
 pub mod ingress;
+pub mod labels;
 pub mod network;
 pub mod node;
 pub mod runtime;

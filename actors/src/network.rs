@@ -61,7 +61,7 @@ pub fn supervisor(args: Args) -> (ChildSpec, SupervisorHandle, BridgeDirectory) 
         engine: args.engine,
         allocator: ipam::allocator(allocator),
     };
-    let (manager, handle) = ChildSpec::worker::<manager::NetworkManager>("bridges", env);
+    let (manager, handle) = ChildSpec::worker::<manager::BridgeManager>("bridges", env);
     let spec = SupervisorSpec::new(Strategy::OneForOne)
         .child(ipam)
         .child(manager);

@@ -156,7 +156,7 @@ pub fn supervisor(key: &str, deps: Deps) -> (ChildSpec, Runtime) {
         shared: Arc::clone(&shared),
         reports,
     };
-    let (manager, handle) = ChildSpec::worker::<manager::RuntimeActor>("manager", args);
+    let (manager, handle) = ChildSpec::worker::<manager::ReplicaManager>("replicas", args);
     let args = events::Args {
         shared: Arc::clone(&shared),
         manager: handle.clone(),

@@ -17,7 +17,7 @@ use std::{path::PathBuf, time::Duration};
 
 pub use error::Error;
 pub use log::{LogFilter, LogLevel, UnknownLevel};
-pub use values::{HostPort, Pool};
+pub use values::{HostPort, Pool, is_hostname};
 
 use crate::yaml;
 use read::Fields;

@@ -10,11 +10,10 @@ use jaco_net::proxy::{RouteTable, Rule, Upstream};
 use jaco_proto::v1;
 use jaco_raftnode::State;
 
+use crate::network::names::{DEFAULT_NETWORK, NetworkId};
+
 /// How old the last sign of health of another node's replica may be.
 const FRESH_FOR: Duration = Duration::from_secs(10);
-
-/// The name of the network every service is on unless it says otherwise.
-const DEFAULT_NETWORK: &str = "_default";
 
 /// What a node knows besides the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +100,7 @@ fn address(state: &State, route: &v1::Route, observed: &v1::ReplicaObserved) -> 
         .iter()
         .find(|service| service.name == route.service)?;
     let on = |network: &str| {
-        let name = engine_network(&route.deployment, network);
+        let name = NetworkId::new(&route.deployment, network).engine_name();
         observed.details.get(&format!("ip.{name}"))?.parse().ok()
     };
     if service.networks.is_empty() {
@@ -109,16 +108,6 @@ fn address(state: &State, route: &v1::Route, observed: &v1::ReplicaObserved) -> 
     } else {
         service.networks.iter().find_map(|network| on(network))
     }
-}
-
-/// What the engine calls a network of a deployment; `default` is another name of `_default`.
-fn engine_network(deployment: &str, network: &str) -> String {
-    let network = if network == "default" {
-        DEFAULT_NETWORK
-    } else {
-        network
-    };
-    format!("jaco_{deployment}_{network}")
 }
 
 fn time(timestamp: &prost_types::Timestamp) -> Option<SystemTime> {

@@ -14,17 +14,9 @@ use super::{
     ipam,
     names::NetworkId,
 };
+use crate::labels::{LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_NETWORK, LABEL_SUBNET};
 
 pub use actor::{Args, BridgeActor, Env, Msg};
-
-/// Label with the id of the cluster a network belongs to.
-pub const LABEL_CLUSTER: &str = "jaco.cluster_id";
-/// Label with the deployment of a network.
-pub const LABEL_DEPLOYMENT: &str = "jaco.deployment";
-/// Label with the name of a network within its deployment.
-pub const LABEL_NETWORK: &str = "jaco.network";
-/// Label with the block a network was created with.
-pub const LABEL_SUBNET: &str = "jaco.subnet";
 
 /// Leaves room for the mesh's encapsulation in a 1500-byte frame.
 const MTU: u16 = 1420;

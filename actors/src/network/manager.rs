@@ -73,7 +73,7 @@ pub enum Msg {
 }
 
 /// Starts, finds and stops the bridge actors beside it.
-pub struct NetworkManager {
+pub struct BridgeManager {
     env: Env,
     bridges: BTreeMap<NetworkId, Bridge>,
 }
@@ -84,10 +84,10 @@ struct Bridge {
     routing: usize,
 }
 
-impl Worker for NetworkManager {
+impl Worker for BridgeManager {
     type Msg = Msg;
     type Args = Env;
-    const KIND: &'static str = "NetworkManager";
+    const KIND: &'static str = "BridgeManager";
 
     async fn start(ctx: &Context<Self>, env: Env) -> Result<Self, Failure> {
         // Bridges of an earlier instance cannot be reached by this one. They hold no truth, so
@@ -146,7 +146,7 @@ impl Worker for NetworkManager {
     }
 }
 
-impl NetworkManager {
+impl BridgeManager {
     /// Asks the engine for networks a deployment may have left while this node was down.
     fn list(&self, ctx: &Context<Self>, delay: Duration) {
         let engine = Arc::clone(&self.env.engine);

@@ -16,19 +16,6 @@ mod docker;
 #[cfg(test)]
 pub(crate) mod fake;
 
-/// Label that marks a container as one of a cluster's.
-pub const LABEL_CLUSTER: &str = "jaco.cluster_id";
-/// Label with the deployment's name.
-pub const LABEL_DEPLOYMENT: &str = "jaco.deployment";
-/// Label with the service's name.
-pub const LABEL_SERVICE: &str = "jaco.service";
-/// Label containers are looked up by; their names are never parsed.
-pub const LABEL_REPLICA: &str = "jaco.replica_id";
-/// Label with the replica's decimal index.
-pub const LABEL_REPLICA_INDEX: &str = "jaco.replica_index";
-/// Label with the log index of the row the container was made from.
-pub const LABEL_RAFT_INDEX: &str = "jaco.raft_index";
-
 /// Why the engine did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {

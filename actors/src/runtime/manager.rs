@@ -30,14 +30,14 @@ const TICK: Duration = Duration::from_secs(30);
 /// Wait before a child that could not be started or stopped is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What a [`RuntimeActor`] starts from.
+/// What a [`ReplicaManager`] starts from.
 #[derive(Clone)]
 pub struct Args {
     pub(crate) shared: Arc<Shared>,
     pub(crate) reports: Handle<publisher::Msg>,
 }
 
-/// Messages of the [`RuntimeActor`].
+/// Messages of the [`ReplicaManager`].
 #[derive(Debug)]
 pub enum Msg {
     /// The replicated state changed.
@@ -79,7 +79,7 @@ enum Child {
 }
 
 /// Follows the state and keeps one [`ReplicaActor`] per row of this host.
-pub struct RuntimeActor {
+pub struct ReplicaManager {
     args: Args,
     children: BTreeMap<String, Child>,
     seen: Arc<State>,
@@ -87,10 +87,10 @@ pub struct RuntimeActor {
     listing: bool,
 }
 
-impl Worker for RuntimeActor {
+impl Worker for ReplicaManager {
     type Msg = Msg;
     type Args = Args;
-    const KIND: &'static str = "RuntimeActor";
+    const KIND: &'static str = "ReplicaManager";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         let deps = args.shared.deps.clone();
@@ -162,7 +162,7 @@ impl Worker for RuntimeActor {
     }
 }
 
-impl RuntimeActor {
+impl ReplicaManager {
     /// Finds the children an earlier instance of this actor left.
     fn recall(&mut self, ctx: &Context<Self>) {
         let family = ctx.path().rsplit_once('/').map_or("", |(family, _)| family);
@@ -376,7 +376,7 @@ impl RuntimeActor {
 }
 
 /// Reports the next change of the state, once.
-fn follow(ctx: &Context<RuntimeActor>, mut state: watch::Receiver<Arc<State>>) {
+fn follow(ctx: &Context<ReplicaManager>, mut state: watch::Receiver<Arc<State>>) {
     ctx.spawn(async move {
         if state.changed().await.is_err() {
             // The state has no writer any more: this node is going down.

@@ -11,7 +11,7 @@ use jaco_proto::{
     v1::{ReplicaDesired, ServiceSpec},
 };
 
-use super::engine::{
+use crate::labels::{
     LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_RAFT_INDEX, LABEL_REPLICA, LABEL_REPLICA_INDEX,
     LABEL_SERVICE,
 };

@@ -296,7 +296,7 @@ async fn killing_any_actor_of_the_runtime_changes_nothing() {
     }
     let written = node.raft.committed().len();
     let names = node.engine.names();
-    let mut paths = vec!["manager".to_owned(), "publisher".into(), "events".into()];
+    let mut paths = vec!["replicas".to_owned(), "publisher".into(), "events".into()];
     paths.extend(ids.iter().map(|id| format!("replica:{id}")));
     for path in paths {
         for mode in [KillMode::Kill, KillMode::Panic] {
@@ -341,7 +341,7 @@ async fn a_restarted_manager_finds_the_actors_it_had() {
     };
     let before = uptime().unwrap();
     node.tree
-        .kill("node/runtime/manager", KillMode::Kill)
+        .kill("node/runtime/replicas", KillMode::Kill)
         .unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(uptime().unwrap() >= before + Duration::from_secs(10));

@@ -1,8 +1,7 @@
 //! Files that are either wholly there or not at all.
 //!
-//! A directory is prepared beside its place and renamed into it; a single file is written
-//! beside its place and renamed over it. Everything is synced before the rename and the parent
-//! after it, so a crash leaves the old content or the new, never half.
+//! A directory is prepared beside its place and renamed into it. Everything is synced before
+//! the rename and the parent after it, so a crash leaves all of the content or none.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -89,24 +88,6 @@ impl Drop for Staging {
             let _ = fs::remove_dir_all(&self.path); // a leftover is cleared by the next begin
         }
     }
-}
-
-/// Replaces one file by new content, durably; readers see the old or the new.
-///
-/// # Errors
-/// [`Error::File`] if the directory is not writable; the old file stays then.
-pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
-    let temporary = beside(path);
-    let write = || {
-        match fs::remove_file(&temporary) {
-            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
-            Ok(()) | Err(_) => {}
-        }
-        write_new(&temporary, content, mode)?;
-        fs::rename(&temporary, path)?;
-        sync_parent(path)
-    };
-    write().map_err(Error::file("write", path))
 }
 
 /// Everything a member needs to prove who it is.

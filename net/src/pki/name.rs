@@ -1,5 +1,7 @@
 //! Names a node may carry.
 
+use jaco_proto::config::is_hostname;
+
 use super::Error;
 
 /// Accepts a sequence of DNS labels of at most 253 characters, the only names a certificate
@@ -8,15 +10,7 @@ use super::Error;
 /// # Errors
 /// [`Error::Hostname`] for anything else, path separators and wildcards included.
 pub fn check_hostname(name: &str) -> Result<(), Error> {
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    if name.len() <= 253 && name.split('.').all(label) {
+    if is_hostname(name) {
         Ok(())
     } else {
         Err(Error::Hostname(name.to_owned()))

@@ -276,14 +276,3 @@ fn a_filled_directory_is_never_replaced() {
     assert!(second.commit().is_err());
     assert_eq!(fs::read(target.join("key")).unwrap(), b"first");
 }
-
-#[test]
-fn a_file_is_replaced_whole_and_gets_its_mode() {
-    let root = tempfile::tempdir().unwrap();
-    let path = root.path().join("setup-token");
-    files::write_atomic(&path, b"a longer first content", files::PUBLIC).unwrap();
-    files::write_atomic(&path, b"second", files::SECRET).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), b"second");
-    assert_eq!(mode(&path), 0o600);
-    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
-}

@@ -174,8 +174,9 @@ pub(super) fn is_https_url(text: &str) -> bool {
         && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
-/// Whether `text` is a sequence of DNS labels (RFC 1123, 2.1).
-pub(super) fn is_hostname(text: &str) -> bool {
+/// Whether `text` is a sequence of DNS labels of at most 253 characters (RFC 1123, 2.1).
+#[must_use]
+pub fn is_hostname(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
             && label

@@ -8,10 +8,8 @@ use bollard::models::{
 };
 use jaco_proto::chain;
 
-use super::{
-    EngineError, Event, EventKind, Found, Health, Inspected, LABEL_RAFT_INDEX, LABEL_REPLICA,
-    Status,
-};
+use super::{EngineError, Event, EventKind, Found, Health, Inspected, Status};
+use crate::labels::{LABEL_RAFT_INDEX, LABEL_REPLICA};
 
 pub(super) fn error(error: bollard::errors::Error) -> EngineError {
     use bollard::errors::Error;

@@ -21,10 +21,13 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::{
-    DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LABEL_CLUSTER, LABEL_REPLICA,
-    LogFrame, LogRequest, LogStream, convert,
+    DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest, LogStream,
+    convert,
 };
-use crate::runtime::registry_key::Credential;
+use crate::{
+    labels::{LABEL_CLUSTER, LABEL_REPLICA},
+    runtime::registry_key::Credential,
+};
 
 /// Creates and starts run at once; more make every one of them slower.
 const CONCURRENT_STARTS: usize = 8;

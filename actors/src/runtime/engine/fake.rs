@@ -11,10 +11,12 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use tokio::sync::broadcast;
 
 use super::{
-    Engine, EngineError, Event, EventKind, Found, Inspected, LABEL_CLUSTER, LABEL_RAFT_INDEX,
-    LABEL_REPLICA, LogFrame, LogRequest, Status,
+    Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest, Status,
 };
-use crate::runtime::registry_key::Credential;
+use crate::{
+    labels::{LABEL_CLUSTER, LABEL_RAFT_INDEX, LABEL_REPLICA},
+    runtime::registry_key::Credential,
+};
 
 /// A fake engine; a clone is the same one.
 #[derive(Clone)]

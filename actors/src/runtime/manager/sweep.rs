@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 
-use super::{Child, Msg, RuntimeActor};
+use super::{Child, Msg, ReplicaManager};
 use crate::{
     runtime::{
         assignment,
@@ -14,7 +14,7 @@ use crate::{
     supervision::Context,
 };
 
-impl RuntimeActor {
+impl ReplicaManager {
     pub(super) fn sweep(&mut self, ctx: &Context<Self>) {
         let deps = self.args.shared.deps.clone();
         let state = deps.raft.state();

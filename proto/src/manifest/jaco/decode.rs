@@ -94,7 +94,8 @@ fn service(path: &str, node: &Node) -> Result<RawOverride, Error> {
     })
 }
 
-/// The key moved out of the file long ago; it is refused wherever it hides.
+/// Refuses `compose_service`, at whatever depth it stands: a service is named by its compose
+/// key alone.
 fn refuse_compose_service(node: &Node) -> Result<(), Error> {
     match &node.value {
         Value::Scalar(_) => Ok(()),
