@@ -9,10 +9,21 @@ pub const HUB: &str = "docker.io";
 /// port does. `None` if no host is left.
 #[must_use]
 pub fn canonical_key(registry: &str) -> Option<String> {
-    let lower = registry.trim().to_lowercase();
-    let rest = lower
-        .split_once("://")
-        .map_or(lower.as_str(), |(_, rest)| rest);
+    // What one pass cuts off can lay bare what the next one cuts: a key must be its own key.
+    let mut key = registry.trim().to_lowercase();
+    loop {
+        let next = reduce(&key)?;
+        if next == key {
+            return Some(key);
+        }
+        key = next;
+    }
+}
+
+/// One pass over lower-case text; what it returns is never longer.
+fn reduce(lower: &str) -> Option<String> {
+    let lower = lower.trim();
+    let rest = lower.split_once("://").map_or(lower, |(_, rest)| rest);
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     if host.is_empty() {
@@ -60,6 +71,10 @@ mod tests {
             ("https://index.docker.io/v1/?x=1#y", Some("docker.io/v1")),
             ("reg.local:5000", Some("reg.local:5000")),
             ("https:///x", None),
+            ("A ?", Some("a")),
+            ("a/ /", Some("a")),
+            ("a://b/://c", Some("c")),
+            (" ?", None),
         ] {
             assert_eq!(canonical_key(given).as_deref(), key, "{given:?}");
         }
