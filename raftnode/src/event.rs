@@ -19,6 +19,22 @@ pub struct Event {
     pub change: Change,
 }
 
+impl Event {
+    /// Bytes of the manifests that it keeps alive; everything else in an event is small.
+    pub(crate) fn manifest_bytes(&self) -> usize {
+        let Change::Deployment(delta) = &self.change else {
+            return 0;
+        };
+        let of = |deployment: &Arc<v1::Deployment>| {
+            let previous = deployment.previous.as_ref();
+            deployment.jaco_yaml.len()
+                + deployment.compose_yaml.len()
+                + previous.map_or(0, |p| p.jaco_yaml.len() + p.compose_yaml.len())
+        };
+        delta.before.as_ref().map_or(0, of) + delta.after.as_ref().map_or(0, of)
+    }
+}
+
 /// An entity before and after; at least one of the two is there.
 #[derive(Debug, PartialEq)]
 pub struct Delta<T> {

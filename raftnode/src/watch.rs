@@ -22,6 +22,8 @@ use queue::Queue;
 
 /// How many events are kept for replay.
 pub const RETAINED_EVENTS: usize = 4096;
+/// How many bytes of manifests the kept events may hold on to; the newest event always stays.
+pub const RETAINED_BYTES: usize = 16 << 20;
 /// How many undelivered events of one kind a subscriber may have.
 pub const QUEUE_BOUND: usize = 256;
 
@@ -81,6 +83,8 @@ struct Shared(Mutex<Hub>);
 struct Hub {
     /// The newest events, oldest first.
     retained: VecDeque<Arc<Event>>,
+    /// Sum of the weights of the retained events.
+    retained_bytes: usize,
     /// Events at or below this index may not be retained any more.
     floor: u64,
     subscribers: BTreeMap<u64, Arc<Queue>>,
@@ -109,11 +113,17 @@ impl Hub {
     }
 
     fn retain(&mut self, event: Arc<Event>) {
-        if self.retained.len() == RETAINED_EVENTS
-            && let Some(oldest) = self.retained.pop_front()
+        let weight = event.manifest_bytes();
+        while self.retained.len() >= RETAINED_EVENTS
+            || self.retained_bytes + weight > RETAINED_BYTES
         {
+            let Some(oldest) = self.retained.pop_front() else {
+                break;
+            };
+            self.retained_bytes -= oldest.manifest_bytes();
             self.floor = oldest.raft_index;
         }
+        self.retained_bytes += weight;
         self.retained.push_back(event);
     }
 }
@@ -125,6 +135,7 @@ impl WatchHub {
         Self {
             shared: Arc::new(Shared(Mutex::new(Hub {
                 retained: VecDeque::new(),
+                retained_bytes: 0,
                 floor: applied_index,
                 subscribers: BTreeMap::new(),
                 next_id: 0,
@@ -155,6 +166,7 @@ impl WatchHub {
     pub fn reset(&self, applied_index: u64) {
         let mut hub = self.shared.hub();
         hub.retained.clear();
+        hub.retained_bytes = 0;
         hub.floor = applied_index;
         for queue in hub.subscribers.values() {
             queue.resync_all(applied_index);

@@ -298,3 +298,39 @@ fn a_resync_names_its_kind_and_no_entity() {
         assert!(text.contains("before: None, after: None"), "{text}");
     }
 }
+
+fn deployment(raft_index: u64, manifest: usize) -> Event {
+    Event {
+        raft_index,
+        deployment: Some("shop".to_owned()),
+        change: Change::Deployment(Delta {
+            before: None,
+            after: Some(Arc::new(v1::Deployment {
+                compose_yaml: vec![b'#'; manifest],
+                ..Default::default()
+            })),
+        }),
+    }
+}
+
+#[test]
+fn large_manifests_shorten_the_past_and_the_newest_always_stays() {
+    let hub = WatchHub::new(0);
+    let quarter = RETAINED_BYTES / 4;
+    hub.publish((1..=9).map(|index| deployment(index, quarter)).collect());
+    let mut late = hub.subscribe(Filter {
+        since: 1,
+        ..Filter::of([EntityType::Deployment])
+    });
+    let seen = drain(&mut late);
+    assert_eq!(seen[0], (5, EntityType::Deployment, true));
+    let kept: Vec<_> = seen[1..].iter().map(|(index, _, _)| *index).collect();
+    assert_eq!(kept, [6, 7, 8, 9]);
+
+    hub.publish(vec![deployment(10, 2 * RETAINED_BYTES)]);
+    let mut last = hub.subscribe(Filter {
+        since: 9,
+        ..Filter::of([EntityType::Deployment])
+    });
+    assert_eq!(drain(&mut last), [(10, EntityType::Deployment, false)]);
+}
