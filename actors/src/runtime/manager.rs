@@ -175,7 +175,10 @@ impl ReplicaManager {
                 let Some(id) = info.path.strip_prefix(&prefix).map(str::to_owned) else {
                     continue;
                 };
-                if !roster.contains_key(&id) {
+                // One that is being stopped was told so by the earlier instance, which will not
+                // hear of the end.
+                let ending = info.state == ActorState::Stopped;
+                if ending || !roster.contains_key(&id) {
                     strangers.push(id.clone());
                 }
                 let child = match info.state {
@@ -183,12 +186,10 @@ impl ReplicaManager {
                         failed.push((id.clone(), info.last_failure.unwrap_or_default()));
                         Child::Exhausted(self.reported_index(&id))
                     }
-                    ActorState::Starting | ActorState::Running | ActorState::Backoff => Child::Up,
-                    // Being stopped for the earlier instance, which will not hear of the end.
-                    ActorState::Stopped => {
-                        strangers.push(id.clone());
-                        Child::Up
-                    }
+                    ActorState::Starting
+                    | ActorState::Running
+                    | ActorState::Backoff
+                    | ActorState::Stopped => Child::Up,
                 };
                 self.children.insert(id, child);
             }
