@@ -9,7 +9,9 @@ packages=(
   clang g++ libclang-dev make pkg-config protobuf-compiler
   # Running: the container engine, a static shell for images built here, an HTTP client.
   busybox-static ca-certificates curl docker.io iproute2
-  # Testing: a foreign gRPC client lives in a virtual environment.
+  # Testing: a second engine, a real registry with passwords, and a foreign gRPC client, which
+  # lives in a virtual environment.
+  apache2-utils docker-registry podman
   python3 python3-venv
 )
 
