@@ -7,7 +7,7 @@ use bollard::models::{
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
 };
 use jaco_proto::{
-    manifest::compose::{Healthcheck, NetworkMode, Service, VolumeDeclaration},
+    manifest::compose::{Healthcheck, Namespace, NetworkMode, Service, VolumeDeclaration},
     v1::{ReplicaDesired, ServiceSpec},
 };
 
@@ -239,9 +239,9 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         ulimits: some(ulimits(service)),
         devices: some(devices(service)),
         device_requests: some(device_requests(service)),
-        ipc_mode: service.ipc.clone(),
-        pid_mode: service.pid.clone(),
-        uts_mode: service.uts.clone(),
+        ipc_mode: service.ipc.as_ref().map(namespace),
+        pid_mode: service.pid.as_ref().map(namespace),
+        uts_mode: service.uts.as_ref().map(namespace),
         userns_mode: service.userns_mode.clone(),
         cgroup_parent: service.cgroup_parent.clone(),
         cgroupns_mode: service.cgroup.as_deref().and_then(cgroup_namespace),
@@ -256,6 +256,14 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         cpu_shares: resources.cpu_shares,
         cpuset_cpus: resources.cpuset.clone(),
         ..Default::default()
+    }
+}
+
+/// A namespace in the engine's words; one of a service in the document's.
+fn namespace(namespace: &Namespace) -> String {
+    match namespace {
+        Namespace::Engine(mode) => mode.clone(),
+        Namespace::Service(name) => format!("service:{name}"),
     }
 }
 

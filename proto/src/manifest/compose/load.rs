@@ -171,9 +171,9 @@ fn field(
         "extra_hosts" => service.extra_hosts = network::extra_hosts(reader, node)?,
         "init" => service.init = reader.boolean(key, node)?,
         "shm_size" => service.shm_size = reader.bytes(key, node)?,
-        "ipc" => service.ipc = reader.name(key, node)?,
-        "pid" => service.pid = reader.name(key, node)?,
-        "uts" => service.uts = reader.name(key, node)?,
+        "ipc" => service.ipc = network::namespace(reader, key, node)?,
+        "pid" => service.pid = network::namespace(reader, key, node)?,
+        "uts" => service.uts = network::namespace(reader, key, node)?,
         "userns_mode" => service.userns_mode = reader.name(key, node)?,
         "cgroup_parent" => service.cgroup_parent = reader.name(key, node)?,
         "cgroup" => {

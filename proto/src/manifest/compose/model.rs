@@ -92,11 +92,11 @@ pub struct Service {
     /// Size of `/dev/shm` in bytes.
     pub shm_size: Option<i64>,
     /// IPC namespace.
-    pub ipc: Option<String>,
+    pub ipc: Option<Namespace>,
     /// PID namespace.
-    pub pid: Option<String>,
+    pub pid: Option<Namespace>,
     /// UTS namespace.
-    pub uts: Option<String>,
+    pub uts: Option<Namespace>,
     /// User namespace mode.
     pub userns_mode: Option<String>,
     /// Parent cgroup.
@@ -212,6 +212,26 @@ pub enum NetworkMode {
     None,
     /// The namespace of a running replica of this service on the same node.
     Service(String),
+}
+
+/// An IPC, PID or UTS namespace other than the container's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespace {
+    /// A mode in the engine's words, such as `host`; passed on as it is.
+    Engine(String),
+    /// The namespace of a running replica of this service on the same node. The service exists
+    /// in the same file, is another one, and is in [`Service::depends_on`] as required.
+    Service(String),
+}
+
+impl Namespace {
+    /// The service whose replica shares the namespace.
+    pub fn service(&self) -> Option<&str> {
+        match self {
+            Self::Service(name) => Some(name),
+            Self::Engine(_) => None,
+        }
+    }
 }
 
 /// One published port.

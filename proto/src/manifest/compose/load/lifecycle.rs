@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn add_namespace_dependencies(service: &mut Service) {
     let mut targets: Vec<String> = [&service.ipc, &service.pid, &service.uts]
         .into_iter()
-        .filter_map(|mode| mode.as_deref()?.strip_prefix("service:"))
+        .filter_map(|mode| mode.as_ref()?.service())
         .map(str::to_owned)
         .collect();
     if let Some(NetworkMode::Service(target)) = &service.network_mode {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::{
     Error,
-    manifest::compose::{NetworkMode, Service, document::DEFAULT_NETWORK, reader::Reader},
+    manifest::compose::{
+        Namespace, NetworkMode, Service, document::DEFAULT_NETWORK, reader::Reader,
+    },
     yaml::{Node, Value},
 };
 
@@ -63,6 +65,18 @@ pub(super) fn network_mode(reader: &Reader<'_>, node: &Node) -> Result<Option<Ne
         None if mode == "none" => Ok(Some(NetworkMode::None)),
         Some(_) | None => Err(reader.wrong("network_mode", node, "none or service:<name>")),
     }
+}
+
+pub(super) fn namespace(
+    reader: &Reader<'_>,
+    field: &str,
+    node: &Node,
+) -> Result<Option<Namespace>, Error> {
+    let mode = reader.name(field, node)?;
+    Ok(mode.map(|mode| match mode.strip_prefix("service:") {
+        Some(target) => Namespace::Service(target.to_owned()),
+        None => Namespace::Engine(mode),
+    }))
 }
 
 pub(super) fn extra_hosts(reader: &Reader<'_>, node: &Node) -> Result<Vec<String>, Error> {
