@@ -183,6 +183,7 @@ fn volumes_are_called_by_their_declaration() {
         read_only: false,
         no_copy: true,
         propagation: None,
+        selinux: None,
     };
     for (source, name) in [
         (MountSource::Volume("data".into()), Some("jaco_shop_data")),
@@ -212,6 +213,7 @@ fn binds_create_their_path_unless_told_otherwise() {
         read_only,
         no_copy: false,
         propagation: Some("rslave".into()),
+        selinux: None,
     };
     let service = Service {
         volumes: vec![

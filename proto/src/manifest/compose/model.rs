@@ -4,6 +4,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use crate::yaml::Position;
+
 /// One compose document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Project {
@@ -143,6 +145,8 @@ pub struct Mount {
     pub no_copy: bool,
     /// Bind propagation such as `rslave`.
     pub propagation: Option<String>,
+    /// SELinux relabelling of a bind, `z` (shared) or `Z` (private).
+    pub selinux: Option<String>,
 }
 
 /// What a [`Mount`] mounts.
@@ -247,6 +251,8 @@ pub struct Port {
     pub protocol: String,
     /// Address the entry is bound to; empty for all.
     pub host_ip: String,
+    /// Where the entry starts in the file.
+    pub at: Position,
 }
 
 /// Logging driver of a container.

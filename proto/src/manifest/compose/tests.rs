@@ -142,6 +142,7 @@ fn mounts_take_short_and_long_form() {
         read_only: false,
         no_copy: false,
         propagation: None,
+        selinux: None,
     };
     let bind = |path: &str, create| MountSource::Bind {
         path: path.to_owned(),
@@ -156,6 +157,7 @@ fn mounts_take_short_and_long_form() {
         },
         Mount {
             propagation: Some("rslave".to_owned()),
+            selinux: Some("z".to_owned()),
             ..mount(bind("/h", true), "/b")
         },
         mount(bind("~/x", true), "/c"),
@@ -168,6 +170,7 @@ fn mounts_take_short_and_long_form() {
         mount(MountSource::Anonymous, "/g"),
         Mount {
             propagation: Some("shared".to_owned()),
+            selinux: None,
             ..mount(bind("/h", false), "/i")
         },
         mount(MountSource::Tmpfs, "/t"),
