@@ -36,10 +36,7 @@ struct Inner {
 pub(crate) struct FakeEngine(Arc<Mutex<Inner>>);
 
 fn refused<T>(message: &str) -> Result<T, EngineError> {
-    Err(EngineError::Refused {
-        status: 409,
-        message: message.into(),
-    })
+    Err(EngineError::Conflict(message.into()))
 }
 
 impl FakeEngine {
