@@ -38,6 +38,21 @@ pub enum EngineError {
     },
 }
 
+impl EngineError {
+    /// The same error with other words.
+    pub(crate) fn map(self, words: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Unreachable(message) => Self::Unreachable(words(message)),
+            Self::NotFound(message) => Self::NotFound(words(message)),
+            Self::Conflict(message) => Self::Conflict(words(message)),
+            Self::Api { status, message } => Self::Api {
+                status,
+                message: words(message),
+            },
+        }
+    }
+}
+
 /// Life of a container as the engine tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -182,8 +197,15 @@ pub trait Engine: Send + Sync + 'static {
     /// One container up close.
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError>;
 
-    /// Asks the registry for an image; returns once the whole answer was read without an error.
-    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError>;
+    /// Asks the registry for an image.
+    ///
+    /// Yields at every sign of progress. The image is there if the stream ends without an error;
+    /// dropping it gives up.
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>>;
 
     /// Creates a container and returns its id.
     async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError>;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bollard::models::{
     ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
-    ContainerSummaryStateEnum, EventMessage, HealthStatusEnum,
+    ContainerSummaryStateEnum, CreateImageInfo, EventMessage, HealthStatusEnum,
 };
 use jaco_proto::chain;
 
@@ -13,7 +13,7 @@ use crate::labels::{LABEL_RAFT_INDEX, LABEL_REPLICA};
 
 pub(super) fn error(error: bollard::errors::Error) -> EngineError {
     use bollard::errors::Error;
-    match error {
+    let error = match error {
         Error::DockerResponseServerError {
             status_code,
             message,
@@ -29,7 +29,43 @@ pub(super) fn error(error: bollard::errors::Error) -> EngineError {
         Error::JsonDataError { message, .. } => EngineError::Api { status: 0, message },
         // The rest of this foreign enum is transport trouble: connect, read, timeout.
         other => EngineError::Unreachable(chain(&other)),
+    };
+    error.map(|message| readable(&message))
+}
+
+/// Longest text of an error, in bytes: it may quote whatever a registry answered.
+const ERROR_MAX: usize = 2048;
+
+/// Text of an error as people may see it: bounded, and nothing that a terminal obeys.
+fn readable(message: &str) -> String {
+    let mut text = String::new();
+    for c in message.chars() {
+        if text.len() + c.len_utf8() > ERROR_MAX {
+            text.push('…');
+            break;
+        }
+        text.push(if c.is_control() { ' ' } else { c });
     }
+    text
+}
+
+/// One step of a pull, which may be its failure.
+pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
+    let failed = |message: String| EngineError::Api {
+        status: 0,
+        message: readable(&message),
+    };
+    if let Some(detail) = step.error_detail {
+        let message = detail.message.filter(|message| !message.is_empty());
+        return Err(failed(
+            message.unwrap_or_else(|| "the pull failed without a reason".to_owned()),
+        ));
+    }
+    // Every step of a pull says what it is about; an error in another form does not.
+    if step.status.is_none() && step.id.is_none() && step.progress_detail.is_none() {
+        return Err(failed("the engine told of no progress".to_owned()));
+    }
+    Ok(())
 }
 
 pub(super) fn found(summary: ContainerSummary) -> Option<Found> {
@@ -145,6 +181,48 @@ mod tests {
         );
         let timeout = error(bollard::errors::Error::RequestTimeoutError);
         assert!(matches!(timeout, EngineError::Unreachable(_)), "{timeout}");
+    }
+
+    #[test]
+    fn an_error_is_bounded_and_harmless_to_a_terminal() {
+        let page = format!("bad \u{1b}[31m\n{}", "ä".repeat(ERROR_MAX));
+        let shown = error(bollard::errors::Error::DockerStreamError { error: page }).to_string();
+        assert!(shown.starts_with("bad  [31m ä"), "{shown}");
+        assert!(shown.len() <= ERROR_MAX + '…'.len_utf8() && shown.ends_with('…'));
+    }
+
+    #[test]
+    fn a_step_of_a_pull_is_progress_or_its_failure() {
+        for (line, expected) in [
+            (r#"{"status":"Pulling from a/b","id":"1"}"#, None),
+            (
+                r#"{"status":"Downloading","progressDetail":{"current":1,"total":2},"id":"ab"}"#,
+                None,
+            ),
+            (r#"{"progressDetail":{},"id":"ab"}"#, None),
+            (
+                r#"{"errorDetail":{"message":"no"},"error":"no"}"#,
+                Some("no"),
+            ),
+            (
+                r#"{"progressDetail":{},"errorDetail":{"message":"no"},"error":"no"}"#,
+                Some("no"),
+            ),
+            (
+                r#"{"errorDetail":{"code":1}}"#,
+                Some("the pull failed without a reason"),
+            ),
+            (
+                r#"{"errorDetail":{"message":""}}"#,
+                Some("the pull failed without a reason"),
+            ),
+            (r#"{"error":"no"}"#, Some("the engine told of no progress")),
+            ("{}", Some("the engine told of no progress")),
+        ] {
+            let step = serde_json::from_str(line).unwrap();
+            let failure = progress(step).err().map(|error| error.to_string());
+            assert_eq!(failure.as_deref(), expected, "{line}");
+        }
     }
 
     #[test]

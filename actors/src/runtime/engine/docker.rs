@@ -33,7 +33,7 @@ use crate::{
 const CONCURRENT_STARTS: usize = 8;
 /// Longest wait for an answer; streams are not bounded by it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// A pull is not answered before the registry was.
+/// A pull is not answered before the registry was; whoever pulls gives up on a silent one sooner.
 const PULL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A Docker or Podman engine behind a unix socket.
@@ -191,7 +191,11 @@ impl Engine for DockerEngine {
         Ok(convert::inspected(container, self.settle(answer)?))
     }
 
-    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError> {
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>> {
         let options = CreateImageOptions {
             from_image: Some(tagged(image)),
             ..Default::default()
@@ -202,13 +206,15 @@ impl Engine for DockerEngine {
             serveraddress: Some(credential.server.clone()),
             ..Default::default()
         });
-        let client = self.client().await?;
-        let progress = Docker::clone(&client)
-            .with_timeout(PULL_TIMEOUT)
-            .create_image(Some(options), None, credentials)
-            .try_for_each(|_| future::ready(Ok(())))
-            .await;
-        self.settle(progress)
+        let progress = Arc::clone(&self.connection).stream(move |docker| {
+            let patient = docker.clone().with_timeout(PULL_TIMEOUT);
+            patient
+                .create_image(Some(options), None, credentials)
+                .boxed()
+        });
+        progress
+            .and_then(|step| future::ready(convert::progress(step)))
+            .boxed()
     }
 
     async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
