@@ -53,4 +53,5 @@ pub mod runtime;
 pub mod scheduler;
 pub mod supervision;
 
+pub use api::Client;
 pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};

@@ -23,7 +23,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::transport::server::{Connected, Router, Server};
+use tonic::{
+    service::Routes,
+    transport::server::{Connected, Router, Server},
+};
 use tower::layer::util::{Identity, Stack};
 
 use super::{
@@ -56,20 +59,14 @@ pub struct ApiArgs<A> {
     pub(crate) at: A,
 }
 
-fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+/// The services, behind no admission yet.
+pub(super) fn services(shared: &Arc<Shared>) -> Routes {
     macro_rules! service {
         ($server:ident, $service:expr) => {
             $server::new($service).max_decoding_message_size(REQUEST_BYTES)
         };
     }
-    Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .layer(AdmissionLayer {
-            transport,
-            shared: shared.clone(),
-        })
-        .add_service(service!(ClusterServer, ClusterService(shared.clone())))
+    Routes::new(service!(ClusterServer, ClusterService(shared.clone())))
         .add_service(
             service!(DeployServer, DeployService(shared.clone()))
                 .max_decoding_message_size(APPLY_BYTES),
@@ -82,6 +79,17 @@ fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionL
         .add_service(service!(AuditServer, AuditService(shared.clone())))
         .add_service(service!(WatchServer, WatchService(shared.clone())))
         .add_service(service!(InternalServer, InternalService))
+}
+
+fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .layer(AdmissionLayer {
+            transport,
+            shared: shared.clone(),
+        })
+        .add_routes(services(shared))
 }
 
 /// A listener's end, the only thing a listener actor can hear.

@@ -24,7 +24,7 @@ use super::{
     files::{FilesError, Layout, Membership},
 };
 use crate::{
-    api::{ApiArgs, TlsApiActor, UnixApiActor},
+    api::{ApiArgs, Client, InProcess, TlsApiActor, UnixApiActor},
     ingress::{self, ProxyActor, ProxyArgs},
     network,
     runtime::{self, engine::DockerEngine},
@@ -66,6 +66,7 @@ pub enum StartError {
 pub struct Node {
     tree: Arc<Tree>,
     shared: Arc<Shared>,
+    client: Arc<InProcess>,
     fatal: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
     /// Held for the life of the node.
     _lock: File,
@@ -110,6 +111,7 @@ impl Node {
             member: AtomicBool::new(membership.is_some()),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
+            stopping_here: watch::Sender::new(false),
             fatal: report,
         });
 
@@ -142,6 +144,7 @@ impl Node {
         let _ = shared.tree.set(tree.clone()); // set once, right here
         let node = Self {
             tree,
+            client: Arc::new(InProcess::new(shared.clone())),
             shared,
             fatal: tokio::sync::Mutex::new(fatal),
             _lock: lock,
@@ -165,6 +168,12 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// An operator of this node in this process: no socket, no token, identity `local`.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(&self.client)
     }
 
     /// What the node's parts share.
@@ -215,6 +224,7 @@ impl Node {
     /// stop, in reverse start order.
     pub async fn stop(&self) {
         self.shared.stopping.send_replace(true);
+        self.shared.stopping_here.send_replace(true);
         if let Some(running) = self.shared.running.get() {
             running.raft.hub().close();
         }
