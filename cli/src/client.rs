@@ -27,6 +27,8 @@ mod version;
 
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod golden;
 
 use std::{
     env,

@@ -86,7 +86,7 @@ impl View for StoredView {
     }
 }
 
-async fn login(
+pub(super) async fn login(
     registry: &str,
     username: &str,
     password: &SecretBytes,
