@@ -24,6 +24,7 @@
 //!     unix_socket: "/run/example/jaco.sock".into(),
 //!     docker_socket: "/var/run/docker.sock".into(),
 //!     http_port: 80,
+//!     metrics_addr: None,
 //!     ipam: Pool::default(),
 //!     version: env!("CARGO_PKG_VERSION").to_owned(),
 //!     fault_injection: false,
@@ -61,6 +62,7 @@
 //! - [`runtime`]: one actor per container of this machine.
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.
+//! - [`telemetry`]: what is counted, and the listener that shows it.
 //! - [`supervision`]: the kit all of them are built with; usable on its own.
 //! - [`labels`]: how containers and networks are found again.
 //! - [`clock`]: wall-clock time as a dependency.
@@ -76,6 +78,8 @@ pub mod ingress;
 pub mod labels;
 pub mod network;
 pub mod node;
+mod repeat;
 pub mod runtime;
 pub mod scheduler;
 pub mod supervision;
+pub mod telemetry;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use jaco_net::proxy::{Proxy, ProxyServer, Settings};
+use jaco_net::proxy::{Proxy, ProxyServer};
 use jaco_raftnode::{Propose, State};
 use tokio::{sync::watch, time::Instant};
 
@@ -41,11 +41,11 @@ pub struct ProxyArgs {
 }
 
 impl ProxyArgs {
-    /// A data plane for one node that listens on `http_port` of all addresses; port 0 lets the
+    /// The data plane `proxy` for one node that listens on `http_port` of all addresses; port 0 lets the
     /// system choose.
     #[must_use]
-    pub fn new(state: Arc<dyn Propose>, facts: Facts, http_port: u16, settings: Settings) -> Self {
-        let (proxy, opened) = (Proxy::new(settings), Arc::new(AtomicBool::new(false)));
+    pub fn new(state: Arc<dyn Propose>, facts: Facts, http_port: u16, proxy: Proxy) -> Self {
+        let opened = Arc::new(AtomicBool::new(false));
         Self {
             state,
             facts,

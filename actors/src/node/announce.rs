@@ -92,6 +92,7 @@ mod tests {
             unix_socket: "/nowhere/socket".into(),
             docker_socket: "/nowhere/docker".into(),
             http_port: 80,
+            metrics_addr: None,
             ipam: Pool::default(),
             version: "1.2.3".to_owned(),
             fault_injection: false,

@@ -27,6 +27,7 @@ use crate::{
     clock::Clock,
     runtime::{Runtime, engine::Engine},
     supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree},
+    telemetry::Metrics,
 };
 
 /// Longest time a commit may take before its outcome counts as unknown.
@@ -50,6 +51,8 @@ pub struct Shared {
     pub(super) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
     pub(super) failures: Mutex<FailureLimiter>,
+    /// What this node counts.
+    pub(super) metrics: Metrics,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
     /// Set once the disk was looked at, and what it says was done.
@@ -168,6 +171,12 @@ impl Shared {
     /// Follows whether the node stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
+    }
+
+    /// What this node counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// What a client of a stopping node is told.

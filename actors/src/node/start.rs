@@ -7,7 +7,7 @@ use std::{
 };
 
 use jaco_net::{
-    proxy::Settings,
+    proxy::{Proxy, Settings},
     tls::{self, CertSlot},
 };
 use jaco_proto::chain;
@@ -29,6 +29,7 @@ use crate::{
     runtime::{self, engine::DockerEngine},
     scheduler,
     supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
+    telemetry::{Metrics, TelemetryActor, TelemetryArgs},
 };
 
 /// Longest wait for clients that are being served when the node stops.
@@ -88,8 +89,14 @@ impl Node {
         let certificate = CertSlot::new(&identity);
         let tls = tls::api_server(certificate.clone())?;
         let (report, fatal) = mpsc::unbounded_channel();
+        let metrics = Metrics::new(&hostname, config.clock.clone());
+        let telemetry = TelemetryArgs {
+            metrics: metrics.clone(),
+            addr: config.metrics_addr,
+        };
         let shared = Arc::new(Shared {
             config,
+            metrics,
             tree: OnceLock::new(),
             lifecycle: OnceLock::new(),
             running: OnceLock::new(),
@@ -122,10 +129,13 @@ impl Node {
                 .child(unix)
                 .child(tls),
         );
+        let (telemetry, _) = ChildSpec::worker::<TelemetryActor>("telemetry", telemetry);
         let root = SupervisorSpec::new(Strategy::OneForOne)
             .child(lifecycle)
-            .child(api);
+            .child(api)
+            .child(telemetry);
         let tree = Arc::new(Tree::start("node", root).await?);
+        shared.metrics.watch_tree(&tree);
         let _ = shared.tree.set(tree.clone()); // set once, right here
         let node = Self {
             tree,
@@ -243,11 +253,13 @@ pub(super) fn open(
     let state = storage.load_state()?;
     let limits = Limits::default();
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
+    let raft = RaftHandle::new(state, limits.clone());
+    shared.metrics.watch_raft(&raft);
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
-        raft: RaftHandle::new(state, limits.clone()),
+        raft,
         storage,
         limits,
         engine,
@@ -283,16 +295,22 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
             raft: raft.clone(),
             clock: clock.clone(),
             caught_up: is_leader.clone(),
+            metrics: shared.metrics.clone(),
         },
     );
     let _ = node.runtime.set(access); // set once: the verticals are assembled once
-    let (scheduler, _) =
-        scheduler::supervisor(scheduler::Args::new(raft.clone(), is_leader, clock));
+    let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
+        raft.clone(),
+        is_leader,
+        clock,
+        shared.metrics.clone(),
+    ));
     let facts = ingress::table::Facts {
         hostname: node.hostname.clone(),
         https: false,
     };
-    let proxy = ProxyArgs::new(raft, facts, shared.config.http_port, Settings::default());
+    let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
+    let proxy = ProxyArgs::new(raft, facts, shared.config.http_port, proxy);
     let (proxy, _) = ChildSpec::worker::<ProxyActor>("proxy", proxy);
     let (ingress, _) = ChildSpec::supervisor(
         "ingress",
@@ -315,6 +333,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
         transport: Arc::new(NoTransport),
+        observer: Arc::new(shared.metrics.clone()),
         on_fatal: Arc::new(move |error: &storage::Error| {
             let _ = fatal(&report, error);
         }),

@@ -65,6 +65,7 @@ impl Lab {
             certificate_ips: vec![Ipv4Addr::LOCALHOST.into()],
             unix_socket: self.dir.path().join("jaco.sock"),
             docker_socket: self.dir.path().join("no-engine.sock"),
+            metrics_addr: None,
             http_port: 0,
             ipam: Pool::default(),
             version: "0.0.0-test".to_owned(),

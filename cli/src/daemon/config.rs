@@ -52,6 +52,11 @@ pub(super) fn node(config: &DaemonConfig, fault_injection: bool) -> Result<NodeC
         unix_socket: config.unix_socket.clone(),
         docker_socket: config.docker_socket.clone(),
         http_port: config.http_port,
+        metrics_addr: config
+            .metrics_addr
+            .as_ref()
+            .map(|addr| socket_addr("metrics_addr", addr))
+            .transpose()?,
         ipam: Pool::new(
             Cidr::new(config.ipam_pool.network, config.ipam_pool.prefix)?,
             config.ipam_block,
@@ -75,8 +80,13 @@ fn endpoint(key: &str, configured: &HostPort, interfaces: &[Interface]) -> Resul
             "address detected"
         );
     }
-    let text = found.addr.to_string();
-    let Some(address) = (found.addr.host.as_str(), found.addr.port)
+    socket_addr(key, &found.addr)
+}
+
+/// An address to bind.
+fn socket_addr(key: &str, addr: &HostPort) -> Result<SocketAddr> {
+    let text = addr.to_string();
+    let Some(address) = (addr.host.as_str(), addr.port)
         .to_socket_addrs()
         .with_context(|| format!("{key} {text:?} does not resolve"))?
         .next()

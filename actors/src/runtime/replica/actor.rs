@@ -180,7 +180,7 @@ impl ReplicaActor {
                 };
                 // Kept for the pull that a vanished image asks for.
                 self.launch = Some(launch.clone());
-                let task = launch::launch(engine, launch);
+                let task = launch::launch(Arc::clone(shared), launch);
                 self.input(ctx, async move { Input::Launched(generation, task.await) });
             }
             Effect::Start(generation, container) => self.input(ctx, async move {
