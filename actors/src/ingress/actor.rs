@@ -18,7 +18,10 @@ use super::{
     debounce::Debounce,
     table::{Facts, route_table, same_input},
 };
-use crate::supervision::{Context, Failure, Reply, TaskHandle, Worker};
+use crate::{
+    repeat::Repeats,
+    supervision::{Context, Failure, Reply, TaskHandle, Worker},
+};
 
 /// Quiet time before a change is acted on.
 const QUIET: Duration = Duration::from_millis(200);
@@ -94,6 +97,7 @@ pub struct ProxyActor {
     listening: Option<SocketAddr>,
     /// Whether the last attempt to bind failed and another one is due.
     retrying: bool,
+    refusals: Repeats,
 }
 
 impl Worker for ProxyActor {
@@ -112,6 +116,7 @@ impl Worker for ProxyActor {
             timer: None,
             listening: None,
             retrying: false,
+            refusals: Repeats::default(),
         };
         actor.publish();
         actor.open(ctx);
@@ -199,6 +204,7 @@ impl ProxyActor {
         match self.bind() {
             Ok((server, addr)) => {
                 tracing::info!(subsystem = "ingress", %addr, "ingress listens");
+                self.refusals.clear();
                 self.listening = Some(addr);
                 ctx.spawn(async move {
                     server.serve().await;
@@ -206,7 +212,9 @@ impl ProxyActor {
                 });
             }
             Err(why) => {
-                tracing::error!(subsystem = "ingress", port, %why, "failed to bind the ingress port");
+                if self.refusals.is_news(&why) {
+                    tracing::error!(subsystem = "ingress", port, error = %why, "failed to bind the ingress port");
+                }
                 self.retrying = true;
                 ctx.send_after(BIND_RETRY, Msg::Bind);
             }
