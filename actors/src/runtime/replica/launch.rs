@@ -22,6 +22,8 @@ use crate::runtime::{
 pub(super) struct Launch {
     image: String,
     name: String,
+    deployment: String,
+    service: String,
     body: ContainerCreateBody,
     /// Networks after the first.
     rest: Vec<String>,
@@ -77,6 +79,8 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
     });
     Ok(Launch {
         image: projection::image(&row, service).to_owned(),
+        deployment: row.deployment.clone(),
+        service: row.service.clone(),
         name: container_name(&row.id),
         body,
         rest: bridges
@@ -127,7 +131,16 @@ pub(super) async fn pull(
 }
 
 /// Creates, connects and starts; removes what it made when it cannot finish.
-pub(super) async fn launch(engine: Arc<dyn Engine>, launch: Launch) -> Result<String, EngineError> {
+pub(super) async fn launch(shared: Arc<Shared>, launch: Launch) -> Result<String, EngineError> {
+    let deps = &shared.deps;
+    let (deployment, service) = (launch.deployment.clone(), launch.service.clone());
+    let launched = create_and_start(&*deps.engine, launch).await;
+    deps.metrics
+        .container_start(&deployment, &service, launched.is_ok());
+    launched
+}
+
+async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String, EngineError> {
     let container = engine.create(&launch.name, launch.body).await?;
     let finished = async {
         for network in &launch.rest {
