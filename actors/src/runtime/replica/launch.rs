@@ -1,6 +1,6 @@
 //! The effects of a start: from a row to a running container.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bollard::models::ContainerCreateBody;
 use futures::StreamExt;
@@ -11,8 +11,8 @@ use crate::runtime::{
     Deps, NetworkError, Shared, assignment,
     engine::{Engine, EngineError},
     projection::{
-        self, Attachment, Networking, Source, aliases, container_name, joined_service, networks,
-        project,
+        self, Attachment, Networking, Source, aliases, container_name, joined_service,
+        lending_services, networks, project,
     },
     registry_key,
 };
@@ -56,15 +56,16 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
     for network in networks(spec, service) {
         bridges.push(ensure(deps, &row.deployment, &network).await?);
     }
-    let joined = match joined_service(service) {
-        Some(name) => Some(
-            assignment::running_here(&state, &deps.host, &row.deployment, name)
-                .ok_or_else(|| retry("no running same-host replica"))?,
-        ),
-        None => None,
-    };
-    let networking = match (&joined, bridges.is_empty()) {
-        (Some(container), _) => Networking::Joined(container),
+    let mut lenders = BTreeMap::new();
+    for name in lending_services(service) {
+        let container = assignment::running_here(&state, &deps.host, &row.deployment, name);
+        let container = container.ok_or_else(|| {
+            PrepareError::Retry(format!("no running same-host replica of {name}"))
+        })?;
+        lenders.insert(name.to_owned(), container);
+    }
+    let networking = match (joined_service(service), bridges.is_empty()) {
+        (Some(name), _) => Networking::Joined(name),
         (None, true) => Networking::None,
         (None, false) => Networking::Attached(&bridges),
     };
@@ -75,6 +76,7 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
         service,
         volumes: &document.volumes,
         networking,
+        lenders: &lenders,
         home: &home,
     });
     Ok(Launch {
