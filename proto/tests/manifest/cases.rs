@@ -70,7 +70,6 @@ impl Case {
         }
         text + self.input("file").unwrap_or_default()
     }
-
 }
 
 fn directory() -> PathBuf {
