@@ -23,4 +23,5 @@ mod views;
 mod watch;
 
 pub use caller::Caller;
+pub(crate) use server::service;
 pub use server::{ApiArgs, TlsApiActor, UnixApiActor};

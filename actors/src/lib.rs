@@ -64,6 +64,7 @@
 //! - [`supervision`]: the kit all of them are built with; usable on its own.
 //! - [`labels`]: how containers and networks are found again.
 //! - [`clock`]: wall-clock time as a dependency.
+//! - [`testing`]: the gRPC API without a node behind it, for tests.
 //!
 //! An actor holds no truth: it looks at the replicated state and at the world when it starts,
 //! and drives one to the other. Any of them can be killed at any moment; its supervisor starts
@@ -79,3 +80,4 @@ pub mod node;
 pub mod runtime;
 pub mod scheduler;
 pub mod supervision;
+pub mod testing;

@@ -22,13 +22,25 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::transport::server::{Connected, Router, Server};
-use tower::layer::util::{Identity, Stack};
+use tonic::{
+    service::Routes,
+    transport::server::{Connected, Router, Server},
+};
+use tower::{
+    Layer as _,
+    layer::util::{Identity, Stack},
+};
 
 use super::{
-    admission::Transport, audit::AuditService, cluster::ClusterService, deploy::DeployService,
-    internal::InternalService, layer::AdmissionLayer, registry::RegistryService,
-    tokens::TokensService, watch::WatchService,
+    admission::Transport,
+    audit::AuditService,
+    cluster::ClusterService,
+    deploy::DeployService,
+    internal::InternalService,
+    layer::{Admission, AdmissionLayer},
+    registry::RegistryService,
+    tokens::TokensService,
+    watch::WatchService,
 };
 use crate::{
     node::Shared,
@@ -54,19 +66,32 @@ pub struct ApiArgs {
 }
 
 fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .layer(admission(shared, transport))
+        .add_routes(routes(shared))
+}
+
+/// What a listener of `transport` does with one request.
+pub(crate) fn service(shared: &Arc<Shared>, transport: Transport) -> Admission<Routes> {
+    admission(shared, transport).layer(routes(shared))
+}
+
+fn admission(shared: &Arc<Shared>, transport: Transport) -> AdmissionLayer {
+    AdmissionLayer {
+        transport,
+        shared: shared.clone(),
+    }
+}
+
+fn routes(shared: &Arc<Shared>) -> Routes {
     macro_rules! service {
         ($server:ident, $service:expr) => {
             $server::new($service).max_decoding_message_size(REQUEST_BYTES)
         };
     }
-    Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .layer(AdmissionLayer {
-            transport,
-            shared: shared.clone(),
-        })
-        .add_service(service!(ClusterServer, ClusterService(shared.clone())))
+    Routes::new(service!(ClusterServer, ClusterService(shared.clone())))
         .add_service(
             service!(DeployServer, DeployService(shared.clone()))
                 .max_decoding_message_size(APPLY_BYTES),

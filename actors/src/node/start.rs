@@ -88,20 +88,11 @@ impl Node {
         let certificate = CertSlot::new(&identity);
         let tls = tls::api_server(certificate.clone())?;
         let (report, fatal) = mpsc::unbounded_channel();
+        let shared = Shared::new(config, certificate, tls, report);
         let shared = Arc::new(Shared {
-            config,
-            tree: OnceLock::new(),
-            lifecycle: OnceLock::new(),
-            running: OnceLock::new(),
-            opened: Mutex::default(),
             setup_token: Mutex::new(setup_token),
-            certificate,
-            tls,
-            failures: Mutex::default(),
             member: AtomicBool::new(membership.is_some()),
-            settled: watch::Sender::new(false),
-            stopping: watch::Sender::new(false),
-            fatal: report,
+            ..shared
         });
 
         let args = Args {
