@@ -6,31 +6,9 @@ use bollard::models::{
     ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
     ContainerSummaryStateEnum, EventMessage, HealthStatusEnum,
 };
-use jaco_proto::chain;
 
-use super::{EngineError, Event, EventKind, Found, Health, Inspected, Status};
+use super::{Event, EventKind, Found, Health, Inspected, Status};
 use crate::labels::{LABEL_RAFT_INDEX, LABEL_REPLICA};
-
-pub(super) fn error(error: bollard::errors::Error) -> EngineError {
-    use bollard::errors::Error;
-    match error {
-        Error::DockerResponseServerError {
-            status_code,
-            message,
-        } => match status_code {
-            404 => EngineError::NotFound(message),
-            409 => EngineError::Conflict(message),
-            status => EngineError::Api { status, message },
-        },
-        Error::DockerStreamError { error } => EngineError::Api {
-            status: 0,
-            message: error,
-        },
-        Error::JsonDataError { message, .. } => EngineError::Api { status: 0, message },
-        // The rest of this foreign enum is transport trouble: connect, read, timeout.
-        other => EngineError::Unreachable(chain(&other)),
-    }
-}
 
 pub(super) fn found(summary: ContainerSummary) -> Option<Found> {
     let labels = summary.labels.unwrap_or_default();
@@ -127,25 +105,6 @@ mod tests {
     };
 
     use super::*;
-
-    #[test]
-    fn errors_are_told_apart_by_what_the_caller_does_next() {
-        let server = |status_code| bollard::errors::Error::DockerResponseServerError {
-            status_code,
-            message: "why".into(),
-        };
-        assert_eq!(error(server(404)), EngineError::NotFound("why".into()));
-        assert_eq!(error(server(409)), EngineError::Conflict("why".into()));
-        assert_eq!(
-            error(server(500)),
-            EngineError::Api {
-                status: 500,
-                message: "why".into()
-            }
-        );
-        let timeout = error(bollard::errors::Error::RequestTimeoutError);
-        assert!(matches!(timeout, EngineError::Unreachable(_)), "{timeout}");
-    }
 
     #[test]
     fn an_unparsable_index_label_reads_as_none() {
