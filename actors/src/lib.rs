@@ -72,6 +72,7 @@
 pub mod api;
 pub mod clock;
 mod commit;
+mod docker;
 pub mod ingress;
 pub mod labels;
 pub mod network;

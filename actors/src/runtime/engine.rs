@@ -9,49 +9,13 @@ use futures::stream::BoxStream;
 
 use super::registry_key::Credential;
 
+pub use crate::docker::EngineError;
 pub use docker::DockerEngine;
 
 mod convert;
 mod docker;
 #[cfg(test)]
 pub(crate) mod fake;
-
-/// Why the engine did not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EngineError {
-    /// No answer: the engine is down, restarting or too slow.
-    #[error("container engine is unreachable: {0}")]
-    Unreachable(String),
-    /// There is no such container, image or network.
-    #[error("{0}")]
-    NotFound(String),
-    /// The name is taken, or the object is in a state that forbids the request.
-    #[error("{0}")]
-    Conflict(String),
-    /// Any other refusal.
-    #[error("{message}")]
-    Api {
-        /// HTTP status of the answer; 0 for an error inside a stream.
-        status: u16,
-        /// What the engine said.
-        message: String,
-    },
-}
-
-impl EngineError {
-    /// The same error with other words.
-    pub(crate) fn map(self, words: impl FnOnce(String) -> String) -> Self {
-        match self {
-            Self::Unreachable(message) => Self::Unreachable(words(message)),
-            Self::NotFound(message) => Self::NotFound(words(message)),
-            Self::Conflict(message) => Self::Conflict(words(message)),
-            Self::Api { status, message } => Self::Api {
-                status,
-                message: words(message),
-            },
-        }
-    }
-}
 
 /// Life of a container as the engine tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

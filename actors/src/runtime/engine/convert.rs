@@ -6,48 +6,12 @@ use bollard::models::{
     ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
     ContainerSummaryStateEnum, CreateImageInfo, EventMessage, HealthStatusEnum,
 };
-use jaco_proto::chain;
 
 use super::{EngineError, Event, EventKind, Found, Health, Inspected, Status};
-use crate::labels::{LABEL_RAFT_INDEX, LABEL_REPLICA};
-
-pub(super) fn error(error: bollard::errors::Error) -> EngineError {
-    use bollard::errors::Error;
-    let error = match error {
-        Error::DockerResponseServerError {
-            status_code,
-            message,
-        } => match status_code {
-            404 => EngineError::NotFound(message),
-            409 => EngineError::Conflict(message),
-            status => EngineError::Api { status, message },
-        },
-        Error::DockerStreamError { error } => EngineError::Api {
-            status: 0,
-            message: error,
-        },
-        Error::JsonDataError { message, .. } => EngineError::Api { status: 0, message },
-        // The rest of this foreign enum is transport trouble: connect, read, timeout.
-        other => EngineError::Unreachable(chain(&other)),
-    };
-    error.map(|message| readable(&message))
-}
-
-/// Longest text of an error, in bytes: it may quote whatever a registry answered.
-const ERROR_MAX: usize = 2048;
-
-/// Text of an error as people may see it: bounded, and nothing that a terminal obeys.
-fn readable(message: &str) -> String {
-    let mut text = String::new();
-    for c in message.chars() {
-        if text.len() + c.len_utf8() > ERROR_MAX {
-            text.push('…');
-            break;
-        }
-        text.push(if c.is_control() { ' ' } else { c });
-    }
-    text
-}
+use crate::{
+    docker::readable,
+    labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
+};
 
 /// One step of a pull, which may be its failure.
 pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
@@ -163,33 +127,6 @@ mod tests {
     };
 
     use super::*;
-
-    #[test]
-    fn errors_are_told_apart_by_what_the_caller_does_next() {
-        let server = |status_code| bollard::errors::Error::DockerResponseServerError {
-            status_code,
-            message: "why".into(),
-        };
-        assert_eq!(error(server(404)), EngineError::NotFound("why".into()));
-        assert_eq!(error(server(409)), EngineError::Conflict("why".into()));
-        assert_eq!(
-            error(server(500)),
-            EngineError::Api {
-                status: 500,
-                message: "why".into()
-            }
-        );
-        let timeout = error(bollard::errors::Error::RequestTimeoutError);
-        assert!(matches!(timeout, EngineError::Unreachable(_)), "{timeout}");
-    }
-
-    #[test]
-    fn an_error_is_bounded_and_harmless_to_a_terminal() {
-        let page = format!("bad \u{1b}[31m\n{}", "ä".repeat(ERROR_MAX));
-        let shown = error(bollard::errors::Error::DockerStreamError { error: page }).to_string();
-        assert!(shown.starts_with("bad  [31m ä"), "{shown}");
-        assert!(shown.len() <= ERROR_MAX + '…'.len_utf8() && shown.ends_with('…'));
-    }
 
     #[test]
     fn a_step_of_a_pull_is_progress_or_its_failure() {
