@@ -1,8 +1,12 @@
 //! What stands in front of a registry: it sees every request, and may spoil the answer.
 
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use anyhow::Result;
@@ -79,7 +83,8 @@ pub struct Front {
 struct Shared {
     registry: SocketAddr,
     faults: watch::Sender<Faults>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<BTreeMap<u64, Seen>>,
+    requests: AtomicU64,
     /// Repositories that only one account may read, and that account.
     owners: Mutex<Vec<(String, String)>>,
 }
@@ -95,6 +100,7 @@ impl Front {
                 registry,
                 faults: watch::Sender::default(),
                 seen: Mutex::default(),
+                requests: AtomicU64::default(),
                 owners: Mutex::default(),
             }),
             task: None,
@@ -152,10 +158,10 @@ impl Front {
     /// The requests since the last [`Front::forget`], in the order of their arrival.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
-        lock(&self.shared.seen).clone()
+        lock(&self.shared.seen).values().cloned().collect()
     }
 
-    /// Forgets the requests so far, all of which must have ended.
+    /// Forgets the requests so far.
     pub fn forget(&self) {
         lock(&self.shared.seen).clear();
     }
@@ -172,22 +178,23 @@ impl Drop for Front {
 /// One request on its way; its end is noted when this is dropped.
 struct Ticket {
     shared: Arc<Shared>,
-    index: usize,
+    id: u64,
     outcome: Outcome,
 }
 
 impl Ticket {
     fn new(shared: &Arc<Shared>, request: &Request<Incoming>) -> Self {
-        let mut seen = lock(&shared.seen);
-        seen.push(Seen {
+        let id = shared.requests.fetch_add(1, Ordering::Relaxed);
+        let seen = Seen {
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
             user: user(request),
             outcome: Outcome::Open,
-        });
+        };
+        lock(&shared.seen).insert(id, seen);
         Self {
             shared: Arc::clone(shared),
-            index: seen.len() - 1,
+            id,
             outcome: Outcome::Abandoned,
         }
     }
@@ -202,7 +209,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(seen) = lock(&self.shared.seen).get_mut(self.index) {
+        if let Some(seen) = lock(&self.shared.seen).get_mut(&self.id) {
             seen.outcome = self.outcome;
         }
     }

@@ -3,6 +3,8 @@
 
 mod credentials;
 mod digests;
+mod failures;
+mod hangs;
 
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 
