@@ -7,14 +7,17 @@ use futures::StreamExt;
 use tokio::time::Instant;
 
 use super::core::{PROGRESS_EVERY, PrepareError};
-use crate::runtime::{
-    Deps, NetworkError, Shared, assignment,
-    engine::{Engine, EngineError},
-    projection::{
-        self, Attachment, Networking, Source, aliases, container_name, joined_service, networks,
-        project,
+use crate::{
+    docker::readable,
+    runtime::{
+        Deps, NetworkError, Shared, assignment,
+        engine::{Engine, EngineError},
+        projection::{
+            self, Attachment, Networking, Source, aliases, container_name, joined_service,
+            networks, project,
+        },
+        registry_key,
     },
-    registry_key,
 };
 
 /// A start that has everything it needs.
@@ -109,7 +112,7 @@ pub(super) async fn pull(
     let credential =
         registry_key::resolve(&launch.image, &stored).map_err(|error| EngineError::Api {
             status: 0,
-            message: error.to_string(),
+            message: readable(&error.to_string()),
         })?;
     let mut progress = deps.engine.pull(&launch.image, credential.as_ref());
     let mut told = Instant::now();
