@@ -156,12 +156,13 @@ impl Engine {
         }
     }
 
-    /// Removes every image of a registry, for places that cannot await, such as a `Drop`.
+    /// Removes every image of the registry at a port of this machine, for places that cannot
+    /// await, such as a `Drop`.
     ///
     /// # Errors
     /// The first refusal, after everything was tried.
-    pub fn forget_images_blocking(registry: &str) -> Result<()> {
-        let prefix = format!("{registry}/");
+    pub fn forget_images_blocking(port: u16) -> Result<()> {
+        let host = format!(":{port}/");
         blocking(async move || {
             let engine = Self::open()?;
             let options = ListImagesOptions {
@@ -172,7 +173,7 @@ impl Engine {
             let mut refused = Ok(());
             for image in engine.docker().await?.list_images(Some(options)).await? {
                 let mut names = image.repo_tags.iter().chain(&image.repo_digests);
-                if names.any(|name| name.starts_with(&prefix)) {
+                if names.any(|name| name.contains(&host)) {
                     refused = refused.and(engine.remove_image(&image.id).await);
                 }
             }

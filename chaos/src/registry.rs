@@ -203,7 +203,7 @@ impl Drop for Registry {
     fn drop(&mut self) {
         self.process.end();
         // A drop has nobody to tell.
-        let _ = Engine::forget_images_blocking(&self.address());
+        let _ = Engine::forget_images_blocking(self.front.address().port());
     }
 }
 

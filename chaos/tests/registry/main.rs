@@ -5,6 +5,9 @@ mod credentials;
 mod digests;
 mod failures;
 mod hangs;
+mod many;
+mod references;
+mod silence;
 
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 

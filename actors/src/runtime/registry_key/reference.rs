@@ -64,15 +64,15 @@ fn parse(image: &str) -> Result<Reference<'_>, &'static str> {
         Some((first, rest)) if names_host(first) => (Some(first), rest),
         Some(_) | None => (None, name),
     };
+    if host.is_some_and(|host| !is_host(host)) {
+        return Err("the registry is malformed");
+    }
     let (path, tag) = match rest.rsplit_once(':') {
         Some((path, tag)) => (path, Some(tag)),
         None => (rest, None),
     };
     if tag.is_some_and(|tag| !is_tag(tag)) {
         return Err("the tag is malformed");
-    }
-    if host.is_some_and(|host| !is_host(host)) {
-        return Err("the registry is malformed");
     }
     if path.bytes().any(|byte| byte.is_ascii_uppercase()) {
         return Err("the repository must be lower-case");
@@ -297,6 +297,7 @@ mod tests {
             ("a._b", "the repository is malformed"),
             ("r.io/a:b:c", "the repository is malformed"),
             ("https://r.io/a", "the registry is malformed"),
+            ("http://127.0.0.1:1/a", "the registry is malformed"),
             ("Upper", "the repository must be lower-case"),
             ("ghcr.io/Owner/app", "the repository must be lower-case"),
             ("alpine:", "the tag is malformed"),

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use bollard::models::ContainerCreateBody;
-use futures::StreamExt;
-use tokio::time::Instant;
 
 use super::core::{PROGRESS_EVERY, PrepareError};
 use crate::{
@@ -101,7 +99,8 @@ async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachme
     })
 }
 
-/// Asks the registry once, with the credential of this moment; calls `progressed` while it moves.
+/// Asks the registry once, with the credential of this moment and together with whoever wants the
+/// same; calls `progressed` while it moves.
 pub(super) async fn pull(
     shared: Arc<Shared>,
     launch: Launch,
@@ -114,19 +113,8 @@ pub(super) async fn pull(
             status: 0,
             message: readable(&error.to_string()),
         })?;
-    let mut progress = deps.engine.pull(&launch.image, credential.as_ref());
-    let mut told = Instant::now();
-    while let Some(step) = progress.next().await {
-        step.map_err(|error| match &credential {
-            Some(credential) => error.map(|message| credential.redact(&message)),
-            None => error,
-        })?;
-        if told.elapsed() >= PROGRESS_EVERY {
-            progressed();
-            told = Instant::now();
-        }
-    }
-    Ok(())
+    let pull = shared.pulls.join(&deps.engine, &launch.image, credential);
+    pull.finish(PROGRESS_EVERY, progressed).await
 }
 
 /// Creates, connects and starts; removes what it made when it cannot finish.
