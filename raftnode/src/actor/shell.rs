@@ -2,8 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use jaco_proto::{chain, v1};
-use prost::Message as _;
+use jaco_proto::chain;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
@@ -16,6 +15,7 @@ use crate::{
     Committed, ProposeError, State,
     apply::{Answer, Applier, Progress},
     core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
+    state::Rules,
     storage::{self, LogView, Update},
 };
 
@@ -287,6 +287,8 @@ fn restore(snapshot: &Snapshot) -> Result<State, storage::Error> {
         what: "received snapshot".into(),
         reason: chain(e),
     };
-    let content = v1::FsmSnapshot::decode(&*snapshot.data).map_err(|e| corrupt(&e))?;
-    State::from_snapshot(snapshot.get_metadata().index, content).map_err(|e| corrupt(&e))
+    let index = snapshot.get_metadata().index;
+    State::read_snapshot(index, &*snapshot.data, &Rules::MEMBER)
+        .map(|read| read.state)
+        .map_err(|e| corrupt(&e))
 }
