@@ -2,6 +2,8 @@
 //!
 //! No engine listens where the nodes look for one: the control plane must serve regardless.
 
+#[path = "node_api/backup.rs"]
+mod backup;
 #[path = "node_api/crash.rs"]
 mod crash;
 #[path = "node_api/deploy.rs"]
@@ -10,6 +12,8 @@ mod deploy;
 mod lab;
 #[path = "node_api/lifecycle.rs"]
 mod lifecycle;
+#[path = "node_api/restore.rs"]
+mod restore;
 #[path = "node_api/security.rs"]
 mod security;
 #[path = "node_api/streams.rs"]

@@ -14,9 +14,11 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{Committed, Limits, Propose, ProposeError, RaftHandle, State, Storage};
+use jaco_raftnode::{
+    Committed, Limits, Propose, ProposeError, RaftHandle, ReadError, State, Storage,
+};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
@@ -57,6 +59,8 @@ pub struct Shared {
     /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
     /// client knows.
     pub(super) stopping: watch::Sender<bool>,
+    /// Backups that may still begin.
+    pub(crate) backups: Arc<Semaphore>,
     /// Where something that no restart can mend is reported.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -75,7 +79,7 @@ pub struct Running {
     pub engine: Arc<dyn Engine>,
     /// The containers of this node, once the runtime was assembled.
     pub(super) runtime: OnceLock<Runtime>,
-    pub(super) storage: Arc<Storage>,
+    pub(crate) storage: Arc<Storage>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -207,6 +211,21 @@ impl Shared {
 }
 
 impl Running {
+    /// The state here, once it is not older than what a majority knows.
+    ///
+    /// # Errors
+    /// `no_leader`, `quorum_lost` or `raft_unavailable`.
+    pub(crate) async fn confirmed(&self) -> Result<Arc<State>, Error> {
+        self.raft.read_index().await.map_err(|error| {
+            let code = match error {
+                ReadError::NoLeader => ErrorCode::NoLeader,
+                ReadError::QuorumLost => ErrorCode::QuorumLost,
+                ReadError::Unavailable => ErrorCode::RaftUnavailable,
+            };
+            Error::new(code, "the read could not be confirmed")
+        })
+    }
+
     /// The containers of this node.
     pub(crate) fn runtime(&self) -> Result<&Runtime, Error> {
         self.runtime

@@ -15,7 +15,7 @@ use jaco_raftnode::{
     Limits, NoTransport, Propose, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
 };
 use ractor::SpawnErr;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{
     NodeConfig, Running, Shared,
@@ -23,7 +23,7 @@ use super::{
     files::{FilesError, Layout, Membership},
 };
 use crate::{
-    api::{ApiArgs, TlsApiActor, UnixApiActor},
+    api::{ApiArgs, TlsApiActor, UnixApiActor, backup},
     ingress::{self, ProxyActor, ProxyArgs},
     network,
     runtime::{self, engine::DockerEngine},
@@ -76,6 +76,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
         let layout = Layout::new(&config.data_dir);
         let lock = layout.open()?;
+        layout.sweep()?;
         let membership = layout.read_membership(&config)?;
         let (hostname, identity, setup_token) = match &membership {
             Some(member) => (member.hostname.clone(), layout.identity(member)?.0, None),
@@ -101,6 +102,7 @@ impl Node {
             member: AtomicBool::new(membership.is_some()),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
+            backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
             fatal: report,
         });
 
@@ -336,7 +338,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
 }
 
 /// Whether this node leads and has applied an entry of its own term, as it changes.
-fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
+pub(super) fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
     let mut status = raft.subscribe_status();
     let (sender, receiver) = watch::channel(status.borrow().leading);
     tokio::spawn(async move {
