@@ -8,6 +8,7 @@ mod apply;
 mod audit;
 pub(crate) mod backup;
 mod caller;
+mod client;
 mod cluster;
 mod deploy;
 mod diff;
@@ -23,5 +24,8 @@ mod typed;
 mod views;
 mod watch;
 
+pub(crate) use client::InProcess;
+
 pub use caller::Caller;
+pub use client::{Client, LocalService};
 pub use server::{ApiArgs, TlsApiActor, UnixApiActor};

@@ -97,7 +97,7 @@ impl Cluster for ClusterService {
             pieces,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping(),
+            self.0.stopping_for(&caller),
         )))
     }
 

@@ -26,6 +26,7 @@ use jaco_raftnode::{
 
 use super::{
     NodeConfig,
+    announce::text,
     files::{FilesError, Layout, Membership},
     marker::Marker,
 };
@@ -209,8 +210,8 @@ fn place(
     let now = config.clock.timestamp();
     let own = v1::Node {
         hostname: hostname.to_owned(),
-        address: config.cluster_addr.to_string(),
-        grpc_address: config.listen_addr.to_string(),
+        address: text(config.cluster_addr),
+        grpc_address: text(config.listen_addr),
         server_cert_fingerprint: files.cert.fingerprint().as_bytes().to_vec(),
         joined_at: Some(now),
         version: config.version.clone(),
@@ -232,7 +233,7 @@ fn place(
         cluster_id: archive.meta.cluster_id.clone(),
         hostname: hostname.to_owned(),
         raft_id,
-        advertise_addr: config.cluster_addr.to_string(),
+        advertise_addr: text(config.cluster_addr),
         peers: Vec::new(),
     };
     layout.place_identity(files, &membership, owner, || {

@@ -82,8 +82,8 @@ fn check_disk(config: &NodeConfig, archive: &Archive) {
     let own = &found.nodes["two"];
     let pem = fs::read_to_string(config.data_dir.join("node/two.crt")).unwrap();
     assert_eq!(own.server_cert_fingerprint, fingerprint(&pem).as_bytes());
-    assert_eq!(own.grpc_address, config.listen_addr.to_string());
-    assert_eq!(own.address, config.cluster_addr.to_string());
+    assert_eq!(own.grpc_address, config.listen_addr.unwrap().to_string());
+    assert_eq!(own.address, config.cluster_addr.unwrap().to_string());
     let (expected, raft_id) = restored(&archive.state, v1::Node::clone(own));
     assert_eq!(found.digest(), expected.digest());
     assert_eq!(found, expected);
@@ -187,12 +187,9 @@ fn restoring_process_dies() {
     let step = parts.next().unwrap();
     let mut next = || parts.next().unwrap();
     let (data, archive, address) = (next(), next(), next());
-    let (_, config) = target();
-    let config = NodeConfig {
-        data_dir: data.into(),
-        listen_addr: address.parse().unwrap(),
-        ..config
-    };
+    let (_, mut config) = target();
+    config.data_dir = data.into();
+    config.listen_addr = Some(address.parse().unwrap());
     let input = fs::File::open(archive).unwrap();
     let _ = restore(&config, "two", input, |done| {
         if format!("{done:?}") == step {
@@ -203,7 +200,7 @@ fn restoring_process_dies() {
 }
 
 fn die_at(step: RestoreStep, config: &NodeConfig, archive: &Path) {
-    let (data, address) = (config.data_dir.display(), config.listen_addr);
+    let (data, address) = (config.data_dir.display(), config.listen_addr.unwrap());
     let at = format!("{step:?} {data} {} {address}", archive.display());
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "restore::restoring_process_dies"])
@@ -329,10 +326,8 @@ async fn what_cannot_be_restored_is_refused_and_nothing_is_written() {
     assert!(check_hostname("../two").is_err());
     let error = named("../two", &config);
     assert!(matches!(error, RestoreError::Hostname(_)), "{error}");
-    let configured = NodeConfig {
-        hostname: Some("three".to_owned()),
-        ..config.clone()
-    };
+    let mut configured = config.clone();
+    configured.hostname = Some("three".to_owned());
     let error = named("two", &configured);
     assert!(matches!(error, RestoreError::Renamed { .. }), "{error}");
     assert!(!lab.data().exists());
