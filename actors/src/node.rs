@@ -24,6 +24,7 @@ pub use config::NodeConfig;
 pub use export::Export;
 pub use files::FilesError;
 pub use init::Founding;
+pub use jaco_raftnode::archive;
 pub use restore::{RestoreError, RestoreStep, Restored, restore};
 pub use shared::{Running, Shared};
 pub use start::{Node, StartError};

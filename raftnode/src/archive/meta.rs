@@ -28,7 +28,7 @@ pub struct Meta {
     /// Version of the program that wrote the archive; may be empty.
     #[serde(default)]
     pub jaco_version: String,
-    /// When the archive was begun; RFC 3339.
+    /// When the archive was begun; RFC 3339 in UTC, whole seconds.
     pub taken_at: String,
     /// `host:port` of the leader's peer transport; empty if there was none.
     #[serde(default)]
@@ -60,7 +60,7 @@ impl Meta {
             snapshot_index: state.applied_index,
             snapshot_term: term,
             jaco_version: version.to_owned(),
-            taken_at: taken_at.to_string(),
+            taken_at: whole_seconds(taken_at),
             leader_at_snapshot: leader.to_owned(),
         })
     }
@@ -115,9 +115,13 @@ impl Meta {
             .parse()
             .map_err(|_| Error::Meta("taken_at is not a time".to_owned()))?;
         // In UTC, and without anything else that a time may be surrounded by.
-        meta.taken_at = taken_at.to_string();
+        meta.taken_at = whole_seconds(taken_at);
         Ok(meta)
     }
+}
+
+fn whole_seconds(time: Timestamp) -> String {
+    Timestamp { nanos: 0, ..time }.to_string()
 }
 
 /// Whether two versions share what stands before their first dot; an empty one fits any.
