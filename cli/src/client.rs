@@ -7,6 +7,7 @@ mod actors;
 mod apply;
 mod args;
 mod audit;
+mod backup;
 mod cluster;
 mod connection;
 mod excerpt;
@@ -17,8 +18,10 @@ mod logs;
 mod node;
 mod output;
 mod packaging;
+mod place;
 mod registry;
 mod replica;
+mod restore;
 mod status;
 mod token;
 mod transport;
@@ -90,7 +93,11 @@ fn run(args: impl IntoIterator<Item = OsString>, ui: &mut Ui<'_>) -> u8 {
         .as_deref()
         .filter(|level| logging::is_level(level));
     logging::init(logging::Process::Cli, level.or(verbose), None);
-    (ui.format, ui.quiet) = (cli.globals.output, cli.globals.quiet);
+    ui.quiet = cli.globals.quiet;
+    ui.format = match cli.globals.format(cli.command.as_ref()) {
+        Ok(format) => format,
+        Err(failure) => return report(&failure, ui),
+    };
     match dispatch(cli, ui) {
         Ok(End::Done) => SUCCESS,
         Ok(End::Interrupted) => INTERRUPTED,
@@ -168,6 +175,8 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         Command::Token { command } => token::run(&command, &client()?, ui).await,
         Command::Registry { command } => registry::run(&command, &client()?, ui).await,
         Command::Audit(args) => audit::run(&args, &client()?, ui).await,
+        Command::Backup(args) => backup::run(&args, globals.destination(), client, ui).await,
+        Command::Restore(args) => restore::run(&args, globals.socket(), ui).await,
         Command::Actors(args) => actors::run(&args, &client()?, ui).await,
     }
 }

@@ -59,6 +59,7 @@ pub(crate) struct Script {
     pub(crate) routes: Vec<v1::RealizedRoute>,
     pub(crate) tokens: Vec<v1::TokenInfo>,
     pub(crate) credentials: Vec<v1::RegistryCredentialSummary>,
+    pub(crate) backup: Vec<Result<Vec<u8>, Error>>,
     pub(crate) refuse: Option<Error>,
 }
 
