@@ -15,6 +15,8 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use http::HeaderValue;
 use jaco_proto::chain;
 
+mod document;
+
 /// Longest wait for an answer; streams are not bounded by it.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -41,11 +43,11 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Absence taken for success: a thing that is not there needs no removing.
-    pub(crate) fn unless_absent(result: Result<(), Self>) -> Result<(), Self> {
-        match result {
-            Err(Self::NotFound(_)) => Ok(()),
-            other => other,
+    fn refused(status: u16, message: String) -> Self {
+        match status {
+            404 => Self::NotFound(message),
+            409 => Self::Conflict(message),
+            status => Self::Api { status, message },
         }
     }
 
@@ -60,6 +62,33 @@ impl EngineError {
                 message: words(message),
             },
         }
+    }
+
+    /// Absence taken for success: a thing that is not there needs no removing.
+    pub(crate) fn unless_absent(result: Result<(), Self>) -> Result<(), Self> {
+        match result {
+            Err(Self::NotFound(_)) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl From<Error> for EngineError {
+    fn from(error: Error) -> Self {
+        let error = match error {
+            Error::DockerResponseServerError {
+                status_code,
+                message,
+            } => Self::refused(status_code, message),
+            Error::DockerStreamError { error } => Self::Api {
+                status: 0,
+                message: error,
+            },
+            Error::JsonDataError { message, .. } => Self::Api { status: 0, message },
+            // The rest of this foreign enum is transport trouble: connect, read, timeout.
+            other => Self::Unreachable(chain(&other)),
+        };
+        error.map(|message| readable(&message))
     }
 }
 
@@ -77,29 +106,6 @@ pub(crate) fn readable(message: &str) -> String {
         text.push(if c.is_control() { ' ' } else { c });
     }
     text
-}
-
-impl From<Error> for EngineError {
-    fn from(error: Error) -> Self {
-        let error = match error {
-            Error::DockerResponseServerError {
-                status_code,
-                message,
-            } => match status_code {
-                404 => Self::NotFound(message),
-                409 => Self::Conflict(message),
-                status => Self::Api { status, message },
-            },
-            Error::DockerStreamError { error } => Self::Api {
-                status: 0,
-                message: error,
-            },
-            Error::JsonDataError { message, .. } => Self::Api { status: 0, message },
-            // The rest of this foreign enum is transport trouble: connect, read, timeout.
-            other => Self::Unreachable(chain(&other)),
-        };
-        error.map(|message| readable(&message))
-    }
 }
 
 /// A client that connects at the first call and again after a failure, so it can exist before
