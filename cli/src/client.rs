@@ -106,13 +106,16 @@ enum End {
 }
 
 fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
-    let Some(command) = cli.command else {
-        let text = match cli.version {
-            true => format!("{}\n", crate::version()),
-            false => Cli::command().render_help().to_string(),
-        };
-        ui.write(&text)?;
-        return Ok(End::Done);
+    let command = match (cli.version, cli.command) {
+        (false, Some(command)) => command,
+        (true, _) => {
+            ui.write(&format!("{}\n", crate::version()))?;
+            return Ok(End::Done);
+        }
+        (false, None) => {
+            ui.write(&Cli::command().render_help().to_string())?;
+            return Ok(End::Done);
+        }
     };
     match command {
         Command::Version => version::run(ui)?,
