@@ -34,7 +34,12 @@ impl Watch for WatchService {
         });
         // The hub closes when the node stops; the client should go and ask another.
         let events = events.chain(stream::once(std::future::ready(Err(Shared::stopped()))));
-        let stream = guarded(events, &caller, node.raft.subscribe(), self.0.stopping());
+        let stream = guarded(
+            events,
+            &caller,
+            node.raft.subscribe(),
+            self.0.stopping_for(&caller),
+        );
         Ok(node.read_response(&state, stream))
     }
 }

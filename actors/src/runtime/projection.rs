@@ -7,7 +7,7 @@ use bollard::models::{
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
 };
 use jaco_proto::{
-    manifest::compose::{Healthcheck, NetworkMode, Service, VolumeDeclaration},
+    manifest::compose::{Healthcheck, Namespace, NetworkMode, Service, VolumeDeclaration},
     v1::{ReplicaDesired, ServiceSpec},
 };
 
@@ -118,12 +118,9 @@ pub fn image<'a>(row: &'a ReplicaDesired, service: &'a Service) -> &'a str {
 /// Whether a service declares a health check that runs.
 #[must_use]
 pub fn declares_healthcheck(service: &Service) -> bool {
-    service.healthcheck.as_ref().is_some_and(|check| {
-        check
-            .test
-            .first()
-            .is_some_and(|kind| !kind.eq_ignore_ascii_case("none"))
-    })
+    let test = service.healthcheck.as_ref().map(|check| check.test.first());
+    // Without a test of its own a declared check runs the image's.
+    test.is_some_and(|kind| kind.is_none_or(|kind| !kind.eq_ignore_ascii_case("none")))
 }
 
 /// The create request of a container.
@@ -180,7 +177,7 @@ fn healthcheck(check: &Healthcheck) -> HealthConfig {
         duration.map(|duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
     };
     HealthConfig {
-        test: Some(check.test.clone()),
+        test: some(check.test.clone()),
         interval: nanos(check.interval),
         timeout: nanos(check.timeout),
         retries: check.retries,
@@ -239,9 +236,9 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         ulimits: some(ulimits(service)),
         devices: some(devices(service)),
         device_requests: some(device_requests(service)),
-        ipc_mode: service.ipc.clone(),
-        pid_mode: service.pid.clone(),
-        uts_mode: service.uts.clone(),
+        ipc_mode: service.ipc.as_ref().map(namespace),
+        pid_mode: service.pid.as_ref().map(namespace),
+        uts_mode: service.uts.as_ref().map(namespace),
         userns_mode: service.userns_mode.clone(),
         cgroup_parent: service.cgroup_parent.clone(),
         cgroupns_mode: service.cgroup.as_deref().and_then(cgroup_namespace),
@@ -256,6 +253,14 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         cpu_shares: resources.cpu_shares,
         cpuset_cpus: resources.cpuset.clone(),
         ..Default::default()
+    }
+}
+
+/// A namespace in the engine's words; one of a service in the document's.
+fn namespace(namespace: &Namespace) -> String {
+    match namespace {
+        Namespace::Engine(mode) => mode.clone(),
+        Namespace::Service(name) => format!("service:{name}"),
     }
 }
 
@@ -298,13 +303,13 @@ fn device_requests(service: &Service) -> Vec<DeviceRequest> {
         .gpus
         .iter()
         .map(|gpu| DeviceRequest {
-            driver: Some(gpu.driver.clone()),
+            driver: (!gpu.driver.is_empty()).then(|| gpu.driver.clone()),
             // The engine takes either a count or ids.
             count: gpu.device_ids.is_empty().then_some(gpu.count),
             device_ids: some(gpu.device_ids.clone()),
             // One inner list: all of them must be present.
             capabilities: some(gpu.capabilities.clone()).map(|all| vec![all]),
-            options: Some(gpu.options.clone().into_iter().collect()),
+            options: (!gpu.options.is_empty()).then(|| gpu.options.clone().into_iter().collect()),
         })
         .collect()
 }

@@ -4,32 +4,32 @@ use std::collections::HashMap;
 
 use bollard::models::{
     ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
-    ContainerSummaryStateEnum, EventMessage, HealthStatusEnum,
+    ContainerSummaryStateEnum, CreateImageInfo, EventMessage, HealthStatusEnum,
 };
-use jaco_proto::chain;
 
 use super::{EngineError, Event, EventKind, Found, Health, Inspected, Status};
-use crate::labels::{LABEL_RAFT_INDEX, LABEL_REPLICA};
+use crate::{
+    docker::readable,
+    labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
+};
 
-pub(super) fn error(error: bollard::errors::Error) -> EngineError {
-    use bollard::errors::Error;
-    match error {
-        Error::DockerResponseServerError {
-            status_code,
-            message,
-        } => match status_code {
-            404 => EngineError::NotFound(message),
-            409 => EngineError::Conflict(message),
-            status => EngineError::Api { status, message },
-        },
-        Error::DockerStreamError { error } => EngineError::Api {
-            status: 0,
-            message: error,
-        },
-        Error::JsonDataError { message, .. } => EngineError::Api { status: 0, message },
-        // The rest of this foreign enum is transport trouble: connect, read, timeout.
-        other => EngineError::Unreachable(chain(&other)),
+/// One step of a pull, which may be its failure.
+pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
+    let failed = |message: String| EngineError::Api {
+        status: 0,
+        message: readable(&message),
+    };
+    if let Some(detail) = step.error_detail {
+        let message = detail.message.filter(|message| !message.is_empty());
+        return Err(failed(
+            message.unwrap_or_else(|| "the pull failed without a reason".to_owned()),
+        ));
     }
+    // Every step of a pull says what it is about; an error in another form does not.
+    if step.status.is_none() && step.id.is_none() && step.progress_detail.is_none() {
+        return Err(failed("the engine told of no progress".to_owned()));
+    }
+    Ok(())
 }
 
 pub(super) fn found(summary: ContainerSummary) -> Option<Found> {
@@ -129,22 +129,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_apart_by_what_the_caller_does_next() {
-        let server = |status_code| bollard::errors::Error::DockerResponseServerError {
-            status_code,
-            message: "why".into(),
-        };
-        assert_eq!(error(server(404)), EngineError::NotFound("why".into()));
-        assert_eq!(error(server(409)), EngineError::Conflict("why".into()));
-        assert_eq!(
-            error(server(500)),
-            EngineError::Api {
-                status: 500,
-                message: "why".into()
-            }
-        );
-        let timeout = error(bollard::errors::Error::RequestTimeoutError);
-        assert!(matches!(timeout, EngineError::Unreachable(_)), "{timeout}");
+    fn a_step_of_a_pull_is_progress_or_its_failure() {
+        for (line, expected) in [
+            (r#"{"status":"Pulling from a/b","id":"1"}"#, None),
+            (
+                r#"{"status":"Downloading","progressDetail":{"current":1,"total":2},"id":"ab"}"#,
+                None,
+            ),
+            (r#"{"progressDetail":{},"id":"ab"}"#, None),
+            (
+                r#"{"errorDetail":{"message":"no"},"error":"no"}"#,
+                Some("no"),
+            ),
+            (
+                r#"{"progressDetail":{},"errorDetail":{"message":"no"},"error":"no"}"#,
+                Some("no"),
+            ),
+            (
+                r#"{"errorDetail":{"code":1}}"#,
+                Some("the pull failed without a reason"),
+            ),
+            (
+                r#"{"errorDetail":{"message":""}}"#,
+                Some("the pull failed without a reason"),
+            ),
+            (r#"{"error":"no"}"#, Some("the engine told of no progress")),
+            ("{}", Some("the engine told of no progress")),
+        ] {
+            let step = serde_json::from_str(line).unwrap();
+            let failure = progress(step).err().map(|error| error.to_string());
+            assert_eq!(failure.as_deref(), expected, "{line}");
+        }
     }
 
     #[test]

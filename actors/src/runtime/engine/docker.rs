@@ -1,11 +1,10 @@
 //! Docker Engine API over a unix socket; Podman's compatible socket works too.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use bollard::{
-    API_DEFAULT_VERSION, Docker,
+    Docker,
     auth::DockerCredentials,
     container::LogOutput,
     models::{ContainerCreateBody, EndpointSettings, NetworkConnectRequest},
@@ -16,8 +15,6 @@ use bollard::{
     },
 };
 use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
-use http::HeaderValue;
-use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::{
@@ -25,76 +22,28 @@ use super::{
     convert,
 };
 use crate::{
+    docker::{Connection, REQUEST_TIMEOUT},
     labels::{LABEL_CLUSTER, LABEL_REPLICA},
     runtime::registry_key::Credential,
 };
 
 /// Creates and starts run at once; more make every one of them slower.
 const CONCURRENT_STARTS: usize = 8;
-/// Longest wait for an answer; streams are not bounded by it.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// A pull is not answered before the registry was.
+/// A pull is not answered before the registry was; whoever pulls gives up on a silent one sooner.
 const PULL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A Docker or Podman engine behind a unix socket.
-///
-/// Connects at the first call and again after a failure, so it can exist before the engine does.
+/// Containers of a Docker or Podman engine behind a unix socket, which need not be there yet.
 pub struct DockerEngine {
     connection: Arc<Connection>,
     starts: Semaphore,
-}
-
-struct Connection {
-    socket: PathBuf,
-    client: ArcSwapOption<Docker>,
-}
-
-impl Connection {
-    async fn client(&self) -> Result<Arc<Docker>, EngineError> {
-        if let Some(client) = self.client.load_full() {
-            return Ok(client);
-        }
-        let docker = connect(&self.socket)?;
-        let docker = Arc::new(docker.negotiate_version().await.map_err(convert::error)?);
-        self.client.store(Some(docker.clone()));
-        Ok(docker)
-    }
-
-    /// Forgets the client when the engine is gone: the next one may speak another version.
-    fn failed(&self, error: bollard::errors::Error) -> EngineError {
-        let error = convert::error(error);
-        if matches!(error, EngineError::Unreachable(_)) {
-            self.client.store(None);
-        }
-        error
-    }
-
-    /// A stream that connects when it is first polled.
-    fn stream<T: Send + 'static>(
-        self: Arc<Self>,
-        open: impl FnOnce(&Docker) -> BoxStream<'static, Result<T, bollard::errors::Error>>
-        + Send
-        + 'static,
-    ) -> BoxStream<'static, Result<T, EngineError>> {
-        let connected = async move {
-            let client = self.client().await?;
-            let stream = open(&client);
-            Ok::<_, EngineError>(stream.map_err(move |error| self.failed(error)))
-        };
-        futures::stream::once(connected).try_flatten().boxed()
-    }
 }
 
 impl DockerEngine {
     /// An engine at `socket`; nothing is connected yet.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        let connection = Arc::new(Connection {
-            socket: socket.into(),
-            client: ArcSwapOption::empty(),
-        });
         Self {
-            connection,
+            connection: Connection::new(socket),
             starts: Semaphore::new(CONCURRENT_STARTS),
         }
     }
@@ -104,7 +53,7 @@ impl DockerEngine {
     }
 
     fn settle<T>(&self, result: Result<T, bollard::errors::Error>) -> Result<T, EngineError> {
-        result.map_err(|error| self.connection.failed(error))
+        self.connection.settle(result)
     }
 
     async fn list_by(&self, labels: Vec<String>) -> Result<Vec<Found>, EngineError> {
@@ -124,41 +73,6 @@ impl DockerEngine {
     async fn start_slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
         // Only a closed semaphore fails, and this one is never closed.
         self.starts.acquire().await.ok()
-    }
-}
-
-fn connect(socket: &std::path::Path) -> Result<Docker, EngineError> {
-    let docker = Docker::connect_with_unix(
-        &socket.to_string_lossy(),
-        REQUEST_TIMEOUT.as_secs(),
-        API_DEFAULT_VERSION,
-    )
-    .map_err(convert::error)?;
-    Ok(docker.with_request_modifier(|mut request| {
-        // The engine decodes this header as base64url; the client encodes the standard alphabet.
-        if let Some(auth) = request.headers_mut().get_mut("X-Registry-Auth") {
-            let url_safe: Vec<u8> = auth
-                .as_bytes()
-                .iter()
-                .map(|byte| match byte {
-                    b'+' => b'-',
-                    b'/' => b'_',
-                    byte => *byte,
-                })
-                .collect();
-            if let Ok(value) = HeaderValue::from_bytes(&url_safe) {
-                *auth = value;
-            }
-        }
-        request
-    }))
-}
-
-/// A thing that is not there needs no removing.
-fn absent_is_done(result: Result<(), EngineError>) -> Result<(), EngineError> {
-    match result {
-        Err(EngineError::NotFound(_)) => Ok(()),
-        other => other,
     }
 }
 
@@ -191,7 +105,11 @@ impl Engine for DockerEngine {
         Ok(convert::inspected(container, self.settle(answer)?))
     }
 
-    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError> {
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>> {
         let options = CreateImageOptions {
             from_image: Some(tagged(image)),
             ..Default::default()
@@ -202,13 +120,15 @@ impl Engine for DockerEngine {
             serveraddress: Some(credential.server.clone()),
             ..Default::default()
         });
-        let client = self.client().await?;
-        let progress = Docker::clone(&client)
-            .with_timeout(PULL_TIMEOUT)
-            .create_image(Some(options), None, credentials)
-            .try_for_each(|_| future::ready(Ok(())))
-            .await;
-        self.settle(progress)
+        let progress = Arc::clone(&self.connection).stream(move |docker| {
+            let patient = docker.clone().with_timeout(PULL_TIMEOUT);
+            patient
+                .create_image(Some(options), None, credentials)
+                .boxed()
+        });
+        progress
+            .and_then(|step| future::ready(convert::progress(step)))
+            .boxed()
     }
 
     async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
@@ -275,7 +195,7 @@ impl Engine for DockerEngine {
             .with_timeout(REQUEST_TIMEOUT + grace)
             .stop_container(container, Some(options))
             .await;
-        absent_is_done(self.settle(answer))
+        EngineError::unless_absent(self.settle(answer))
     }
 
     async fn kill(&self, container: &str, signal: &str) -> Result<(), EngineError> {
@@ -287,7 +207,7 @@ impl Engine for DockerEngine {
             .await?
             .kill_container(container, Some(options))
             .await;
-        absent_is_done(self.settle(answer))
+        EngineError::unless_absent(self.settle(answer))
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
@@ -301,7 +221,7 @@ impl Engine for DockerEngine {
             .await?
             .remove_container(container, Some(options))
             .await;
-        absent_is_done(self.settle(answer))
+        EngineError::unless_absent(self.settle(answer))
     }
 
     fn events(&self, cluster_id: &str) -> BoxStream<'static, Result<Event, EngineError>> {

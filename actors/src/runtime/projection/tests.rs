@@ -183,6 +183,7 @@ fn volumes_are_called_by_their_declaration() {
         read_only: false,
         no_copy: true,
         propagation: None,
+        selinux: None,
     };
     for (source, name) in [
         (MountSource::Volume("data".into()), Some("jaco_shop_data")),
@@ -212,6 +213,7 @@ fn binds_create_their_path_unless_told_otherwise() {
         read_only,
         no_copy: false,
         propagation: Some("rslave".into()),
+        selinux: None,
     };
     let service = Service {
         volumes: vec![
@@ -309,9 +311,9 @@ fn devices_limits_and_namespaces_are_passed_on() {
             options: [("max-size".to_owned(), "1m".to_owned())].into(),
         }),
         cgroup: Some("private".into()),
-        pid: Some("host".into()),
-        ipc: Some("private".into()),
-        uts: Some("host".into()),
+        pid: Some(Namespace::Engine("host".into())),
+        ipc: Some(Namespace::Engine("private".into())),
+        uts: Some(Namespace::Engine("host".into())),
         userns_mode: Some("host".into()),
         cgroup_parent: Some("/p".into()),
         init: Some(true),

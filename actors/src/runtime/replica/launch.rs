@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use bollard::models::ContainerCreateBody;
+use futures::StreamExt;
+use tokio::time::Instant;
 
-use super::core::PrepareError;
+use super::core::{PROGRESS_EVERY, PrepareError};
 use crate::runtime::{
     Deps, NetworkError, Shared, assignment,
     engine::{Engine, EngineError},
@@ -96,8 +98,12 @@ async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachme
     })
 }
 
-/// Asks the registry once, with the credential of this moment.
-pub(super) async fn pull(shared: Arc<Shared>, launch: Launch) -> Result<(), EngineError> {
+/// Asks the registry once, with the credential of this moment; calls `progressed` while it moves.
+pub(super) async fn pull(
+    shared: Arc<Shared>,
+    launch: Launch,
+    progressed: impl Fn() + Send + 'static,
+) -> Result<(), EngineError> {
     let deps = &shared.deps;
     let stored = deps.raft.state().registry_credentials.clone();
     let credential =
@@ -105,7 +111,19 @@ pub(super) async fn pull(shared: Arc<Shared>, launch: Launch) -> Result<(), Engi
             status: 0,
             message: error.to_string(),
         })?;
-    deps.engine.pull(&launch.image, credential.as_ref()).await
+    let mut progress = deps.engine.pull(&launch.image, credential.as_ref());
+    let mut told = Instant::now();
+    while let Some(step) = progress.next().await {
+        step.map_err(|error| match &credential {
+            Some(credential) => error.map(|message| credential.redact(&message)),
+            None => error,
+        })?;
+        if told.elapsed() >= PROGRESS_EVERY {
+            progressed();
+            told = Instant::now();
+        }
+    }
+    Ok(())
 }
 
 /// Creates, connects and starts; removes what it made when it cannot finish.

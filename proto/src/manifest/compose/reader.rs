@@ -13,6 +13,7 @@ use crate::{
     manifest::{
         fault::{Located, invalid, suggestion},
         grammar,
+        hash::canonical_json,
     },
     yaml::{Map, Node, Resolved, Scalar, Value},
 };
@@ -181,11 +182,11 @@ impl Reader<'_> {
         let items = self.seq(field, node)?;
         let mut seen = BTreeSet::new();
         for item in items {
-            if let Some(text) = item.text()
-                && !seen.insert(text)
-            {
-                return Err(self.fault(field, item, format!("repeats the item {text:?}")));
+            let text = canonical_json(item);
+            if seen.contains(&text) {
+                return Err(self.fault(field, item, format!("repeats the item {text}")));
             }
+            seen.insert(text);
         }
         Ok(items)
     }
