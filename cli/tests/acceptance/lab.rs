@@ -22,31 +22,49 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Daemon {
     dir: TempDir,
     address: SocketAddr,
+    ingress: SocketAddr,
     process: Child,
+}
+
+/// The container engine a daemon uses.
+pub(crate) struct Engine {
+    pub(crate) socket: PathBuf,
+    /// Addresses that no network of the engine has.
+    pub(crate) pool: String,
 }
 
 impl Daemon {
     /// A daemon that has no cluster yet.
     pub(crate) fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// A daemon that has no cluster yet, and perhaps an engine.
+    pub(crate) fn start_with(engine: Option<&Engine>) -> Self {
         // A port that was free may be taken before the daemon has it.
         for _ in 0..5 {
-            if let Some(daemon) = Self::try_start() {
+            if let Some(daemon) = Self::try_start(engine) {
                 return daemon;
             }
         }
         panic!("the daemon does not start");
     }
 
-    fn try_start() -> Option<Self> {
+    fn try_start(engine: Option<&Engine>) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
+        let (docker, pool) = match engine {
+            Some(engine) => (engine.socket.clone(), engine.pool.as_str()),
+            None => (dir.path().join("no-engine"), "10.244.0.0/16"),
+        };
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [address, cluster, http] = listeners.map(|listener| listener.local_addr().unwrap());
+        let [address, cluster, ingress] = listeners.map(|listener| listener.local_addr().unwrap());
         let config = format!(
-            "data_dir: {0}/data\nunix_socket: {0}/s\ndocker_socket: unix://{0}/no-engine\n\
-             listen_addr: {address}\ncluster_addr: {cluster}\nhttp_port: {1}\nhostname: one\n\
-             log_level: debug\n",
+            "data_dir: {0}/data\nunix_socket: {0}/s\ndocker_socket: unix://{1}\n\
+             listen_addr: {address}\ncluster_addr: {cluster}\nhttp_port: {2}\nhostname: one\n\
+             log_level: debug\nipam_pool: {pool}\n",
             dir.path().display(),
-            http.port(),
+            docker.display(),
+            ingress.port(),
         );
         fs::write(dir.path().join("jacod.yaml"), config).unwrap();
         let log = File::create(dir.path().join("log")).unwrap();
@@ -62,6 +80,7 @@ impl Daemon {
         let mut daemon = Self {
             dir,
             address,
+            ingress,
             process,
         };
         let mut ended = false;
@@ -82,9 +101,14 @@ impl Daemon {
     }
 
     /// Founds a cluster and returns the operator token.
-    pub(crate) fn found(&self) -> String {
-        let answer = self.jaco("cluster init --name lab --no-systemd-enable -o json");
-        answer.json()["operator_token"].as_str().unwrap().to_owned()
+    fn found(&self) -> String {
+        self.init()["operator_token"].as_str().unwrap().to_owned()
+    }
+
+    /// Founds a cluster.
+    pub(crate) fn init(&self) -> Value {
+        let line = "cluster init --name lab --no-systemd-enable -o json";
+        self.jaco(line).json()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -93,6 +117,11 @@ impl Daemon {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where requests for containers go.
+    pub(crate) fn ingress(&self) -> SocketAddr {
+        self.ingress
     }
 
     pub(crate) fn ca(&self) -> PathBuf {
