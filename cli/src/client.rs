@@ -175,6 +175,14 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
     }
 }
 
+/// Does what may wait for a pipe or a terminal where Ctrl-C still ends the command.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Failure::new(Local::Internal, error.to_string()))
+}
+
 /// The machine the command runs on.
 struct ThisMachine;
 

@@ -174,8 +174,10 @@ fn every_read_may_be_confirmed() {
             place.jaco(&format!("{read} --consistent {transport}")).ok();
         }
     }
+    // Where there is no majority, nobody can confirm what anybody may ask.
     let daemon = Daemon::start();
-    let answer = daemon.jaco("node list --consistent");
+    daemon.jaco("cluster status").ok();
+    let answer = daemon.jaco("cluster status --consistent");
     answer.fails("cluster_uninitialized", &["jaco cluster init"]);
 }
 

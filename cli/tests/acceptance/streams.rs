@@ -1,7 +1,7 @@
 //! Streams: their events, their end, and readers that leave.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     process::{Child, ChildStdout, Stdio},
     thread,
 };
@@ -229,6 +229,24 @@ fn a_connection_that_breaks_names_the_daemon() {
         assert!(report.starts_with("Error: unavailable: "), "{report}");
         assert!(report.contains(&place[at]), "{report}");
     }
+}
+
+#[test]
+fn an_interrupt_ends_a_command_that_reads_its_input() {
+    let place = Place::new();
+    place.file("jaco.yaml", 0o644, "deployment: app\n");
+    let mut child = place
+        .command("apply jaco.yaml --compose -")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // More than a pipe holds: once it is written, the command reads.
+    let input = child.stdin.as_mut().unwrap();
+    input.write_all(&[b'#'; 256 << 10]).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let input = child.stdin.take();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    drop(input); // open to the end: nothing but the signal ended the command
 }
 
 #[test]
