@@ -82,7 +82,7 @@ impl Docker {
             std::os::unix::fs::symlink("busybox", path("bin").join(applet)).unwrap();
         }
         fs::write(path("www/index.html"), text).unwrap();
-        let tar = Command::new("tar")
+        let mut tar = Command::new("tar")
             .args(["-C", root.path().to_str().unwrap(), "-c", "."])
             .stdout(Stdio::piped())
             .spawn()
@@ -90,10 +90,11 @@ impl Docker {
         let name = format!("jaco-cli-test/{}:{text}", self.id);
         let imported = self
             .command(&["import", "--change", "ENV PATH=/bin", "-", &name])
-            .stdin(tar.stdout.unwrap())
+            .stdin(tar.stdout.take().unwrap())
             .output()
             .unwrap();
         assert!(imported.status.success(), "{imported:?}");
+        assert!(tar.wait().unwrap().success());
         name
     }
 
