@@ -113,13 +113,16 @@ enum End {
 }
 
 fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
-    let Some(command) = cli.command else {
-        let text = match cli.version {
-            true => format!("{}\n", crate::version()),
-            false => Cli::command().render_help().to_string(),
-        };
-        ui.write(&text)?;
-        return Ok(End::Done);
+    let command = match (cli.version, cli.command) {
+        (false, Some(command)) => command,
+        (true, _) => {
+            ui.write(&format!("{}\n", crate::version()))?;
+            return Ok(End::Done);
+        }
+        (false, None) => {
+            ui.write(&Cli::command().render_help().to_string())?;
+            return Ok(End::Done);
+        }
     };
     match command {
         Command::Version => version::run(ui)?,
@@ -179,6 +182,14 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         Command::Restore(args) => restore::run(&args, globals.socket(), ui).await,
         Command::Actors(args) => actors::run(&args, &client()?, ui).await,
     }
+}
+
+/// Does what may wait for a pipe or a terminal where Ctrl-C still ends the command.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Failure::new(Local::Internal, error.to_string()))
 }
 
 /// The machine the command runs on.

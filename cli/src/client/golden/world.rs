@@ -255,7 +255,6 @@ fn status() -> v1::DeployStatusResponse {
                 environment: "prod".to_owned(),
                 not_after: Some(AT),
                 last_renewal_at: Some(AT),
-                ..Default::default()
             },
             v1::CertState {
                 domain: "api.example".to_owned(),
@@ -274,7 +273,6 @@ fn route(domain: &str, path: &str, tls_auto: bool) -> v1::Route {
         port: 8080,
         tls_auto,
         strip_path: !path.is_empty(),
-        ..Default::default()
     }
 }
 
