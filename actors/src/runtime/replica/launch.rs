@@ -133,13 +133,16 @@ pub(super) async fn launch(engine: Arc<dyn Engine>, launch: Launch) -> Result<St
     }
 }
 
-/// Stops and removes each container; the first error ends it.
+/// Stops and removes each container of a replica; the first error ends it.
 pub(crate) async fn discard(
-    engine: Arc<dyn Engine>,
+    shared: Arc<Shared>,
+    replica_id: String,
     containers: Vec<String>,
 ) -> Result<(), EngineError> {
+    let engine = &shared.deps.engine;
     for container in containers {
         engine.stop(&container).await?;
+        shared.readers.done(&replica_id).await;
         engine.remove(&container).await?;
     }
     Ok(())
