@@ -15,10 +15,12 @@ use tempfile::TempDir;
 use crate::{Api, Engine, engine, until, wait::PATIENCE};
 
 mod place;
-mod proc;
+pub mod proc;
 
 /// Hostname of the one node.
 pub const HOST: &str = "chaos";
+/// Name of its socket in its directory.
+const SOCKET: &str = "s";
 /// Lines of the log that are shown when a test fails.
 const LOG_TAIL: usize = 150;
 
@@ -54,7 +56,7 @@ impl Daemon {
     /// Without an engine or without the binary.
     pub async fn new(settings: Settings) -> Result<Self> {
         let engine = Engine::connect().await?;
-        place::binary()?;
+        place::binary("jacod")?;
         // Directly under /tmp, because a socket's path is short.
         let dir = tempfile::Builder::new()
             .prefix("jaco-")
@@ -67,12 +69,12 @@ impl Daemon {
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
              http_port: {http}\nhostname: {HOST}\nipam_pool: {}\n",
             data_dir.display(),
-            dir.path().join("s").display(),
+            dir.path().join(SOCKET).display(),
             docker.display(),
             place::free_pool(&engine).await?,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
-        let api = Api::new(&dir.path().join("s"))?;
+        let api = Api::new(&dir.path().join(SOCKET))?;
         Ok(Self {
             dir,
             data_dir,
@@ -117,7 +119,7 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let process = Command::new(place::binary()?)
+        let process = Command::new(place::binary("jacod")?)
             .arg("--config")
             .arg(self.dir.path().join("jacod.yaml"))
             .arg("--enable-fault-injection")
@@ -226,7 +228,11 @@ impl Daemon {
             .try_wait()?)
     }
 
-    fn pid(&self) -> Result<u32> {
+    /// Id of its process.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn pid(&self) -> Result<u32> {
         Ok(self
             .process
             .as_ref()
@@ -248,6 +254,16 @@ impl Daemon {
     /// When none runs.
     pub fn cpu_time(&self) -> Result<Duration> {
         proc::cpu_time(self.pid()?)
+    }
+
+    /// The command line's program, set up to call it.
+    ///
+    /// # Errors
+    /// Without the binary.
+    pub fn jaco(&self) -> Result<Command> {
+        let mut command = Command::new(place::binary("jaco")?);
+        command.env("JACO_SOCKET", self.scratch(SOCKET));
+        Ok(command)
     }
 
     /// Its API.
