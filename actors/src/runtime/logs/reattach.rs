@@ -4,7 +4,7 @@
 //! An engine ends a followed log when the container stops, sometimes before its last lines, and
 //! resumes only by whole seconds. So every read that began on a running container is followed by
 //! another one, which begins a little before the newest line known and skips what was delivered:
-//! in each stream everything up to a [`Mark`], the n-th line with its timestamp.
+//! in each stream everything up to a mark, the n-th line with its timestamp.
 //!
 //! What the engine removed with a container, or stamps earlier than what came before by more
 //! than [`OVERLAP`], cannot be had.
