@@ -7,7 +7,7 @@
 //! in each stream everything up to a mark, the n-th line with its timestamp.
 //!
 //! What the engine removed with a container, or stamps earlier than what came before by more
-//! than [`OVERLAP`], cannot be had.
+//! than a few seconds, cannot be had.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
