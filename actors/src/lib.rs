@@ -155,6 +155,7 @@
 //! - [`runtime`]: one actor per container of this machine; log tails.
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.
+//! - [`telemetry`]: what is counted, and the listener that shows it.
 //! - [`supervision`]: the kit all of them are built with; usable on its own.
 //! - [`labels`]: how containers and networks are found again.
 //! - [`clock`]: wall-clock time as a dependency.
@@ -168,9 +169,11 @@ pub mod ingress;
 pub mod labels;
 pub mod network;
 pub mod node;
+mod repeat;
 pub mod runtime;
 pub mod scheduler;
 pub mod supervision;
+pub mod telemetry;
 
 pub use api::Client;
 pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};

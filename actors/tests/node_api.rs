@@ -12,6 +12,8 @@ mod embed;
 mod lab;
 #[path = "node_api/lifecycle.rs"]
 mod lifecycle;
+#[path = "node_api/metrics.rs"]
+mod metrics;
 #[path = "node_api/security.rs"]
 mod security;
 #[path = "node_api/streams.rs"]

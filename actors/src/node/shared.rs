@@ -31,6 +31,7 @@ use crate::{
     clock::Clock,
     runtime::{Runtime, engine::Engine},
     supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree},
+    telemetry::Metrics,
 };
 
 /// Longest time a commit may take before its outcome counts as unknown.
@@ -54,6 +55,8 @@ pub struct Shared {
     pub(super) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
     pub(super) failures: Mutex<FailureLimiter>,
+    /// What this node counts.
+    pub(super) metrics: Metrics,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
     /// Set once the disk was looked at, and what it says was done.
@@ -183,6 +186,12 @@ impl Shared {
             Transport::Process => self.stopping_here.subscribe(),
             Transport::Local | Transport::Api => self.stopping.subscribe(),
         }
+    }
+
+    /// What this node counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// What a client of a stopping node is told.

@@ -129,7 +129,7 @@ async fn a_followed_log_has_every_line_of_a_restarted_container_once() {
 /// Takes lines while something is still to happen.
 async fn take_until(lab: &Lab, tail: &mut Tail, into: &mut Vec<String>, holds: impl Fn() -> bool) {
     while !holds() {
-        take(lab, tail, into, |line| number(line) % 50 == 0).await;
+        take(lab, tail, into, |line| number(line).is_multiple_of(50)).await;
     }
 }
 

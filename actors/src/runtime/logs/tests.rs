@@ -17,6 +17,7 @@ use crate::{
         },
         projection::Attachment,
     },
+    telemetry::Metrics,
 };
 
 const CLUSTER: &str = "cl-1";
@@ -60,6 +61,7 @@ fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<Shared> {
         raft: Arc::new(MemoryRaft::new(state)),
         clock: Clock::system(),
         caught_up: tokio::sync::watch::channel(true).1,
+        metrics: Metrics::new("n1", Clock::system()),
     };
     Arc::new(Shared::new(deps))
 }
