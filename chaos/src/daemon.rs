@@ -15,10 +15,12 @@ use tempfile::TempDir;
 use crate::{Api, Engine, engine, until, wait::PATIENCE};
 
 pub(crate) mod place;
-mod proc;
+pub mod proc;
 
 /// Hostname of the one node.
 pub const HOST: &str = "chaos";
+/// Name of its socket in its directory.
+const SOCKET: &str = "s";
 /// Lines of the log that are shown when a test fails.
 const LOG_TAIL: usize = 150;
 
@@ -73,13 +75,13 @@ impl Daemon {
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
              http_port: {http}\nhostname: {hostname}\nipam_pool: {}\nlog_level: {}\n",
             data_dir.display(),
-            dir.path().join("s").display(),
+            dir.path().join(SOCKET).display(),
             docker.display(),
             place::free_pool(&engine).await?,
             if settings.verbose { "debug" } else { "info" },
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
-        let api = Api::new(&dir.path().join("s"))?;
+        let api = Api::new(&dir.path().join(SOCKET))?;
         Ok(Self {
             dir,
             data_dir,
@@ -260,7 +262,11 @@ impl Daemon {
             .try_wait()?)
     }
 
-    fn pid(&self) -> Result<u32> {
+    /// Id of its process.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn pid(&self) -> Result<u32> {
         Ok(self
             .process
             .as_ref()
@@ -282,6 +288,16 @@ impl Daemon {
     /// When none runs.
     pub fn cpu_time(&self) -> Result<Duration> {
         proc::cpu_time(self.pid()?)
+    }
+
+    /// The command line's program, set up to call it.
+    ///
+    /// # Errors
+    /// Without the binary.
+    pub fn jaco(&self) -> Result<Command> {
+        let mut command = Command::new(place::binary("jaco")?);
+        command.env("JACO_SOCKET", self.scratch(SOCKET));
+        Ok(command)
     }
 
     /// Its API.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{Engine, Rng, rng};
 
-/// `jaco` or `jacod`, in `JACO_BIN_DIR` or where cargo puts it.
+/// `jacod` or `jaco`, in `JACO_BIN_DIR` or where cargo puts it.
 pub(super) fn binary(name: &str) -> Result<PathBuf> {
     let dir = match std::env::var_os("JACO_BIN_DIR") {
         Some(dir) => PathBuf::from(dir),

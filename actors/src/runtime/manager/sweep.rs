@@ -53,32 +53,34 @@ impl ReplicaManager {
                     .is_some_and(|child| *child == Child::Up)
         };
         for container in orphans(found, tended) {
+            let Found {
+                id: container,
+                replica_id,
+                ..
+            } = container;
             if !self.reclaiming.insert(container.clone()) {
                 continue;
             }
             info!(subsystem = "runtime/reconciler", %container, "reclaiming a container that no row wants");
-            let engine = Arc::clone(&deps.engine);
+            let shared = Arc::clone(&self.args.shared);
             ctx.spawn(async move {
-                let result = discard(engine, vec![container.clone()]).await;
+                let replica_id = replica_id.unwrap_or_default();
+                let result = discard(shared, replica_id, vec![container.clone()]).await;
                 Msg::Reclaimed(container, result)
             });
         }
     }
 }
 
-/// Ids of the containers whose replica is not tended on this host.
+/// The containers whose replica is not tended on this host.
 ///
 /// One without a replica id was not made by the runtime and is left alone.
-fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<String> {
+fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<Found> {
     let orphaned = |container: &Found| {
         let replica = container.replica_id.as_deref();
         replica.is_some_and(|replica| !tended(replica))
     };
-    found
-        .into_iter()
-        .filter(orphaned)
-        .map(|container| container.id)
-        .collect()
+    found.into_iter().filter(orphaned).collect()
 }
 
 #[cfg(test)]
@@ -99,6 +101,8 @@ mod tests {
             container("orphan", Some("web-1")),
             container("foreign", None),
         ];
-        assert_eq!(orphans(found, |id| id == "web-0"), ["orphan"]);
+        let found = orphans(found, |id| id == "web-0");
+        let ids: Vec<_> = found.into_iter().map(|container| container.id).collect();
+        assert_eq!(ids, ["orphan"]);
     }
 }

@@ -205,7 +205,7 @@ impl ReplicaActor {
                 Input::Inspected(generation, engine.inspect(&container).await)
             }),
             Effect::Discard(generation, containers) => {
-                let task = launch::discard(engine, containers);
+                let task = launch::discard(Arc::clone(shared), id, containers);
                 self.input(ctx, async move { Input::Discarded(generation, task.await) });
             }
             Effect::Cancel => {
