@@ -14,7 +14,7 @@ use jaco_proto::chain;
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
 
-use super::{Connection, EngineError, REQUEST_TIMEOUT};
+use super::{Connection, EngineError, REQUEST_TIMEOUT, readable};
 
 #[derive(Deserialize)]
 struct Refusal {
@@ -33,7 +33,7 @@ impl Connection {
                 |_| String::from_utf8_lossy(&body).into_owned(),
                 |refusal| refusal.message,
             );
-            return Err(EngineError::refused(status.as_u16(), message));
+            return Err(EngineError::refused(status.as_u16(), readable(&message)));
         }
         serde_json::from_slice(&body).map_err(|error| EngineError::Api {
             status: status.as_u16(),

@@ -23,10 +23,18 @@ use tonic::{Response, metadata::MetadataValue};
 
 use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding};
 use crate::{
-    api::{admission, limits::FailureLimiter},
+    api::{
+        Caller,
+        admission::{self, Transport},
+        limits::FailureLimiter,
+    },
     clock::Clock,
-    runtime::{Runtime, engine::Engine},
+    runtime::{
+        Runtime,
+        engine::{DockerEngine, Engine},
+    },
     supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree},
+    telemetry::Metrics,
 };
 
 /// Longest time a commit may take before its outcome counts as unknown.
@@ -50,6 +58,8 @@ pub struct Shared {
     pub(super) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
     pub(super) failures: Mutex<FailureLimiter>,
+    /// What this node counts.
+    pub(super) metrics: Metrics,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
     /// Set once the disk was looked at, and what it says was done.
@@ -57,6 +67,9 @@ pub struct Shared {
     /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
     /// client knows.
     pub(super) stopping: watch::Sender<bool>,
+    /// The same for streams that the program around the node reads, or forgot to: it is the one
+    /// that stops the node, so nobody waits for it.
+    pub(super) stopping_here: watch::Sender<bool>,
     /// Where something that no restart can mend is reported.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -84,6 +97,69 @@ pub struct Running {
 }
 
 impl Shared {
+    /// The shared part of a node that has no membership and no actors yet.
+    pub(crate) fn idle(
+        config: NodeConfig,
+        certificate: Arc<CertSlot>,
+        tls: Arc<rustls::ServerConfig>,
+    ) -> Arc<Self> {
+        let (report, _) = mpsc::unbounded_channel();
+        let metrics = Metrics::new("", config.clock.clone());
+        Arc::new(Self::new(config, metrics, certificate, tls, report))
+    }
+
+    pub(super) fn new(
+        config: NodeConfig,
+        metrics: Metrics,
+        certificate: Arc<CertSlot>,
+        tls: Arc<rustls::ServerConfig>,
+        fatal: mpsc::UnboundedSender<String>,
+    ) -> Self {
+        Self {
+            config,
+            metrics,
+            tree: OnceLock::new(),
+            lifecycle: OnceLock::new(),
+            running: OnceLock::new(),
+            opened: Mutex::default(),
+            setup_token: Mutex::default(),
+            certificate,
+            tls,
+            failures: Mutex::default(),
+            member: AtomicBool::new(false),
+            settled: watch::Sender::new(false),
+            stopping: watch::Sender::new(false),
+            stopping_here: watch::Sender::new(false),
+            fatal,
+        }
+    }
+
+    /// Puts a membership in place that has neither files nor actors.
+    pub(crate) fn become_member(&self, hostname: &str, raft: RaftHandle, storage: Arc<Storage>) {
+        let cluster_id = raft
+            .state()
+            .cluster
+            .clone()
+            .unwrap_or_default()
+            .cluster_id
+            .clone();
+        self.running.get_or_init(|| {
+            Arc::new(Running {
+                hostname: hostname.to_owned(),
+                raft,
+                cluster_id,
+                fingerprint: [0; 32],
+                engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
+                runtime: OnceLock::new(),
+                storage,
+                limits: Limits::default(),
+                clock: self.config.clock.clone(),
+                applies: tokio::sync::Mutex::default(),
+            })
+        });
+        self.member.store(true, Ordering::Release);
+    }
+
     /// The membership, or why there is none.
     pub(crate) fn running(&self) -> Result<Arc<Running>, Error> {
         self.try_running().ok_or_else(|| {
@@ -168,6 +244,20 @@ impl Shared {
     /// Follows whether the node stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
+    }
+
+    /// The same, for a stream of `caller`.
+    pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
+        match caller.transport {
+            Transport::Process => self.stopping_here.subscribe(),
+            Transport::Local | Transport::Api => self.stopping.subscribe(),
+        }
+    }
+
+    /// What this node counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// What a client of a stopping node is told.

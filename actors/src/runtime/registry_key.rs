@@ -3,10 +3,11 @@
 //! Keys are `host[:port][/path]`, canonical on both sides: what an operator stores and what a
 //! pull looks up meet in [`jaco_raftnode::registry`].
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::Ipv6Addr, sync::Arc};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use imbl::OrdMap;
-use jaco_proto::v1::RegistryCredential;
+use jaco_proto::{config::is_hostname, v1::RegistryCredential};
 use jaco_raftnode::registry::{HUB, canonical_host};
 
 /// A reference that names no repository.
@@ -16,6 +17,9 @@ pub enum InvalidReference {
     #[error("invalid image reference `{0}`")]
     Image(String),
 }
+
+/// What is shown in place of a secret.
+const REDACTED: &str = "<redacted>";
 
 /// A login for one registry.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,6 +41,22 @@ impl fmt::Debug for Credential {
     }
 }
 
+/// Shortest secret that is looked for in texts: a shorter one is part of common words.
+const REDACTED_MIN: usize = 4;
+
+impl Credential {
+    /// `text` without the secret, as it is or as it is sent: a registry may quote what it got.
+    #[must_use]
+    pub fn redact(&self, text: &str) -> String {
+        if self.secret.len() < REDACTED_MIN {
+            return text.to_owned();
+        }
+        let sent = BASE64.encode(format!("{}:{}", self.username, self.secret));
+        text.replace(&self.secret, REDACTED)
+            .replace(&sent, REDACTED)
+    }
+}
+
 /// The key an image is looked up by: host and full repository path, without tag or digest.
 ///
 /// # Errors
@@ -55,11 +75,11 @@ pub fn image_key(image: &str) -> Result<String, InvalidReference> {
     if path.is_empty() || !path.split('/').all(is_component) {
         return Err(invalid());
     }
-    let host = host.to_lowercase();
-    let host = canonical_host(&host);
-    if host.starts_with(':') {
+    if !is_address(host) {
         return Err(invalid());
     }
+    let host = host.to_lowercase();
+    let host = canonical_host(&host);
     Ok(if host == HUB && !path.contains('/') {
         format!("{HUB}/library/{path}")
     } else {
@@ -115,6 +135,25 @@ fn is_host(segment: &str) -> bool {
         || segment.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
+/// Host name or address of a registry, with a port or without.
+fn is_address(host: &str) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        Some(_) | None => (host, None),
+    };
+    let bracketed = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    let is_named = match bracketed {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => is_hostname(name),
+    };
+    is_named
+        && port.is_none_or(|port| {
+            port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok()
+        })
+}
+
 fn is_component(part: &str) -> bool {
     !part.is_empty()
         && part
@@ -155,6 +194,7 @@ mod tests {
             ("localhost/app", "localhost/app"),
             ("reg.local:5000/team/app:v1", "reg.local:5000/team/app"),
             ("reg.local:5000/app", "reg.local:5000/app"),
+            ("[::1]:5000/app", "[::1]:5000/app"),
         ] {
             assert_eq!(image_key(image).as_deref(), Ok(key), "{image}");
         }
@@ -170,6 +210,11 @@ mod tests {
             "Upper",
             "ghcr.io/Owner/app",
             "a b",
+            "cr.?o/acme",
+            "reg:port/app",
+            ":5000/app",
+            "[::g]/app",
+            "a..b/app",
         ] {
             assert!(image_key(image).is_err(), "{image:?}");
         }
@@ -199,6 +244,22 @@ mod tests {
     #[test]
     fn a_bad_reference_is_an_error_not_an_anonymous_pull() {
         assert!(resolve("no such image", &store(&["docker.io"])).is_err());
+    }
+
+    #[test]
+    fn a_registry_that_quotes_the_login_is_not_believed_to_the_letter() {
+        let login = resolve("alpine", &store(&["docker.io"])).unwrap().unwrap();
+        let sent = BASE64.encode("user-of-docker.io:s3cret");
+        let quoted = format!("bad login s3cret (Basic {sent}) of user-of-docker.io");
+        assert_eq!(
+            login.redact(&quoted),
+            "bad login <redacted> (Basic <redacted>) of user-of-docker.io"
+        );
+        let short = Credential {
+            secret: "a".into(),
+            ..login
+        };
+        assert_eq!(short.redact("a manifest"), "a manifest");
     }
 
     #[test]

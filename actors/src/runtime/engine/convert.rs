@@ -2,11 +2,33 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use bollard::models::EventMessage;
+use bollard::models::{CreateImageInfo, EventMessage};
 use serde::Deserialize;
 
-use super::{Event, EventKind, Found, Health, Inspected, Status};
-use crate::labels::{LABEL_RAFT_INDEX, LABEL_REPLICA};
+use super::{EngineError, Event, EventKind, Found, Health, Inspected, Status};
+use crate::{
+    docker::readable,
+    labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
+};
+
+/// One step of a pull, which may be its failure.
+pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
+    let failed = |message: String| EngineError::Api {
+        status: 0,
+        message: readable(&message),
+    };
+    if let Some(detail) = step.error_detail {
+        let message = detail.message.filter(|message| !message.is_empty());
+        return Err(failed(
+            message.unwrap_or_else(|| "the pull failed without a reason".to_owned()),
+        ));
+    }
+    // Every step of a pull says what it is about; an error in another form does not.
+    if step.status.is_none() && step.id.is_none() && step.progress_detail.is_none() {
+        return Err(failed("the engine told of no progress".to_owned()));
+    }
+    Ok(())
+}
 
 /// What is read of a container in a listing.
 #[derive(Debug, Deserialize)]
@@ -151,6 +173,40 @@ mod tests {
 
     fn read<T: serde::de::DeserializeOwned>(document: serde_json::Value) -> T {
         serde_json::from_value(document).unwrap()
+    }
+
+    #[test]
+    fn a_step_of_a_pull_is_progress_or_its_failure() {
+        for (line, expected) in [
+            (r#"{"status":"Pulling from a/b","id":"1"}"#, None),
+            (
+                r#"{"status":"Downloading","progressDetail":{"current":1,"total":2},"id":"ab"}"#,
+                None,
+            ),
+            (r#"{"progressDetail":{},"id":"ab"}"#, None),
+            (
+                r#"{"errorDetail":{"message":"no"},"error":"no"}"#,
+                Some("no"),
+            ),
+            (
+                r#"{"progressDetail":{},"errorDetail":{"message":"no"},"error":"no"}"#,
+                Some("no"),
+            ),
+            (
+                r#"{"errorDetail":{"code":1}}"#,
+                Some("the pull failed without a reason"),
+            ),
+            (
+                r#"{"errorDetail":{"message":""}}"#,
+                Some("the pull failed without a reason"),
+            ),
+            (r#"{"error":"no"}"#, Some("the engine told of no progress")),
+            ("{}", Some("the engine told of no progress")),
+        ] {
+            let step = serde_json::from_str(line).unwrap();
+            let failure = progress(step).err().map(|error| error.to_string());
+            assert_eq!(failure.as_deref(), expected, "{line}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::{
 
 /// Creates and starts run at once; more make every one of them slower.
 const CONCURRENT_STARTS: usize = 8;
-/// A pull is not answered before the registry was.
+/// A pull is not answered before the registry was; whoever pulls gives up on a silent one sooner.
 const PULL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Containers of a Docker or Podman engine behind a unix socket, which need not be there yet.
@@ -101,7 +101,11 @@ impl Engine for DockerEngine {
         Ok(convert::inspected(self.details(container).await?))
     }
 
-    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError> {
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>> {
         let options = CreateImageOptions {
             from_image: Some(tagged(image)),
             ..Default::default()
@@ -112,13 +116,15 @@ impl Engine for DockerEngine {
             serveraddress: Some(credential.server.clone()),
             ..Default::default()
         });
-        let client = self.client().await?;
-        let progress = Docker::clone(&client)
-            .with_timeout(PULL_TIMEOUT)
-            .create_image(Some(options), None, credentials)
-            .try_for_each(|_| future::ready(Ok(())))
-            .await;
-        self.settle(progress)
+        let progress = Arc::clone(&self.connection).stream(move |docker| {
+            let patient = docker.clone().with_timeout(PULL_TIMEOUT);
+            patient
+                .create_image(Some(options), None, credentials)
+                .boxed()
+        });
+        progress
+            .and_then(|step| future::ready(convert::progress(step)))
+            .boxed()
     }
 
     async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
