@@ -15,6 +15,7 @@ use jaco_actors::{
     network::{self, engine::DockerNetworks, ipam::Pool},
     runtime::{self, Deps, engine::DockerEngine},
     supervision::{Strategy, SupervisorSpec, Tree},
+    telemetry::Metrics,
 };
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_raftnode::{Propose, State, testing::MemoryRaft};
@@ -78,6 +79,7 @@ impl World {
             raft: shared,
             clock: Clock::system(),
             caught_up: watch::channel(true).1,
+            metrics: Metrics::new(HOST, Clock::system()),
         };
         let (runtime, _) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne)
