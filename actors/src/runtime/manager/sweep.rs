@@ -1,6 +1,6 @@
 //! The sweep for containers of our cluster that no row wants.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::{info, warn};
 
@@ -9,7 +9,7 @@ use crate::{
     runtime::{
         assignment,
         engine::{EngineError, Found},
-        replica::launch::discard,
+        replica::{self, launch::discard},
     },
     supervision::Context,
 };
@@ -52,6 +52,9 @@ impl ReplicaManager {
                     .get(id)
                     .is_some_and(|child| *child == Child::Up)
         };
+        for replica in crowded(&found) {
+            self.tell(replica, replica::Msg::Crowded);
+        }
         for container in orphans(found, tended) {
             let Found {
                 id: container,
@@ -83,19 +86,43 @@ fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<Found> {
     found.into_iter().filter(orphaned).collect()
 }
 
+/// Replicas with more than one container: somebody else made the others.
+fn crowded(found: &[Found]) -> BTreeSet<&str> {
+    let mut met = BTreeSet::new();
+    let replicas = found
+        .iter()
+        .filter_map(|container| container.replica_id.as_deref());
+    replicas.filter(|replica| !met.insert(*replica)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::runtime::engine::Status;
 
-    #[test]
-    fn only_labelled_containers_of_unwanted_replicas_are_orphans() {
-        let container = |id: &str, replica: Option<&str>| Found {
+    fn container(id: &str, replica: Option<&str>) -> Found {
+        Found {
             id: id.into(),
             replica_id: replica.map(str::to_owned),
             raft_index: None,
             status: Status::Running,
-        };
+        }
+    }
+
+    #[test]
+    fn a_replica_with_two_containers_is_crowded() {
+        let found = [
+            container("a", Some("web-0")),
+            container("b", None),
+            container("c", Some("web-1")),
+            container("d", None),
+            container("e", Some("web-0")),
+        ];
+        assert_eq!(Vec::from_iter(crowded(&found)), ["web-0"]);
+    }
+
+    #[test]
+    fn only_labelled_containers_of_unwanted_replicas_are_orphans() {
         let found = vec![
             container("wanted", Some("web-0")),
             container("orphan", Some("web-1")),
