@@ -12,7 +12,10 @@ use jaco_actors::{
     runtime::projection::{self, Attachment, Networking, Source},
 };
 use jaco_proto::{
-    manifest::{self, ClusterView, compose::Project},
+    manifest::{
+        self, ClusterView,
+        compose::{Project, SERVICE_KEYS},
+    },
     v1::ReplicaDesired,
 };
 use serde_json::Value;
@@ -53,6 +56,23 @@ fn every_service_becomes_the_create_request_of_the_table() {
         difference(&plain, &request(case.jaco(), &case.compose(), service))
     });
     assert!(asked > 150, "{asked}");
+}
+
+#[test]
+fn every_key_of_a_service_is_in_the_table() {
+    let cases = cases::all();
+    for key in SERVICE_KEYS {
+        // What is the client's never gets here.
+        let question = if key == "env_file" { "fold" } else { "body" };
+        let line = format!("{key}:");
+        let cases = cases.iter().filter(|case| {
+            let keys = case.input("web").unwrap_or_default().lines();
+            keys.map(str::trim_start)
+                .any(|text| text.starts_with(&line))
+        });
+        let mut sections = cases.flat_map(|case| &case.sections);
+        assert!(sections.any(|section| section.kind == question), "{key}");
+    }
 }
 
 #[test]
