@@ -117,9 +117,12 @@ fn request(jaco: &str, compose: &str, name: &str) -> Request {
             gateway: format!("10.0.{index}.1"),
         })
         .collect();
-    let joined = projection::joined_service(service).map(|name| format!("<id of {name}>"));
-    let networking = match &joined {
-        Some(container) => Networking::Joined(container),
+    let lenders = projection::lending_services(service)
+        .into_iter()
+        .map(|name| (name.to_owned(), format!("<id of {name}>")))
+        .collect();
+    let networking = match projection::joined_service(service) {
+        Some(lender) => Networking::Joined(lender),
         None if bridges.is_empty() => Networking::None,
         None => Networking::Attached(&bridges),
     };
@@ -136,6 +139,7 @@ fn request(jaco: &str, compose: &str, name: &str) -> Request {
         service,
         volumes: &document.volumes,
         networking,
+        lenders: &lenders,
         home: "/home/jaco",
     });
     let Value::Object(mut body) = serde_json::to_value(body).unwrap() else {

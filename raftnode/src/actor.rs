@@ -12,6 +12,7 @@ mod args;
 mod handle;
 mod logger;
 mod msg;
+mod observe;
 mod shell;
 mod spawn;
 
@@ -20,4 +21,5 @@ mod tests;
 
 pub use args::{Limits, NoTransport, RaftArgs, Transport};
 pub use handle::{RaftHandle, ReadError};
+pub use observe::{Applied, Observe};
 pub use spawn::{SpawnError, spawn};
