@@ -1,0 +1,230 @@
+#!/usr/bin/python3
+"""Compares the containers JACO makes from a compose file with those of docker-compose 1.29.
+
+For every case of proto/tests/manifest/ that becomes a container, docker-compose creates one
+(`up --no-start`) and the engine is sent JACO's create request; what `docker inspect` says of the
+two must agree, but for the differences listed in docs/compose.md. Nothing is started. Needs
+docker-compose 1.29 (Debian 12: apt-get install docker-compose) and an engine; everything made is
+called jacocmp and removed.
+
+Usage: scripts/compare-compose.py [WORD]...   (only cases whose name holds a WORD)
+"""
+
+import http.client
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+
+import yaml  # comes with docker-compose
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOCKET = os.environ.get("JACO_DOCKER_SOCKET", "/var/run/docker.sock")
+PROJECT = "jacocmp"
+IMAGE = "jacocmp/empty:1"
+ENV = {**os.environ, "DOCKER_HOST": f"unix://{SOCKET}", "COMPOSE_PROJECT_NAME": PROJECT}
+
+# What is the same by another name, or a name of its own: see docs/compose.md.
+IGNORED = {
+    "Config.Image", "Config.Hostname", "Config.AttachStdout", "Config.AttachStderr",
+    "HostConfig.NetworkMode", "HostConfig.Dns", "HostConfig.ContainerIDFile",
+    "HostConfig.ConsoleSize", "HostConfig.Binds", "HostConfig.Mounts", "HostConfig.PortBindings",
+    "HostConfig.VolumesFrom", "Config.Volumes", "Config.ExposedPorts", "Config.NetworkDisabled",
+}
+
+
+class Engine(http.client.HTTPConnection):
+    def __init__(self):
+        super().__init__("localhost")
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(SOCKET)
+
+
+def engine(method, path, body=None):
+    connection = Engine()
+    headers = {"Content-Type": "application/json"}
+    connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+    answer = connection.getresponse()
+    text = answer.read()
+    return answer.status, json.loads(text) if text.strip() else None
+
+
+def cases():
+    for path in sorted((ROOT / "proto/tests/manifest").glob("*.case")):
+        for block in re.split(r"^== ", path.read_text(), flags=re.M)[1:]:
+            name, _, rest = block.partition("\n")
+            sections = {}
+            for section in re.split(r"^-- ", rest, flags=re.M)[1:]:
+                head, _, text = section.partition("\n")
+                sections[head.strip()] = text.rstrip("\n") + "\n" if text.strip() else ""
+            if "body" in sections and "jaco" not in sections:
+                yield name, compose_of(sections)
+
+
+def compose_of(sections):
+    if "compose" in sections:
+        return sections["compose"]
+    web = "".join(f"    {line}\n" for line in sections.get("web", "image: x").splitlines())
+    return sections.get("head", "") + "services:\n  db:\n    image: pg\n  web:\n" + web \
+        + sections.get("file", "")
+
+
+def prepared(text):
+    """The case with an image that exists, and nothing that reaches beyond this project."""
+    document = yaml.safe_load(text)
+    document["services"] = {name: dict(service or {}, image=IMAGE)
+                            for name, service in document["services"].items()}
+    if "networks" in document:
+        document["networks"] = {name: None for name in document["networks"] or {}}
+    for volume in (document.get("volumes") or {}).values():
+        for holder in (volume, (volume or {}).get("external")):
+            if isinstance(holder, dict) and "name" in holder:
+                holder["name"] = f"{PROJECT}_{holder['name']}"
+    return document
+
+
+def run(*command, **more):
+    return subprocess.run(command, env=ENV, text=True, capture_output=True, check=False, **more)
+
+
+def theirs(directory, document):
+    """What docker-compose makes of the document: an inspection, or why it makes nothing."""
+    path = os.path.join(directory, "docker-compose.yml")
+    with open(path, "w", encoding="utf-8") as file:
+        yaml.safe_dump(document, file, sort_keys=False)
+    base = ["docker-compose", "-f", path, "--no-ansi"]
+    done = run(*base, "config", "-q")
+    if done.returncode:
+        return None, "does not load: " + reason(done.stderr)
+    try:
+        # No services but the one asked for: dependencies would be started.
+        done = run(*base, "up", "--no-start", "--no-deps", "web")
+        found = run("docker", "ps", "-aq", "--filter", f"label=com.docker.compose.project={PROJECT}",
+                    "--filter", "label=com.docker.compose.service=web").stdout.split()
+        if done.returncode or not found:
+            return None, "does not create: " + reason(done.stderr)
+        return engine("GET", f"/containers/{found[0]}/json")[1], None
+    finally:
+        run(*base, "rm", "-fsv")
+
+
+def reason(stderr):
+    lines = [line for line in stderr.splitlines() if line.strip() and "WARNING" not in line]
+    lines = [line for line in lines if "docker-compose.yml' is invalid" not in line]
+    text = " ".join(lines[-2:]) if lines else "no reason"
+    return re.sub(r"[0-9a-f]{12}_", "", text)[:160]
+
+
+def ours(body):
+    body = dict(body, Image=IMAGE)
+    status, answer = engine("POST", f"/containers/create?name={PROJECT}-ours", body)
+    if status != 201:
+        return None, "the engine refuses: " + answer["message"][:160]
+    try:
+        return engine("GET", f"/containers/{answer['Id']}/json")[1], None
+    finally:
+        engine("DELETE", f"/containers/{answer['Id']}?force=1&v=1")
+
+
+def facts(inspection):
+    """Keys and values of an inspection that should be the same."""
+    found = {}
+    for part in ("Config", "HostConfig"):
+        for key, value in inspection[part].items():
+            name = f"{part}.{key}"
+            if name not in IGNORED and value not in (None, [], {}, "", 0, False):
+                found[name] = value
+    labels = found.get("Config.Labels") or {}
+    own = ("jaco.cluster_id", "jaco.deployment", "jaco.service", "jaco.replica_id",
+           "jaco.replica_index", "jaco.raft_index")
+    found["Config.Labels"] = {key: value for key, value in labels.items()
+                              if key not in own and not key.startswith("com.docker.compose.")}
+    for key in ("Config.Env", "HostConfig.ExtraHosts"):
+        found[key] = sorted(found.get(key) or [])
+    found["HostConfig.Ulimits"] = sorted(found.get("HostConfig.Ulimits") or [],
+                                         key=lambda limit: limit["Name"])
+    found["mounts"] = sorted(mounts(inspection), key=str)
+    return {key: value for key, value in found.items() if value not in ([], {})}
+
+
+def mounts(inspection):
+    """Mounts as (type, source, target, writable), however they were asked for."""
+    for mount in inspection["Mounts"]:
+        source = mount.get("Name") or mount.get("Source") or ""
+        if re.fullmatch(r"[0-9a-f]{64}", source):
+            source = "anonymous"
+        source = re.sub(rf"^({PROJECT}|jaco_d)_", "", source)
+        yield [mount["Type"], source, mount["Destination"], mount["RW"]]
+
+
+def bodies(asked):
+    done = subprocess.run(
+        [ROOT / "scripts/cargo.sh", "run", "-q", "-p", "jaco-actors", "--example", "create_bodies"],
+        input=json.dumps(asked), text=True, capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+def main():
+    words = sys.argv[1:]
+    chosen = [(name, prepared(text)) for name, text in cases()
+              if not words or any(word in name for word in words)]
+    asked = [{"jaco": "deployment: d", "service": "web",
+              "compose": yaml.safe_dump(document, sort_keys=False)} for _, document in chosen]
+    answers = bodies(asked)
+    empty = subprocess.run(["tar", "-c", "--files-from", "/dev/null"], capture_output=True, check=True)
+    subprocess.run(["docker", "import", "--change", "CMD [\"/none\"]", "-", IMAGE], env=ENV,
+                   input=empty.stdout, check=True, stdout=subprocess.DEVNULL)
+    equal, different, unloadable = 0, 0, 0
+    directory = tempfile.mkdtemp(prefix=f"{PROJECT}.")
+    try:
+        for (name, document), answer in zip(chosen, answers):
+            if "error" in answer:
+                print(f"? {name}\n    JACO refuses it as docker-compose reads it: {answer['error']}")
+                continue
+            their, why = theirs(directory, document)
+            mine, whynot = ours(answer["body"])
+            if their is None or mine is None:
+                unloadable += 1
+                print(f"- {name}")
+                for who, text in (("docker-compose", why), ("JACO", whynot)):
+                    if text:
+                        print(f"    {who} {text}")
+                continue
+            their, mine = facts(their), facts(mine)
+            keys = [key for key in sorted(their.keys() | mine.keys())
+                    if their.get(key) != mine.get(key)]
+            if keys:
+                different += 1
+                print(f"! {name}")
+                for key in keys:
+                    print(f"    {key}: docker-compose {json.dumps(their.get(key))},"
+                          f" JACO {json.dumps(mine.get(key))}")
+            else:
+                equal += 1
+                print(f"= {name}")
+            sys.stdout.flush()
+    finally:
+        path = os.path.join(directory, "docker-compose.yml")
+        if os.path.exists(path):
+            with open(path, "w", encoding="utf-8") as file:
+                yaml.safe_dump({"services": {"web": {"image": IMAGE}}}, file)
+            run("docker-compose", "-f", path, "down", "-v", "--remove-orphans")
+            os.remove(path)
+        os.rmdir(directory)
+        mine = ["--filter", f"name=^{PROJECT}_"]
+        for kind in ("network", "volume"):
+            left = run("docker", kind, "ls", "-q", *mine).stdout.split()
+            for name in left:
+                run("docker", kind, "rm", name)
+        run("docker", "image", "rm", IMAGE)
+    print(f"{equal} equal, {different} different, {unloadable} made by one or neither")
+
+
+if __name__ == "__main__":
+    main()
