@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Compares the containers JACO makes from a compose file with those of docker-compose 1.29.
 
-For every case of proto/tests/manifest/ that becomes a container, docker-compose creates one
-(`up --no-start`) and the engine is sent JACO's create request; what `docker inspect` says of the
+For every case of proto/tests/manifest/ that becomes a container, docker-compose creates one (as
+`up --no-start` does) and the engine is sent JACO's create request; what `docker inspect` says of the
 two must agree, but for the differences listed in docs/compose.md. Nothing is started. Needs
 docker-compose 1.29 (Debian 12: apt-get install docker-compose) and an engine; everything made is
 called jacocmp and removed.
@@ -15,18 +15,26 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 
-import yaml  # comes with docker-compose
+# docker-compose and what comes with it.
+import docker
+import yaml
+from compose.config import config
+from compose.config.environment import Environment
+from compose.project import Project
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOCKET = os.environ.get("JACO_DOCKER_SOCKET", "/var/run/docker.sock")
 PROJECT = "jacocmp"
 IMAGE = "jacocmp/empty:1"
-ENV = {**os.environ, "DOCKER_HOST": f"unix://{SOCKET}", "COMPOSE_PROJECT_NAME": PROJECT}
+ENV = {**os.environ, "DOCKER_HOST": f"unix://{SOCKET}"}
+# The home directory of create_bodies.
+os.environ["HOME"] = "/home/jaco"
 
 # What is the same by another name, or a name of its own: see docs/compose.md.
 IGNORED = {
@@ -82,7 +90,11 @@ def prepared(text):
                             for name, service in document["services"].items()}
     if "networks" in document:
         document["networks"] = {name: None for name in document["networks"] or {}}
-    for volume in (document.get("volumes") or {}).values():
+    mounted = json.dumps(document["services"]["web"].get("volumes") or [])
+    volumes = document.get("volumes") or {}
+    for name in [name for name in volumes if f'"{name}' not in mounted]:
+        del volumes[name]
+    for volume in volumes.values():
         for holder in (volume, (volume or {}).get("external")):
             if isinstance(holder, dict) and "name" in holder:
                 holder["name"] = f"{PROJECT}_{holder['name']}"
@@ -93,32 +105,35 @@ def run(*command, **more):
     return subprocess.run(command, env=ENV, text=True, capture_output=True, check=False, **more)
 
 
-def theirs(directory, document):
+def theirs(directory, document, client):
     """What docker-compose makes of the document: an inspection, or why it makes nothing."""
     path = os.path.join(directory, "docker-compose.yml")
     with open(path, "w", encoding="utf-8") as file:
-        yaml.safe_dump(document, file, sort_keys=False)
-    base = ["docker-compose", "-f", path, "--no-ansi"]
-    done = run(*base, "config", "-q")
-    if done.returncode:
-        return None, "does not load: " + reason(done.stderr)
+        # JACO's daemon takes variables as they are.
+        file.write(yaml.safe_dump(document, sort_keys=False).replace("$", "$$"))
     try:
-        # No services but the one asked for: dependencies would be started.
-        done = run(*base, "up", "--no-start", "--no-deps", "web")
-        found = run("docker", "ps", "-aq", "--filter", f"label=com.docker.compose.project={PROJECT}",
-                    "--filter", "label=com.docker.compose.service=web").stdout.split()
-        if done.returncode or not found:
-            return None, "does not create: " + reason(done.stderr)
-        return engine("GET", f"/containers/{found[0]}/json")[1], None
+        details = config.find(directory, [path], Environment())
+        project = Project.from_config(PROJECT, config.load(details), client)
+    except Exception as error:  # pylint: disable=broad-except
+        return None, "does not load: " + reason(error)
+    try:
+        # What `docker-compose up --no-start --no-deps web` does.
+        made = project.up(["web"], start_deps=False, start=False, detached=True, silent=True)
+        return engine("GET", f"/containers/{made[0].id}/json")[1], None
+    except Exception as error:  # pylint: disable=broad-except
+        return None, "does not create: " + reason(error)
     finally:
-        run(*base, "rm", "-fsv")
+        for container in project.containers(stopped=True):
+            try:
+                container.remove(force=True, v=True)
+            except docker.errors.NotFound:
+                pass
 
 
-def reason(stderr):
-    lines = [line for line in stderr.splitlines() if line.strip() and "WARNING" not in line]
-    lines = [line for line in lines if "docker-compose.yml' is invalid" not in line]
-    text = " ".join(lines[-2:]) if lines else "no reason"
-    return re.sub(r"[0-9a-f]{12}_", "", text)[:160]
+def reason(error):
+    lines = str(getattr(error, "msg", None) or error).splitlines()
+    lines = [line for line in lines if line.strip() and "is invalid because" not in line]
+    return " ".join(lines[-2:])[:160] if lines else type(error).__name__
 
 
 def ours(body):
@@ -164,8 +179,11 @@ def mounts(inspection):
 
 
 def bodies(asked):
+    """The create requests, from the binary in CREATE_BODIES if it is set."""
+    build = [ROOT / "scripts/cargo.sh", "run", "-q", "-p", "jaco-actors", "--example", "create_bodies"]
+    ready = os.environ.get("CREATE_BODIES")
     done = subprocess.run(
-        [ROOT / "scripts/cargo.sh", "run", "-q", "-p", "jaco-actors", "--example", "create_bodies"],
+        [ready] if ready else build,
         input=json.dumps(asked), text=True, capture_output=True, check=True)
     return json.loads(done.stdout)
 
@@ -180,6 +198,7 @@ def main():
     empty = subprocess.run(["tar", "-c", "--files-from", "/dev/null"], capture_output=True, check=True)
     subprocess.run(["docker", "import", "--change", "CMD [\"/none\"]", "-", IMAGE], env=ENV,
                    input=empty.stdout, check=True, stdout=subprocess.DEVNULL)
+    client = docker.APIClient(base_url=f"unix://{SOCKET}", version="1.41", timeout=300)
     equal, different, unloadable = 0, 0, 0
     directory = tempfile.mkdtemp(prefix=f"{PROJECT}.")
     try:
@@ -187,7 +206,7 @@ def main():
             if "error" in answer:
                 print(f"? {name}\n    JACO refuses it as docker-compose reads it: {answer['error']}")
                 continue
-            their, why = theirs(directory, document)
+            their, why = theirs(directory, document, client)
             mine, whynot = ours(answer["body"])
             if their is None or mine is None:
                 unloadable += 1
@@ -210,13 +229,7 @@ def main():
                 print(f"= {name}")
             sys.stdout.flush()
     finally:
-        path = os.path.join(directory, "docker-compose.yml")
-        if os.path.exists(path):
-            with open(path, "w", encoding="utf-8") as file:
-                yaml.safe_dump({"services": {"web": {"image": IMAGE}}}, file)
-            run("docker-compose", "-f", path, "down", "-v", "--remove-orphans")
-            os.remove(path)
-        os.rmdir(directory)
+        shutil.rmtree(directory)
         mine = ["--filter", f"name=^{PROJECT}_"]
         for kind in ("network", "volume"):
             left = run("docker", kind, "ls", "-q", *mine).stdout.split()

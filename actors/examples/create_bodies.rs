@@ -3,6 +3,11 @@
 //! Reads a JSON list of `{"jaco": text, "compose": text, "service": name}` from standard input
 //! and writes a list of the same length: `{"body": …}` or `{"error": text}` each.
 
+#[expect(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "shared with tests, and asked only about manifests that resolve"
+)]
 #[path = "../tests/manifest/request.rs"]
 mod request;
 

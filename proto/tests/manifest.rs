@@ -1,5 +1,7 @@
 //! The manifest contract, proved from outside.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 #[path = "manifest/cases.rs"]
 mod cases;
 #[path = "manifest/examples.rs"]
