@@ -10,7 +10,9 @@ called jacocmp and removed.
 Usage: scripts/compare-compose.py [WORD]...   (only cases whose name holds a WORD)
 """
 
+import contextlib
 import http.client
+import io
 import json
 import os
 import pathlib
@@ -116,12 +118,15 @@ def theirs(directory, document, client):
         project = Project.from_config(PROJECT, config.load(details), client)
     except Exception as error:  # pylint: disable=broad-except
         return None, "does not load: " + reason(error)
+    progress = io.StringIO()
     try:
         # What `docker-compose up --no-start --no-deps web` does.
-        made = project.up(["web"], start_deps=False, start=False, detached=True, silent=True)
+        with contextlib.redirect_stderr(progress):
+            made = project.up(["web"], start_deps=False, start=False, detached=True, silent=True)
         return engine("GET", f"/containers/{made[0].id}/json")[1], None
     except Exception as error:  # pylint: disable=broad-except
-        return None, "does not create: " + reason(error)
+        told = [line for line in progress.getvalue().splitlines() if line.startswith("ERROR")]
+        return None, "does not create: " + (told[-1][:160] if told else reason(error))
     finally:
         for container in project.containers(stopped=True):
             try:

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{Api, Engine, engine, until, wait::PATIENCE};
 
-mod place;
+pub(crate) mod place;
 mod proc;
 
 /// Hostname of the one node.
@@ -29,6 +29,8 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// Instead of the machine's engine.
     pub docker_socket: Option<PathBuf>,
+    /// Log everything there is.
+    pub verbose: bool,
     /// Do not print the end of the log when it is dropped; for programs whose output is read.
     pub quiet: bool,
 }
@@ -65,11 +67,12 @@ impl Daemon {
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\n",
+             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\nlog_level: {}\n",
             data_dir.display(),
             dir.path().join("s").display(),
             docker.display(),
             place::free_pool(&engine).await?,
+            if settings.verbose { "debug" } else { "info" },
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
         let api = Api::new(&dir.path().join("s"))?;
