@@ -7,6 +7,7 @@ pub mod admission;
 mod apply;
 mod audit;
 mod caller;
+mod client;
 mod cluster;
 mod deploy;
 mod diff;
@@ -22,6 +23,9 @@ mod typed;
 mod views;
 mod watch;
 
-pub use caller::Caller;
+pub(crate) use client::InProcess;
 pub(crate) use server::service;
+
+pub use caller::Caller;
+pub use client::{Client, LocalService};
 pub use server::{ApiArgs, TlsApiActor, UnixApiActor};

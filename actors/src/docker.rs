@@ -15,6 +15,8 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use http::HeaderValue;
 use jaco_proto::chain;
 
+mod document;
+
 /// Longest wait for an answer; streams are not bounded by it.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -41,6 +43,27 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    fn refused(status: u16, message: String) -> Self {
+        match status {
+            404 => Self::NotFound(message),
+            409 => Self::Conflict(message),
+            status => Self::Api { status, message },
+        }
+    }
+
+    /// The same error with other words.
+    pub(crate) fn map(self, words: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Unreachable(message) => Self::Unreachable(words(message)),
+            Self::NotFound(message) => Self::NotFound(words(message)),
+            Self::Conflict(message) => Self::Conflict(words(message)),
+            Self::Api { status, message } => Self::Api {
+                status,
+                message: words(message),
+            },
+        }
+    }
+
     /// Absence taken for success: a thing that is not there needs no removing.
     pub(crate) fn unless_absent(result: Result<(), Self>) -> Result<(), Self> {
         match result {
@@ -52,15 +75,11 @@ impl EngineError {
 
 impl From<Error> for EngineError {
     fn from(error: Error) -> Self {
-        match error {
+        let error = match error {
             Error::DockerResponseServerError {
                 status_code,
                 message,
-            } => match status_code {
-                404 => Self::NotFound(message),
-                409 => Self::Conflict(message),
-                status => Self::Api { status, message },
-            },
+            } => Self::refused(status_code, message),
             Error::DockerStreamError { error } => Self::Api {
                 status: 0,
                 message: error,
@@ -68,8 +87,25 @@ impl From<Error> for EngineError {
             Error::JsonDataError { message, .. } => Self::Api { status: 0, message },
             // The rest of this foreign enum is transport trouble: connect, read, timeout.
             other => Self::Unreachable(chain(&other)),
-        }
+        };
+        error.map(|message| readable(&message))
     }
+}
+
+/// Longest text of an error, in bytes: it may quote whatever a registry answered.
+const ERROR_MAX: usize = 2048;
+
+/// Text of an error as people may see it: bounded, and nothing that a terminal obeys.
+pub(crate) fn readable(message: &str) -> String {
+    let mut text = String::new();
+    for c in message.chars() {
+        if text.len() + c.len_utf8() > ERROR_MAX {
+            text.push('…');
+            break;
+        }
+        text.push(if c.is_control() { ' ' } else { c });
+    }
+    text
 }
 
 /// A client that connects at the first call and again after a failure, so it can exist before

@@ -3,7 +3,7 @@
 //! [`Api`] answers a request as the daemon would, past the same admission; what it proposes is
 //! applied to a state in memory. It is meant for tests of what the API does with what it is sent.
 
-use std::{convert::Infallible, net::Ipv4Addr, sync::Arc};
+use std::{convert::Infallible, sync::Arc};
 
 use http::{Request, Response};
 use jaco_net::{
@@ -77,12 +77,13 @@ impl Lab {
         NodeConfig {
             data_dir: "/nonexistent".into(),
             hostname: None,
-            listen_addr: (Ipv4Addr::LOCALHOST, 7000).into(),
-            cluster_addr: (Ipv4Addr::LOCALHOST, 7001).into(),
+            listen_addr: None,
+            cluster_addr: None,
             certificate_ips: Vec::new(),
-            unix_socket: "/nonexistent/jaco.sock".into(),
+            unix_socket: None,
             docker_socket: "/nonexistent/docker.sock".into(),
-            http_port: 0,
+            http_port: None,
+            metrics_addr: None,
             ipam: Pool::default(),
             version: "0.0.0-lab".to_owned(),
             fault_injection: true,

@@ -6,10 +6,14 @@
 mod crash;
 #[path = "node_api/deploy.rs"]
 mod deploy;
+#[path = "node_api/embed.rs"]
+mod embed;
 #[path = "node_api/lab.rs"]
 mod lab;
 #[path = "node_api/lifecycle.rs"]
 mod lifecycle;
+#[path = "node_api/metrics.rs"]
+mod metrics;
 #[path = "node_api/security.rs"]
 mod security;
 #[path = "node_api/streams.rs"]

@@ -5,7 +5,7 @@ mod run;
 
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::{logging, version};
 
@@ -28,6 +28,11 @@ struct Args {
     /// Print the version and exit
     #[arg(long)]
     version: bool,
+}
+
+/// The arguments of the daemon.
+pub(crate) fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the daemon until a signal or a fatal error ends it.

@@ -13,6 +13,7 @@ mod handle;
 mod logger;
 mod memory;
 mod msg;
+mod observe;
 mod shell;
 mod spawn;
 
@@ -22,4 +23,5 @@ mod tests;
 pub use args::{Limits, NoTransport, RaftArgs, Transport};
 pub use handle::{RaftHandle, ReadError};
 pub(crate) use memory::serve as serve_in_memory;
+pub use observe::{Applied, Observe};
 pub use spawn::{SpawnError, spawn};

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    net::SocketAddr,
     os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -61,31 +62,14 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a listener needs to start.
 #[derive(Clone)]
-pub struct ApiArgs {
+pub struct ApiArgs<A> {
     pub(crate) shared: Arc<Shared>,
+    /// Where it listens.
+    pub(crate) at: A,
 }
 
-fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
-    Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .layer(admission(shared, transport))
-        .add_routes(routes(shared))
-}
-
-/// What a listener of `transport` does with one request.
-pub(crate) fn service(shared: &Arc<Shared>, transport: Transport) -> Admission<Routes> {
-    admission(shared, transport).layer(routes(shared))
-}
-
-fn admission(shared: &Arc<Shared>, transport: Transport) -> AdmissionLayer {
-    AdmissionLayer {
-        transport,
-        shared: shared.clone(),
-    }
-}
-
-fn routes(shared: &Arc<Shared>) -> Routes {
+/// The services, behind no admission yet.
+fn services(shared: &Arc<Shared>) -> Routes {
     macro_rules! service {
         ($server:ident, $service:expr) => {
             $server::new($service).max_decoding_message_size(REQUEST_BYTES)
@@ -104,6 +88,26 @@ fn routes(shared: &Arc<Shared>) -> Routes {
         .add_service(service!(AuditServer, AuditService(shared.clone())))
         .add_service(service!(WatchServer, WatchService(shared.clone())))
         .add_service(service!(InternalServer, InternalService))
+}
+
+fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .layer(admission(shared, transport))
+        .add_routes(services(shared))
+}
+
+/// What a listener does with one request.
+pub(crate) fn service(shared: &Arc<Shared>, transport: Transport) -> Admission<Routes> {
+    admission(shared, transport).layer(services(shared))
+}
+
+fn admission(shared: &Arc<Shared>, transport: Transport) -> AdmissionLayer {
+    AdmissionLayer {
+        transport,
+        shared: shared.clone(),
+    }
 }
 
 /// A listener's end, the only thing a listener actor can hear.
@@ -156,17 +160,17 @@ pub struct UnixApiActor {
 
 impl Worker for UnixApiActor {
     type Msg = Msg;
-    type Args = ApiArgs;
+    type Args = ApiArgs<PathBuf>;
     const KIND: &'static str = "UnixApiActor";
 
-    async fn start(ctx: &Context<Self>, args: ApiArgs) -> Result<Self, Failure> {
-        let path = args.shared.config.unix_socket.clone();
+    async fn start(ctx: &Context<Self>, args: Self::Args) -> Result<Self, Failure> {
+        let ApiArgs { shared, at: path } = args;
         let listener = bind_unix(&path).map_err(|error| {
             Failure::from(format!("cannot listen on {}: {error}", path.display()))
         })?;
         tracing::info!(subsystem = "daemon/grpc", socket = %path.display(), "API is listening");
-        let router = router(&args.shared, Transport::Local);
-        let stopping = args.shared.stopping();
+        let router = router(&shared, Transport::Local);
+        let stopping = shared.stopping();
         ctx.spawn(serve(router, UnixListenerStream::new(listener), stopping));
         Ok(Self { path })
     }
@@ -226,24 +230,27 @@ pub struct TlsApiActor;
 
 impl Worker for TlsApiActor {
     type Msg = Msg;
-    type Args = ApiArgs;
+    type Args = ApiArgs<SocketAddr>;
     const KIND: &'static str = "TlsApiActor";
 
-    async fn start(ctx: &Context<Self>, args: ApiArgs) -> Result<Self, Failure> {
-        let address = args.shared.config.listen_addr;
+    async fn start(ctx: &Context<Self>, args: Self::Args) -> Result<Self, Failure> {
+        let ApiArgs {
+            shared,
+            at: address,
+        } = args;
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| Failure::from(format!("cannot listen on {address}: {error}")))?;
         tracing::info!(subsystem = "daemon/grpc", %address, "API is listening");
-        let acceptor = TlsAcceptor::from(args.shared.tls_server_config());
+        let acceptor = TlsAcceptor::from(shared.tls_server_config());
         let (sender, incoming) = mpsc::channel(HANDSHAKES);
-        let router = router(&args.shared, Transport::Api);
+        let router = router(&shared, Transport::Api);
         ctx.spawn(async move {
             accept(listener, acceptor, sender).await;
             // Without a listener there is nothing to serve, so the other task ends as well.
             Msg::Closed
         });
-        let stopping = args.shared.stopping();
+        let stopping = shared.stopping();
         ctx.spawn(serve(router, ReceiverStream::new(incoming), stopping));
         Ok(Self)
     }

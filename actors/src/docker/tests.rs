@@ -130,3 +130,11 @@ fn errors_are_told_apart_by_what_the_caller_does_next() {
     let timeout = EngineError::from(Error::RequestTimeoutError);
     assert!(matches!(timeout, EngineError::Unreachable(_)), "{timeout}");
 }
+
+#[test]
+fn an_error_is_bounded_and_harmless_to_a_terminal() {
+    let page = format!("bad \u{1b}[31m\n{}", "ä".repeat(ERROR_MAX));
+    let shown = EngineError::from(Error::DockerStreamError { error: page }).to_string();
+    assert!(shown.starts_with("bad  [31m ä"), "{shown}");
+    assert!(shown.len() <= ERROR_MAX + '…'.len_utf8() && shown.ends_with('…'));
+}

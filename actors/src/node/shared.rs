@@ -23,13 +23,18 @@ use tonic::{Response, metadata::MetadataValue};
 
 use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding};
 use crate::{
-    api::{admission, limits::FailureLimiter},
+    api::{
+        Caller,
+        admission::{self, Transport},
+        limits::FailureLimiter,
+    },
     clock::Clock,
     runtime::{
         Runtime,
         engine::{DockerEngine, Engine},
     },
     supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree},
+    telemetry::Metrics,
 };
 
 /// Longest time a commit may take before its outcome counts as unknown.
@@ -53,6 +58,8 @@ pub struct Shared {
     pub(super) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
     pub(super) failures: Mutex<FailureLimiter>,
+    /// What this node counts.
+    pub(super) metrics: Metrics,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
     /// Set once the disk was looked at, and what it says was done.
@@ -60,6 +67,9 @@ pub struct Shared {
     /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
     /// client knows.
     pub(super) stopping: watch::Sender<bool>,
+    /// The same for streams that the program around the node reads, or forgot to: it is the one
+    /// that stops the node, so nobody waits for it.
+    pub(super) stopping_here: watch::Sender<bool>,
     /// Where something that no restart can mend is reported.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -94,17 +104,20 @@ impl Shared {
         tls: Arc<rustls::ServerConfig>,
     ) -> Arc<Self> {
         let (report, _) = mpsc::unbounded_channel();
-        Arc::new(Self::new(config, certificate, tls, report))
+        let metrics = Metrics::new("idle", config.clock.clone());
+        Arc::new(Self::new(config, certificate, tls, metrics, report))
     }
 
     pub(super) fn new(
         config: NodeConfig,
         certificate: Arc<CertSlot>,
         tls: Arc<rustls::ServerConfig>,
+        metrics: Metrics,
         fatal: mpsc::UnboundedSender<String>,
     ) -> Self {
         Self {
             config,
+            metrics,
             tree: OnceLock::new(),
             lifecycle: OnceLock::new(),
             running: OnceLock::new(),
@@ -116,6 +129,7 @@ impl Shared {
             member: AtomicBool::new(false),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
+            stopping_here: watch::Sender::new(false),
             fatal,
         }
     }
@@ -230,6 +244,20 @@ impl Shared {
     /// Follows whether the node stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
+    }
+
+    /// The same, for a stream of `caller`.
+    pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
+        match caller.transport {
+            Transport::Process => self.stopping_here.subscribe(),
+            Transport::Local | Transport::Api => self.stopping.subscribe(),
+        }
+    }
+
+    /// What this node counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// What a client of a stopping node is told.

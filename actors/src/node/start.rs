@@ -2,12 +2,13 @@
 
 use std::{
     fs::File,
+    path::PathBuf,
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
 use jaco_net::{
-    proxy::Settings,
+    proxy::{Proxy, Settings},
     tls::{self, CertSlot},
 };
 use jaco_proto::chain;
@@ -18,17 +19,18 @@ use ractor::SpawnErr;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    NodeConfig, Running, Shared,
+    ConfigError, NodeBuilder, NodeConfig, Running, Shared,
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
 };
 use crate::{
-    api::{ApiArgs, TlsApiActor, UnixApiActor},
+    api::{ApiArgs, Client, InProcess, TlsApiActor, UnixApiActor},
     ingress::{self, ProxyActor, ProxyArgs},
     network,
     runtime::{self, engine::DockerEngine},
     scheduler,
     supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
+    telemetry::{Metrics, TelemetryActor, TelemetryArgs},
 };
 
 /// Longest wait for clients that are being served when the node stops.
@@ -38,6 +40,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
+    /// The configuration cannot be that of a node.
+    #[error("configuration")]
+    Config(#[from] ConfigError),
     /// The data directory cannot be used.
     #[error("data directory")]
     Files(#[from] FilesError),
@@ -62,12 +67,18 @@ pub enum StartError {
 pub struct Node {
     tree: Arc<Tree>,
     shared: Arc<Shared>,
+    client: Arc<InProcess>,
     fatal: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
     /// Held for the life of the node.
     _lock: File,
 }
 
 impl Node {
+    /// A node with its durable state in `data_dir`, which is created when missing.
+    pub fn builder(data_dir: impl Into<PathBuf>) -> NodeBuilder {
+        NodeBuilder::new(data_dir.into())
+    }
+
     /// Starts a node; returns once its API answers, and a member can write unless
     /// its peers are missing.
     ///
@@ -88,7 +99,12 @@ impl Node {
         let certificate = CertSlot::new(&identity);
         let tls = tls::api_server(certificate.clone())?;
         let (report, fatal) = mpsc::unbounded_channel();
-        let shared = Shared::new(config, certificate, tls, report);
+        let metrics = Metrics::new(&hostname, config.clock.clone());
+        let telemetry = TelemetryArgs {
+            metrics: metrics.clone(),
+            addr: config.metrics_addr,
+        };
+        let shared = Shared::new(config, certificate, tls, metrics, report);
         let shared = Arc::new(Shared {
             setup_token: Mutex::new(setup_token),
             member: AtomicBool::new(membership.is_some()),
@@ -102,24 +118,32 @@ impl Node {
         };
         let (lifecycle, handle) = ChildSpec::worker::<NodeActor>("lifecycle", args);
         let _ = shared.lifecycle.set(handle); // set once, right here
-        let args = ApiArgs {
-            shared: shared.clone(),
-        };
-        let (unix, local) = ChildSpec::worker::<UnixApiActor>("unix", args.clone());
-        let (tls, remote) = ChildSpec::worker::<TlsApiActor>("tls", args);
-        let (api, _) = ChildSpec::supervisor(
-            "api",
-            SupervisorSpec::new(Strategy::OneForOne)
-                .child(unix)
-                .child(tls),
-        );
+        let mut api = SupervisorSpec::new(Strategy::OneForOne);
+        let mut listeners = Vec::new();
+        if let Some(at) = shared.config.unix_socket.clone() {
+            let shared = shared.clone();
+            let (spec, handle) = ChildSpec::worker::<UnixApiActor>("unix", ApiArgs { shared, at });
+            api = api.child(spec);
+            listeners.push(handle);
+        }
+        if let Some(at) = shared.config.listen_addr {
+            let shared = shared.clone();
+            let (spec, handle) = ChildSpec::worker::<TlsApiActor>("tls", ApiArgs { shared, at });
+            api = api.child(spec);
+            listeners.push(handle);
+        }
+        let (api, _) = ChildSpec::supervisor("api", api);
+        let (telemetry, _) = ChildSpec::worker::<TelemetryActor>("telemetry", telemetry);
         let root = SupervisorSpec::new(Strategy::OneForOne)
             .child(lifecycle)
-            .child(api);
+            .child(api)
+            .child(telemetry);
         let tree = Arc::new(Tree::start("node", root).await?);
+        shared.metrics.watch_tree(&tree);
         let _ = shared.tree.set(tree.clone()); // set once, right here
         let node = Self {
             tree,
+            client: Arc::new(InProcess::new(shared.clone())),
             shared,
             fatal: tokio::sync::Mutex::new(fatal),
             _lock: lock,
@@ -128,8 +152,9 @@ impl Node {
         let up = async {
             // The sender lives as long as the node.
             let _ = opened.wait_for(|&settled| settled).await;
-            local.running().await;
-            remote.running().await;
+            for listener in listeners {
+                listener.running().await;
+            }
         };
         let failed = tokio::select! {
             () = up => None,
@@ -142,6 +167,12 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// An operator of this node in this process: no socket, no token, identity `local`.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(&self.client)
     }
 
     /// What the node's parts share.
@@ -192,6 +223,7 @@ impl Node {
     /// stop, in reverse start order.
     pub async fn stop(&self) {
         self.shared.stopping.send_replace(true);
+        self.shared.stopping_here.send_replace(true);
         if let Some(running) = self.shared.running.get() {
             running.raft.hub().close();
         }
@@ -234,11 +266,13 @@ pub(super) fn open(
     let state = storage.load_state()?;
     let limits = Limits::default();
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
+    let raft = RaftHandle::new(state, limits.clone());
+    shared.metrics.watch_raft(&raft);
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
-        raft: RaftHandle::new(state, limits.clone()),
+        raft,
         storage,
         limits,
         engine,
@@ -274,21 +308,27 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
             raft: raft.clone(),
             clock: clock.clone(),
             caught_up: is_leader.clone(),
+            metrics: shared.metrics.clone(),
         },
     );
     let _ = node.runtime.set(access); // set once: the verticals are assembled once
-    let (scheduler, _) =
-        scheduler::supervisor(scheduler::Args::new(raft.clone(), is_leader, clock));
-    let facts = ingress::table::Facts {
-        hostname: node.hostname.clone(),
-        https: false,
-    };
-    let proxy = ProxyArgs::new(raft, facts, shared.config.http_port, Settings::default());
-    let (proxy, _) = ChildSpec::worker::<ProxyActor>("proxy", proxy);
-    let (ingress, _) = ChildSpec::supervisor(
-        "ingress",
-        SupervisorSpec::new(Strategy::OneForOne).child(proxy),
-    );
+    let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
+        raft.clone(),
+        is_leader,
+        clock,
+        shared.metrics.clone(),
+    ));
+    let mut ingress = SupervisorSpec::new(Strategy::OneForOne);
+    if let Some(port) = shared.config.http_port {
+        let facts = ingress::table::Facts {
+            hostname: node.hostname.clone(),
+            https: false,
+        };
+        let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
+        let proxy = ProxyArgs::new(raft, facts, port, proxy);
+        ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
+    }
+    let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
         raft_supervisor(shared, node),
         network,
@@ -306,6 +346,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
         transport: Arc::new(NoTransport),
+        observer: Arc::new(shared.metrics.clone()),
         on_fatal: Arc::new(move |error: &storage::Error| {
             let _ = fatal(&report, error);
         }),

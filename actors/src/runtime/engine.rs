@@ -161,8 +161,15 @@ pub trait Engine: Send + Sync + 'static {
     /// One container up close.
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError>;
 
-    /// Asks the registry for an image; returns once the whole answer was read without an error.
-    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError>;
+    /// Asks the registry for an image.
+    ///
+    /// Yields at every sign of progress. The image is there if the stream ends without an error;
+    /// dropping it gives up.
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>>;
 
     /// Creates a container and returns its id.
     async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError>;

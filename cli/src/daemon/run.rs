@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use jaco_actors::node::Node;
+use jaco_actors::Node;
 use jaco_proto::config::{DaemonConfig, Isolation};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
