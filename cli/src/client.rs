@@ -7,6 +7,7 @@ mod actors;
 mod apply;
 mod args;
 mod audit;
+mod checked;
 mod cluster;
 mod connection;
 mod excerpt;

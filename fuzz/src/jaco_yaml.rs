@@ -42,17 +42,25 @@ fn assert_sound(jaco: &Jaco) {
     }
     for service in &jaco.services {
         assert!(!service.name.is_empty());
-        assert!(service.replicas.is_none_or(|replicas| replicas >= 0));
+        assert!(service.replicas.is_none_or(|replicas| *replicas >= 0));
     }
 }
 
-/// Without the places of entries, which differ between spellings.
+/// Without the places of values, which differ between spellings.
 fn placeless(mut jaco: Jaco) -> Jaco {
     for route in &mut jaco.routes {
         route.at = Position::START;
+        route.service.at = Position::START;
+        route.path.at = Position::START;
     }
     for service in &mut jaco.services {
-        service.at = Position::START;
+        service.name.at = Position::START;
+        if let Some(replicas) = &mut service.replicas {
+            replicas.at = Position::START;
+        }
+        for name in service.hosts.iter_mut().chain(&mut service.networks) {
+            name.at = Position::START;
+        }
     }
     jaco
 }
