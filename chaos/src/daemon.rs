@@ -17,8 +17,12 @@ use crate::{Api, Engine, engine, until, wait::PATIENCE};
 mod place;
 mod proc;
 
+pub use place::program;
+
 /// Hostname of the one node.
 pub const HOST: &str = "chaos";
+/// Name of the control socket in the daemon's directory.
+const SOCKET: &str = "s";
 /// Lines of the log that are shown when a test fails.
 const LOG_TAIL: usize = 150;
 
@@ -54,7 +58,7 @@ impl Daemon {
     /// Without an engine or without the binary.
     pub async fn new(settings: Settings) -> Result<Self> {
         let engine = Engine::connect().await?;
-        place::binary()?;
+        place::program("jacod")?;
         // Directly under /tmp, because a socket's path is short.
         let dir = tempfile::Builder::new()
             .prefix("jaco-")
@@ -67,12 +71,12 @@ impl Daemon {
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
              http_port: {http}\nhostname: {HOST}\nipam_pool: {}\n",
             data_dir.display(),
-            dir.path().join("s").display(),
+            dir.path().join(SOCKET).display(),
             docker.display(),
             place::free_pool(&engine).await?,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
-        let api = Api::new(&dir.path().join("s"))?;
+        let api = Api::new(&dir.path().join(SOCKET))?;
         Ok(Self {
             dir,
             data_dir,
@@ -117,7 +121,7 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let process = Command::new(place::binary()?)
+        let process = Command::new(place::program("jacod")?)
             .arg("--config")
             .arg(self.dir.path().join("jacod.yaml"))
             .arg("--enable-fault-injection")
@@ -254,6 +258,12 @@ impl Daemon {
     #[must_use]
     pub fn api(&self) -> &Api {
         &self.api
+    }
+
+    /// Its control socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join(SOCKET)
     }
 
     /// The engine it uses, past it.
