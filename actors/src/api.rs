@@ -24,8 +24,8 @@ mod views;
 mod watch;
 
 pub(crate) use client::InProcess;
-pub(crate) use server::service;
 
 pub use caller::Caller;
 pub use client::{Client, LocalService};
+pub(crate) use server::service;
 pub use server::{ApiArgs, TlsApiActor, UnixApiActor};

@@ -17,7 +17,6 @@ use tower::ServiceExt as _;
 use crate::{
     api::{self, admission::Transport},
     clock::Clock,
-    network::ipam::Pool,
     node::{NodeConfig, Shared},
 };
 
@@ -75,19 +74,10 @@ impl Lab {
 
     fn config(&self) -> NodeConfig {
         NodeConfig {
-            data_dir: "/nonexistent".into(),
-            hostname: None,
-            listen_addr: None,
-            cluster_addr: None,
-            certificate_ips: Vec::new(),
-            unix_socket: None,
             docker_socket: "/nonexistent/docker.sock".into(),
-            http_port: None,
-            metrics_addr: None,
-            ipam: Pool::default(),
-            version: "0.0.0-lab".to_owned(),
             fault_injection: true,
             clock: self.clock.clone(),
+            ..NodeConfig::new("/nonexistent".into())
         }
     }
 }

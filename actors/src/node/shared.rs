@@ -104,15 +104,15 @@ impl Shared {
         tls: Arc<rustls::ServerConfig>,
     ) -> Arc<Self> {
         let (report, _) = mpsc::unbounded_channel();
-        let metrics = Metrics::new("idle", config.clock.clone());
-        Arc::new(Self::new(config, certificate, tls, metrics, report))
+        let metrics = Metrics::new("", config.clock.clone());
+        Arc::new(Self::new(config, metrics, certificate, tls, report))
     }
 
     pub(super) fn new(
         config: NodeConfig,
+        metrics: Metrics,
         certificate: Arc<CertSlot>,
         tls: Arc<rustls::ServerConfig>,
-        metrics: Metrics,
         fatal: mpsc::UnboundedSender<String>,
     ) -> Self {
         Self {

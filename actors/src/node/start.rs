@@ -104,7 +104,7 @@ impl Node {
             metrics: metrics.clone(),
             addr: config.metrics_addr,
         };
-        let shared = Shared::new(config, certificate, tls, metrics, report);
+        let shared = Shared::new(config, metrics, certificate, tls, report);
         let shared = Arc::new(Shared {
             setup_token: Mutex::new(setup_token),
             member: AtomicBool::new(membership.is_some()),

@@ -7,7 +7,7 @@ use bollard::models::{
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
 };
 use jaco_proto::{
-    manifest::compose::{Healthcheck, Namespace, NetworkMode, Service, VolumeDeclaration},
+    manifest::compose::{Healthcheck, Logging, Namespace, NetworkMode, Service, VolumeDeclaration},
     v1::{ReplicaDesired, ServiceSpec},
 };
 
@@ -242,10 +242,7 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         userns_mode: service.userns_mode.clone(),
         cgroup_parent: service.cgroup_parent.clone(),
         cgroupns_mode: service.cgroup.as_deref().and_then(cgroup_namespace),
-        log_config: service.logging.as_ref().map(|logging| HostConfigLogConfig {
-            typ: (!logging.driver.is_empty()).then(|| logging.driver.clone()),
-            config: Some(logging.options.clone().into_iter().collect()),
-        }),
+        log_config: service.logging.as_ref().and_then(log_config),
         nano_cpus: resources.nano_cpus,
         memory: resources.memory,
         memory_reservation: resources.memory_reservation,
@@ -254,6 +251,16 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         cpuset_cpus: resources.cpuset.clone(),
         ..Default::default()
     }
+}
+
+/// `None` when the service says nothing about its log.
+fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
+    let driver = (!logging.driver.is_empty()).then(|| logging.driver.clone());
+    let options = (!logging.options.is_empty()).then(|| logging.options.clone());
+    (driver.is_some() || options.is_some()).then(|| HostConfigLogConfig {
+        typ: driver,
+        config: options.map(|options| options.into_iter().collect()),
+    })
 }
 
 /// A namespace in the engine's words.

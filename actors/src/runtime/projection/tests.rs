@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bollard::models::MountType;
-use jaco_proto::manifest::compose::{
-    Device, GpuRequest, Logging, Mount, MountSource, Resources, Ulimit,
-};
+use jaco_proto::manifest::compose::{Device, GpuRequest, Mount, MountSource, Resources, Ulimit};
 
 use super::*;
 
