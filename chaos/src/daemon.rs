@@ -17,9 +17,11 @@ use crate::{Api, Engine, engine, until, wait::PATIENCE};
 pub(crate) mod place;
 pub mod proc;
 
+pub use place::program;
+
 /// Hostname of the one node.
 pub const HOST: &str = "chaos";
-/// Name of its socket in its directory.
+/// Name of the control socket in the daemon's directory.
 const SOCKET: &str = "s";
 /// Lines of the log that are shown when a test fails.
 const LOG_TAIL: usize = 150;
@@ -61,7 +63,7 @@ impl Daemon {
     /// Without an engine or without the binary.
     pub async fn new(settings: Settings) -> Result<Self> {
         let engine = Engine::connect().await?;
-        place::binary("jacod")?;
+        place::program("jacod")?;
         // Directly under /tmp, because a socket's path is short.
         let dir = tempfile::Builder::new()
             .prefix("jaco-")
@@ -127,7 +129,7 @@ impl Daemon {
     /// # Errors
     /// When it does not run. That it fails is for the caller to see.
     pub async fn jaco(&self, words: &[&str]) -> Result<Output> {
-        let mut command = tokio::process::Command::new(place::binary("jaco")?);
+        let mut command = tokio::process::Command::new(place::program("jaco")?);
         command
             .args(words)
             .env("JACO_SOCKET", self.dir.path().join("s"))
@@ -153,7 +155,7 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let process = Command::new(place::binary("jacod")?)
+        let process = Command::new(place::program("jacod")?)
             .arg("--config")
             .arg(self.dir.path().join("jacod.yaml"))
             .arg("--enable-fault-injection")
@@ -295,7 +297,7 @@ impl Daemon {
     /// # Errors
     /// Without the binary.
     pub fn jaco(&self) -> Result<Command> {
-        let mut command = Command::new(place::binary("jaco")?);
+        let mut command = Command::new(place::program("jaco")?);
         command.env("JACO_SOCKET", self.scratch(SOCKET));
         Ok(command)
     }
@@ -304,6 +306,12 @@ impl Daemon {
     #[must_use]
     pub fn api(&self) -> &Api {
         &self.api
+    }
+
+    /// Its control socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join(SOCKET)
     }
 
     /// The engine it uses, past it.

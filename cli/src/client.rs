@@ -8,6 +8,7 @@ mod apply;
 mod args;
 mod audit;
 mod backup;
+mod checked;
 mod cluster;
 mod connection;
 mod excerpt;

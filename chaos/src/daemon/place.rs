@@ -9,8 +9,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{Engine, Rng, rng};
 
-/// `jacod` or `jaco`, in `JACO_BIN_DIR` or where cargo puts it.
-pub(super) fn binary(name: &str) -> Result<PathBuf> {
+/// `jaco` or `jacod`, in `JACO_BIN_DIR` or where cargo puts it.
+///
+/// # Errors
+/// When it was not built.
+pub fn program(name: &str) -> Result<PathBuf> {
     let dir = match std::env::var_os("JACO_BIN_DIR") {
         Some(dir) => PathBuf::from(dir),
         None => {

@@ -22,6 +22,7 @@ use tonic::{
 use tower::service_fn;
 
 use super::{
+    checked::Checked,
     failure::{Failure, Local, Stop},
     transport::{Address, Target},
 };
@@ -34,7 +35,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub(crate) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
 /// A connection that carries the caller's token.
-pub(crate) type Connection = InterceptedService<Channel, Headers>;
+pub(crate) type Connection = InterceptedService<Checked<Channel>, Headers>;
 
 /// What is said with every call.
 #[derive(Clone)]
@@ -182,7 +183,8 @@ impl Client {
                     continue;
                 }
             };
-            let connection = InterceptedService::new(channel.clone(), self.headers.clone());
+            let connection =
+                InterceptedService::new(Checked(channel.clone()), self.headers.clone());
             match call(connection).await {
                 Ok(response) => {
                     *self.live() = Some((at, channel));
