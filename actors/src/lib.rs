@@ -22,6 +22,7 @@
 //!     cluster_addr: ([10, 0, 0, 5], 7001).into(),
 //!     certificate_ips: vec![[10, 0, 0, 5].into()],
 //!     unix_socket: "/run/example/jaco.sock".into(),
+//!     inherited_socket: None,
 //!     docker_socket: "/var/run/docker.sock".into(),
 //!     http_port: 80,
 //!     metrics_addr: None,

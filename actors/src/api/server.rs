@@ -126,7 +126,8 @@ fn ended(msg: Msg) -> Result<(), Failure> {
 
 /// Serves the API on the unix socket.
 pub struct UnixApiActor {
-    path: PathBuf,
+    /// The socket file, if it is ours to remove.
+    path: Option<PathBuf>,
 }
 
 impl Worker for UnixApiActor {
@@ -135,11 +136,25 @@ impl Worker for UnixApiActor {
     const KIND: &'static str = "UnixApiActor";
 
     async fn start(ctx: &Context<Self>, args: ApiArgs) -> Result<Self, Failure> {
-        let path = args.shared.config.unix_socket.clone();
-        let listener = bind_unix(&path).map_err(|error| {
-            Failure::from(format!("cannot listen on {}: {error}", path.display()))
-        })?;
-        tracing::info!(subsystem = "daemon/grpc", socket = %path.display(), "API is listening");
+        let config = &args.shared.config;
+        let (listener, path) = match &config.inherited_socket {
+            Some(inherited) => (adopt(inherited)?, None),
+            None => {
+                let path = config.unix_socket.clone();
+                let listener = bind_unix(&path).map_err(|error| {
+                    Failure::from(format!("cannot listen on {}: {error}", path.display()))
+                })?;
+                (listener, Some(path))
+            }
+        };
+        let address = listener.local_addr()?;
+        let socket = path.as_deref().or(address.as_pathname());
+        tracing::info!(
+            subsystem = "daemon/grpc",
+            socket = %socket.unwrap_or(Path::new("unnamed")).display(),
+            inherited = path.is_none(),
+            "API is listening"
+        );
         let router = router(&args.shared, Transport::Local);
         let stopping = args.shared.stopping();
         ctx.spawn(serve(router, UnixListenerStream::new(listener), stopping));
@@ -151,10 +166,19 @@ impl Worker for UnixApiActor {
     }
 
     async fn stop(&mut self, _: &Context<Self>) {
-        if let Err(error) = fs::remove_file(&self.path) {
+        if let Some(path) = &self.path
+            && let Err(error) = fs::remove_file(path)
+        {
             tracing::warn!(subsystem = "daemon/grpc", %error, "socket file was not removed");
         }
     }
+}
+
+/// A listener of our own on a socket that outlives it.
+fn adopt(inherited: &std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
+    let listener = inherited.try_clone()?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
 }
 
 /// Binds with mode 0660 from the first moment; a socket file of a dead daemon is replaced, any

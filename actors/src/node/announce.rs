@@ -90,6 +90,7 @@ mod tests {
             cluster_addr: ([10, 0, 0, 1], 7001).into(),
             certificate_ips: Vec::new(),
             unix_socket: "/nowhere/socket".into(),
+            inherited_socket: None,
             docker_socket: "/nowhere/docker".into(),
             http_port: 80,
             metrics_addr: None,

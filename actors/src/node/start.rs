@@ -207,9 +207,15 @@ impl Node {
 
     /// Stops the node; containers keep running.
     ///
-    /// Streams end with `raft_unavailable` and calls under way are answered before the actors
-    /// stop, in reverse start order.
+    /// Calls are answered as by [`Node::drain`] before the actors stop, in reverse start order.
     pub async fn stop(&self) {
+        self.drain().await;
+        self.abandon().await;
+    }
+
+    /// Accepts no more clients, ends streams with `raft_unavailable`, and waits until the calls
+    /// under way are answered, at most 10 seconds.
+    pub async fn drain(&self) {
         self.shared.stopping.send_replace(true);
         if let Some(running) = self.shared.running.get() {
             running.raft.hub().close();
@@ -218,7 +224,6 @@ impl Node {
         if tokio::time::timeout(DRAIN, served).await.is_err() {
             tracing::warn!(subsystem = "daemon/grpc", "clients did not let go in time");
         }
-        self.abandon().await;
     }
 }
 

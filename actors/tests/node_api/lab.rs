@@ -64,6 +64,7 @@ impl Lab {
             cluster_addr: (Ipv4Addr::LOCALHOST, 7001).into(),
             certificate_ips: vec![Ipv4Addr::LOCALHOST.into()],
             unix_socket: self.dir.path().join("jaco.sock"),
+            inherited_socket: None,
             docker_socket: self.dir.path().join("no-engine.sock"),
             metrics_addr: None,
             http_port: 0,

@@ -3,7 +3,9 @@
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
+    os::unix::net::UnixListener,
     path::Path,
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
@@ -31,7 +33,11 @@ pub(super) fn read(path: &Path) -> Result<DaemonConfig> {
 }
 
 /// Decides everything the file leaves open.
-pub(super) fn node(config: &DaemonConfig, fault_injection: bool) -> Result<NodeConfig> {
+pub(super) fn node(
+    config: &DaemonConfig,
+    socket: Option<UnixListener>,
+    fault_injection: bool,
+) -> Result<NodeConfig> {
     let interfaces = interfaces::list().context("list the network interfaces")?;
     let listen_addr = endpoint("listen_addr", &config.listen_addr, &interfaces)?;
     let cluster_addr = endpoint("cluster_addr", &config.cluster_addr, &interfaces)?;
@@ -50,6 +56,7 @@ pub(super) fn node(config: &DaemonConfig, fault_injection: bool) -> Result<NodeC
         cluster_addr,
         certificate_ips,
         unix_socket: config.unix_socket.clone(),
+        inherited_socket: socket.map(Arc::new),
         docker_socket: config.docker_socket.clone(),
         http_port: config.http_port,
         metrics_addr: config
