@@ -29,6 +29,12 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// Instead of the machine's engine.
     pub docker_socket: Option<PathBuf>,
+    /// More lines for the configuration file.
+    pub config: String,
+    /// Variables for the daemon's environment.
+    pub environment: Vec<(String, String)>,
+    /// A command line that starts the daemon, which is appended to it; it must `exec`.
+    pub launcher: Vec<String>,
     /// Do not print the end of the log when it is dropped; for programs whose output is read.
     pub quiet: bool,
 }
@@ -44,6 +50,11 @@ pub struct Daemon {
     api: Api,
     process: Option<Child>,
     cluster_id: String,
+    operator_token: String,
+    environment: Vec<(String, String)>,
+    launcher: Vec<String>,
+    http_port: u16,
+    tls_port: u16,
     quiet: bool,
 }
 
@@ -54,7 +65,7 @@ impl Daemon {
     /// Without an engine or without the binary.
     pub async fn new(settings: Settings) -> Result<Self> {
         let engine = Engine::connect().await?;
-        place::binary()?;
+        place::binary("jacod")?;
         // Directly under /tmp, because a socket's path is short.
         let dir = tempfile::Builder::new()
             .prefix("jaco-")
@@ -65,11 +76,12 @@ impl Daemon {
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\n",
+             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\n{}",
             data_dir.display(),
             dir.path().join("s").display(),
             docker.display(),
             place::free_pool(&engine).await?,
+            settings.config,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
         let api = Api::new(&dir.path().join("s"))?;
@@ -80,6 +92,11 @@ impl Daemon {
             api,
             process: None,
             cluster_id: String::new(),
+            operator_token: String::new(),
+            environment: settings.environment,
+            launcher: settings.launcher,
+            http_port: http,
+            tls_port: listen,
             quiet: settings.quiet,
         })
     }
@@ -103,7 +120,8 @@ impl Daemon {
         let api = self.api.clone();
         self.unless_ended(until("the API answers", PATIENCE, || api.status()))
             .await?;
-        self.cluster_id = self.api.init().await?;
+        let founded = self.api.init().await?;
+        (self.cluster_id, self.operator_token) = (founded.cluster_id, founded.operator_token);
         self.ready().await
     }
 
@@ -117,7 +135,17 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let process = Command::new(place::binary()?)
+        let binary = place::binary("jacod")?;
+        let mut command = match &self.launcher[..] {
+            [] => Command::new(binary),
+            [program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(binary);
+                command
+            }
+        };
+        let process = command
+            .envs(self.environment.iter().map(|(k, v)| (k, v)))
             .arg("--config")
             .arg(self.dir.path().join("jacod.yaml"))
             .arg("--enable-fault-injection")
@@ -226,7 +254,11 @@ impl Daemon {
             .try_wait()?)
     }
 
-    fn pid(&self) -> Result<u32> {
+    /// Its process id.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn pid(&self) -> Result<u32> {
         Ok(self
             .process
             .as_ref()
@@ -266,6 +298,37 @@ impl Daemon {
     #[must_use]
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
+    }
+
+    /// The operator token of its cluster; empty before [`Daemon::init`].
+    #[must_use]
+    pub fn operator_token(&self) -> &str {
+        &self.operator_token
+    }
+
+    /// `jaco`, as the operator of this daemon over its socket.
+    ///
+    /// # Errors
+    /// Without the binary.
+    pub fn cli(&self) -> Result<Command> {
+        let mut command = Command::new(place::binary("jaco")?);
+        command
+            .env_clear()
+            .env("JACO_SOCKET", self.scratch("s"))
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Port of its plain HTTP ingress.
+    #[must_use]
+    pub fn http_port(&self) -> u16 {
+        self.http_port
+    }
+
+    /// Port of its API over TLS.
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
     }
 
     /// Its data directory.

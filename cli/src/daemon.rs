@@ -8,6 +8,7 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 use anyhow::Context;
 use clap::Parser;
 use jaco_net::process::inherited_listener;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::{logging, version};
 
@@ -39,6 +40,12 @@ struct Args {
 pub fn main() -> ExitCode {
     // First of all: the descriptors must not be taken for others, and no thread runs yet.
     let inherited = inherited_listener();
+    // Memory holds keys. A limit can always be lowered, and without it a dump is all that follows.
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = setrlimit(Resource::Core, none);
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {

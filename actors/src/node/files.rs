@@ -8,9 +8,10 @@ use std::{
 };
 
 use jaco_net::{
-    pki::{self, BootstrapCert, SecretString, files::NodeFiles},
+    pki::{self, BootstrapCert, files::NodeFiles},
     tls::Identity,
 };
+use jaco_proto::secret::SecretString;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -216,7 +217,11 @@ impl Layout {
                 made.key_pem().expose().as_bytes(),
                 pki::files::SECRET,
             )?;
-            staging.file("setup-token", secret.as_bytes(), pki::files::SECRET)?;
+            staging.file(
+                "setup-token",
+                secret.expose().as_bytes(),
+                pki::files::SECRET,
+            )?;
             staging.commit()?;
         }
         let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));

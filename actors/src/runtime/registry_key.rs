@@ -3,10 +3,10 @@
 //! Keys are `host[:port][/path]`, canonical on both sides: what an operator stores and what a
 //! pull looks up meet in [`jaco_raftnode::registry`].
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use imbl::OrdMap;
-use jaco_proto::v1::RegistryCredential;
+use jaco_proto::{secret::SecretString, v1::RegistryCredential};
 use jaco_raftnode::registry::{HUB, canonical_host};
 
 /// A reference that names no repository.
@@ -18,23 +18,14 @@ pub enum InvalidReference {
 }
 
 /// A login for one registry.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     /// Account name.
     pub username: String,
     /// Password or token.
-    pub secret: String,
+    pub secret: SecretString,
     /// Host part of the stored key.
     pub server: String,
-}
-
-impl fmt::Debug for Credential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credential")
-            .field("username", &self.username)
-            .field("server", &self.server)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The key an image is looked up by: host and full repository path, without tag or digest.
@@ -99,7 +90,7 @@ pub fn resolve(
 fn credential(key: &str, stored: &RegistryCredential) -> Credential {
     Credential {
         username: stored.username.clone(),
-        secret: String::from_utf8_lossy(&stored.secret).into_owned(),
+        secret: String::from_utf8_lossy(&stored.secret).into_owned().into(),
         server: host_of(key).to_owned(),
     }
 }

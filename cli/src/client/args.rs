@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
-use jaco_proto::duration;
+use jaco_proto::{duration, secret::SecretString};
 
 use super::{
     actors, apply, audit, cluster,
@@ -40,7 +40,7 @@ pub(crate) struct Globals {
 
     /// Operator token for remote daemons [env: JACO_TOKEN]
     #[arg(long, global = true, value_name = "TOKEN")]
-    token: Option<String>,
+    token: Option<SecretString>,
 
     /// CA certificate of the cluster to pin [env: JACO_CA_CERT] [default: /var/lib/jaco/node/ca.crt]
     #[arg(long, global = true, value_name = "PATH")]

@@ -9,9 +9,10 @@ use std::{
 };
 
 use jaco_net::{
-    pki::{Fingerprint, SecretString, certificates},
+    pki::{Fingerprint, certificates},
     tls::Trust,
 };
+use jaco_proto::secret::SecretString;
 
 use self::contexts::Context;
 use super::failure::{Failure, Local};
@@ -25,7 +26,7 @@ const DEFAULT_CA: &str = "/var/lib/jaco/node/ca.crt";
 #[derive(Clone, Default)]
 pub(crate) struct Source {
     pub(crate) server: Option<String>,
-    pub(crate) token: Option<String>,
+    pub(crate) token: Option<SecretString>,
     /// Explicitly empty means: no file.
     pub(crate) ca_cert: Option<String>,
     pub(crate) ca_fingerprint: Option<String>,
@@ -39,7 +40,7 @@ impl Source {
         let var = |name: &str| var(name).filter(|value| !value.is_empty());
         Self {
             server: var("JACO_SERVER"),
-            token: var("JACO_TOKEN"),
+            token: var("JACO_TOKEN").map(SecretString::new),
             ca_cert: var("JACO_CA_CERT"),
             ca_fingerprint: var("JACO_CA_FINGERPRINT"),
             socket: var("JACO_SOCKET").map(PathBuf::from),
@@ -218,11 +219,9 @@ fn remote(
             .or(stored)
             .cloned()
     };
-    let token = pick(
-        |source| &source.token,
-        context.and_then(|c| c.token.as_ref()),
-    )
-    .filter(|token| !token.is_empty());
+    let stored = context.and_then(|c| c.token.as_ref());
+    let token = flags.token.as_ref().or(env.token.as_ref()).or(stored);
+    let token = token.filter(|token| !token.expose().is_empty()).cloned();
     if token.is_none() && rule == TokenRule::Required {
         return Err(Failure::new(
             Local::TokenRequired,
@@ -239,7 +238,7 @@ fn remote(
     );
     Ok(Target::Remote {
         addresses,
-        token: token.map(SecretString::new),
+        token,
         trust: trust(ca_cert.as_deref(), fingerprint.as_deref(), machine)?,
     })
 }

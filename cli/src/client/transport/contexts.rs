@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use jaco_proto::yaml::{self, Map, Node};
+use jaco_proto::{
+    secret::SecretString,
+    yaml::{self, Map, Node},
+};
 
 use crate::client::failure::{Failure, Local};
 
@@ -27,7 +30,7 @@ pub(crate) struct Context {
     server_addrs: Vec<String>,
     pub(super) ca_cert_path: Option<String>,
     pub(super) ca_fingerprint: Option<String>,
-    pub(super) token: Option<String>,
+    pub(super) token: Option<SecretString>,
 }
 
 impl Context {
@@ -149,7 +152,7 @@ fn context(node: &Node) -> Result<Context, Failure> {
         server_addrs,
         ca_cert_path: text(entry, "ca_cert_path")?,
         ca_fingerprint: text(entry, "ca_fingerprint")?,
-        token: text(entry, "token")?,
+        token: text(entry, "token")?.map(SecretString::new),
     })
 }
 
@@ -210,7 +213,7 @@ mod tests {
         let contexts = Contexts::parse(TWO.as_bytes()).unwrap();
         let a = contexts.get("a").unwrap();
         assert_eq!(a.servers(), ["x:1", "y:2"]);
-        assert_eq!(a.token.as_deref(), Some("t"));
+        assert_eq!(a.token.as_ref().map(SecretString::expose), Some("t"));
         assert_eq!(contexts.current().unwrap().unwrap().name, "b");
         assert!(contexts.get("c").is_none());
 
