@@ -230,7 +230,7 @@ impl Scene {
             "{:?}",
             self.last()
         );
-        let logs = format!("logs {}", self.deployment);
+        let logs = format!("logs {}/web", self.deployment);
         ensure!(
             self.jaco(&logs, Output::Allowed, |_| {})?,
             "{:?}",
@@ -243,7 +243,8 @@ impl Scene {
         let tell = |(place, text): &(String, Vec<u8>)| {
             (place.clone(), String::from_utf8_lossy(text).into_owned())
         };
-        self.told.iter().rev().take(2).map(tell).next_back()
+        let stderr = |(place, _): &&(String, Vec<u8>)| place.starts_with("stderr");
+        self.told.iter().rev().find(stderr).map(tell)
     }
 
     fn file(&self, name: &str, content: &str) -> Result<PathBuf> {
@@ -359,7 +360,7 @@ impl Scene {
         for compose in [
             format!("{web}      - {{A: \"${{VALUE}}\"}}\n"),
             format!("{web}      A: ${{VALUE}}\n    mem_limit: lots\n"),
-            format!("{web}      A: ${{VALUE:?}}\n    privileged: \"${{VALUE}}\"\n"),
+            format!("{web}      A: ${{VALUE:?}}\n    nosuch: 1\n"),
             format!("{web}      A: 1\n    env_file: [bad.env]\n"),
         ] {
             let path = self.file("bad-compose.yml", &compose)?;
