@@ -85,7 +85,7 @@ impl Worker for Clerk {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (till_spec, till) = ChildSpec::worker::<Till>("till", ());
     let (counters_spec, counters) =
         ChildSpec::supervisor("counters", SupervisorSpec::new(Strategy::OneForOne));

@@ -7,6 +7,7 @@ pub mod admission;
 mod apply;
 mod audit;
 mod caller;
+mod client;
 mod cluster;
 mod deploy;
 mod diff;
@@ -22,5 +23,8 @@ mod typed;
 mod views;
 mod watch;
 
+pub(crate) use client::InProcess;
+
 pub use caller::Caller;
-pub use server::{ApiArgs, TlsApiActor, UnixApiActor};
+pub use client::{Client, LocalService};
+pub use server::{ApiArgs, ControlSocket, TlsApiActor, UnixApiActor};

@@ -6,48 +6,19 @@
 //! and over TLS.
 //!
 //! ```no_run
-//! use jaco_actors::{
-//!     clock::Clock,
-//!     network::ipam::Pool,
-//!     node::{Node, NodeConfig},
-//! };
+//! use jaco_actors::Node;
 //! use jaco_raftnode::Propose;
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let node = Node::start(NodeConfig {
-//!     data_dir: "/var/lib/example/jaco".into(),
-//!     hostname: None, // the name it joined with, or the system's
-//!     listen_addr: ([10, 0, 0, 5], 7000).into(),
-//!     cluster_addr: ([10, 0, 0, 5], 7001).into(),
-//!     certificate_ips: vec![[10, 0, 0, 5].into()],
-//!     unix_socket: "/run/example/jaco.sock".into(),
-//!     inherited_socket: None,
-//!     docker_socket: "/var/run/docker.sock".into(),
-//!     http_port: 80,
-//!     metrics_addr: None,
-//!     ipam: Pool::default(),
-//!     version: env!("CARGO_PKG_VERSION").to_owned(),
-//!     fault_injection: false,
-//!     clock: Clock::system(),
-//! })
-//! .await?;
+//! let node = Node::builder("/var/lib/example/jaco").start().await?;
 //!
-//! // A node that was never initialised waits for `Cluster.Init` on its socket; one that was
-//! // resumes by itself. From then on its state can be read, followed and changed in process.
 //! if let Some(raft) = node.raft() {
 //!     for deployment in raft.state().deployments.values() {
 //!         println!("{} is at revision {}", deployment.name, deployment.applied_revision);
 //!     }
 //! }
-//! for actor in node.tree().describe() {
-//!     println!("{} {:?}", actor.path, actor.state);
-//! }
-//!
-//! tokio::select! {
-//!     ended = node.join() => ended?, // something no restart can mend
-//!     _ = tokio::signal::ctrl_c() => node.stop().await, // containers keep running
-//! }
+//! node.stop().await; // containers keep running
 //! # Ok(())
 //! # }
 //! ```
@@ -75,6 +46,7 @@
 pub mod api;
 pub mod clock;
 mod commit;
+mod docker;
 pub mod ingress;
 pub mod labels;
 pub mod network;
@@ -84,3 +56,6 @@ pub mod runtime;
 pub mod scheduler;
 pub mod supervision;
 pub mod telemetry;
+
+pub use api::Client;
+pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};

@@ -1,10 +1,12 @@
 //! One node: the supervision tree of a daemon, and what its parts share.
 //!
-//! [`Node::start`] looks at the data directory. Without raft state in it the node serves the
-//! API and waits to be initialised; with raft state it resumes its membership by itself.
+//! [`Node::builder`] takes what is special about a node, [`NodeBuilder::start`] looks at its data
+//! directory. Without raft state in it the node serves the API and waits to be initialised; with
+//! raft state it resumes its membership by itself.
 
 mod actor;
 mod announce;
+mod builder;
 mod config;
 mod files;
 mod init;
@@ -12,6 +14,7 @@ mod shared;
 mod start;
 
 pub use actor::{Msg as NodeMsg, NodeActor};
+pub use builder::{ConfigError, NodeBuilder};
 pub use config::NodeConfig;
 pub use files::FilesError;
 pub use init::Founding;

@@ -6,6 +6,8 @@
 mod crash;
 #[path = "node_api/deploy.rs"]
 mod deploy;
+#[path = "node_api/embed.rs"]
+mod embed;
 #[path = "node_api/lab.rs"]
 mod lab;
 #[path = "node_api/lifecycle.rs"]

@@ -14,19 +14,27 @@ mod failure;
 mod get;
 mod lifecycle;
 mod logs;
+mod node;
 mod output;
+mod packaging;
+mod registry;
 mod replica;
 mod status;
+mod token;
 mod transport;
 mod validate;
 mod version;
 
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod golden;
 
 use std::{
-    env, fs,
-    io::{self, IsTerminal, Write},
+    env,
+    ffi::OsString,
+    fs,
+    io::{self, IsTerminal},
     path::Path,
     process::ExitCode,
 };
@@ -37,13 +45,15 @@ use self::{
     args::{Cli, Command, Globals},
     connection::Client,
     failure::{Failure, Local, Stop},
-    output::Ui,
-    transport::{Machine, Source, TokenRule, contexts},
+    output::{Format, Ui},
+    transport::{Machine, Source, contexts},
 };
 use crate::logging;
 
 /// Exit status after Ctrl-C where it does not just end a stream.
 const INTERRUPTED: u8 = 130;
+const SUCCESS: u8 = 0;
+const FAILURE: u8 = 1;
 
 /// Runs one command.
 ///
@@ -51,9 +61,27 @@ const INTERRUPTED: u8 = 130;
 /// after any other Ctrl-C; 1 after every failure.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
+    let err_columns = columns(&err);
+    let out_is_terminal = out.is_terminal();
+    let mut ui = Ui {
+        out: &mut out,
+        err: &mut err,
+        format: Format::Table,
+        quiet: false,
+        err_columns,
+        out_is_terminal,
+    };
+    ExitCode::from(run(env::args_os(), &mut ui))
+}
+
+/// Runs the command that `args` name, the program's own name first, and returns its exit status.
+///
+/// How data is printed is up to the arguments, not to what `ui` says before.
+fn run(args: impl IntoIterator<Item = OsString>, ui: &mut Ui<'_>) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(error) => return misused(&error),
+        Err(error) => return misused(&error, ui),
     };
     let verbose = cli.globals.verbose.then_some("debug");
     let level = cli
@@ -62,21 +90,12 @@ pub fn main() -> ExitCode {
         .as_deref()
         .filter(|level| logging::is_level(level));
     logging::init(logging::Process::Cli, level.or(verbose), None);
-
-    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
-    let mut ui = Ui {
-        err_columns: columns(&err),
-        out_is_terminal: out.is_terminal(),
-        out: &mut out,
-        err: &mut err,
-        format: cli.globals.output,
-        quiet: cli.globals.quiet,
-    };
-    match dispatch(cli, &mut ui) {
-        Ok(End::Done) => ExitCode::SUCCESS,
-        Ok(End::Interrupted) => ExitCode::from(INTERRUPTED),
-        Err(Stop::ClosedPipe) => ExitCode::SUCCESS,
-        Err(Stop::Failed(failure)) => report(&failure),
+    (ui.format, ui.quiet) = (cli.globals.output, cli.globals.quiet);
+    match dispatch(cli, ui) {
+        Ok(End::Done) => SUCCESS,
+        Ok(End::Interrupted) => INTERRUPTED,
+        Err(Stop::ClosedPipe) => SUCCESS,
+        Err(Stop::Failed(failure)) => report(&failure, ui),
     }
 }
 
@@ -98,6 +117,8 @@ fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
     match command {
         Command::Version => version::run(ui)?,
         Command::Validate(args) => validate::run(&args, ui)?,
+        Command::Completions(args) => packaging::completions(&args, ui)?,
+        Command::Man(args) => packaging::man(&args)?,
         remote => return with_runtime(remote, &cli.globals, ui),
     }
     Ok(End::Done)
@@ -126,27 +147,28 @@ fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
 }
 
 async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<(), Stop> {
-    let client = |rule| -> Result<Client, Failure> {
+    let (rule, consistent) = (command.token_rule(), command.is_consistent());
+    let client = || -> Result<Client, Failure> {
         let env = Source::from_env(|name| env::var(name).ok());
-        Client::new(transport::choose(
-            &globals.source(),
-            &env,
-            &ThisMachine,
-            rule,
-        )?)
+        let target = transport::choose(&globals.source(), &env, &ThisMachine, rule)?;
+        Client::new(target, consistent)
     };
-    use TokenRule::{Optional, Required};
     match command {
-        Command::Version | Command::Validate(_) => Ok(()), // need no runtime
-        Command::Cluster { command } => cluster::run(&command, &client(Optional)?, ui).await,
-        Command::Apply(args) => apply::run(&args, || client(Required), ui).await,
-        Command::Status(args) => status::run(&args, &client(Required)?, ui).await,
-        Command::Get { command } => get::run(&command, &client(Required)?, ui).await,
-        Command::Logs(args) => logs::run(&args, &client(Required)?, ui).await,
-        Command::Rollback(args) => lifecycle::rollback(&args, &client(Required)?, ui).await,
-        Command::Delete(args) => lifecycle::delete(&args, &client(Required)?, ui).await,
-        Command::Audit(args) => audit::run(&args, &client(Required)?, ui).await,
-        Command::Actors(args) => actors::run(&args, &client(Required)?, ui).await,
+        Command::Version | Command::Validate(_) | Command::Completions(_) | Command::Man(_) => {
+            Ok(()) // need no runtime
+        }
+        Command::Cluster { command } => cluster::run(&command, &client()?, ui).await,
+        Command::Node { command } => node::run(&command, &client()?, ui).await,
+        Command::Apply(args) => apply::run(&args, client, ui).await,
+        Command::Status(args) => status::run(&args, &client()?, ui).await,
+        Command::Get { command, .. } => get::run(&command, &client()?, ui).await,
+        Command::Logs(args) => logs::run(&args, &client()?, ui).await,
+        Command::Rollback(args) => lifecycle::rollback(&args, &client()?, ui).await,
+        Command::Delete(args) => lifecycle::delete(&args, &client()?, ui).await,
+        Command::Token { command } => token::run(&command, &client()?, ui).await,
+        Command::Registry { command } => registry::run(&command, &client()?, ui).await,
+        Command::Audit(args) => audit::run(&args, &client()?, ui).await,
+        Command::Actors(args) => actors::run(&args, &client()?, ui).await,
     }
 }
 
@@ -158,7 +180,7 @@ impl Machine for ThisMachine {
         fs::metadata(path).is_ok()
     }
 
-    fn read_ca(&self, path: &Path) -> io::Result<String> {
+    fn read(&self, path: &Path) -> io::Result<String> {
         fs::read_to_string(path)
     }
 
@@ -172,21 +194,21 @@ impl Machine for ThisMachine {
 }
 
 /// Help goes to stdout; what clap complains about becomes a usage error.
-fn misused(error: &clap::Error) -> ExitCode {
+fn misused(error: &clap::Error, ui: &mut Ui<'_>) -> u8 {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = write!(io::stdout(), "{}", error.render()); // a closed pipe wants no help
-            ExitCode::SUCCESS
+            let _ = write!(ui.out, "{}", error.render()); // a closed pipe wants no help
+            SUCCESS
         }
-        _ => report(&args::usage_error(error)),
+        _ => report(&args::usage_error(error), ui),
     }
 }
 
-fn report(failure: &Failure) -> ExitCode {
-    let mut err = io::stderr();
-    let _ = write!(err, "{}", failure.render(err.is_terminal())); // nobody is left to tell
-    ExitCode::FAILURE
+fn report(failure: &Failure, ui: &mut Ui<'_>) -> u8 {
+    let text = failure.render(ui.err_columns.is_some());
+    let _ = write!(ui.err, "{text}"); // nobody is left to tell
+    FAILURE
 }
 
 /// Width of the terminal behind a stream, if it is one.

@@ -6,7 +6,7 @@ mod run;
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use jaco_net::process::inherited_listener;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -31,6 +31,11 @@ struct Args {
     /// Print the version and exit
     #[arg(long)]
     version: bool,
+}
+
+/// The arguments of the daemon.
+pub(crate) fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the daemon until a signal or a fatal error ends it.

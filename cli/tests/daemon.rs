@@ -22,16 +22,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory with a configuration; ports are the system's choice.
+/// A directory with a configuration on ports that nobody listens on.
 struct Place(tempfile::TempDir);
 
 impl Place {
     fn new(extra: &str) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let dir = place.0.path().display();
+        // Held until both are found, so that they differ.
+        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [api, peers] = held.map(|held| held.local_addr().unwrap());
         let config = format!(
             "data_dir: {dir}/data\nunix_socket: {dir}/s\ndocker_socket: unix://{dir}/no-engine\n\
-             listen_addr: 127.0.0.1:0\ncluster_addr: 127.0.0.2:0\nhostname: one\n{extra}"
+             listen_addr: {api}\ncluster_addr: {peers}\nhostname: one\n{extra}"
         );
         fs::write(place.path("jacod.yaml"), config).unwrap();
         place

@@ -72,6 +72,12 @@ impl From<BTreeMap<String, Option<String>>> for Environment {
     }
 }
 
+impl<const N: usize> From<[(String, Option<String>); N]> for Environment {
+    fn from(variables: [(String, Option<String>); N]) -> Self {
+        Self(variables.into())
+    }
+}
+
 impl Drop for Environment {
     fn drop(&mut self) {
         for value in self.0.values_mut() {

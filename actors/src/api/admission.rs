@@ -11,6 +11,8 @@ use subtle::ConstantTimeEq;
 /// is as remote as any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
+    /// No listener at all: the program that runs the node.
+    Process,
     /// The unix socket: whoever can connect is an operator.
     Local,
     /// The API listener over TLS.
@@ -57,7 +59,7 @@ pub struct Facts<'a> {
     pub setup_token: Option<[u8; 32]>,
 }
 
-/// Identity of a caller on the unix socket.
+/// Identity of a caller on the unix socket, or of the program around the node.
 pub const LOCAL: &str = "local";
 /// Identity of a caller with the setup token.
 pub const SETUP: &str = "setup";
@@ -89,8 +91,9 @@ pub fn admit(
             uninitialized()
         });
     }
-    if transport == Transport::Local {
-        return Ok(LOCAL.to_owned());
+    match transport {
+        Transport::Process | Transport::Local => return Ok(LOCAL.to_owned()),
+        Transport::Api => {}
     }
     match class {
         // Whoever shows a token wants to be known; a bad one is told, not ignored.
@@ -240,6 +243,10 @@ mod tests {
             (Local, APPLY, Some("nonsense"), true, Ok("local")),
             (Local, KILL, None, true, Ok("local")),
             (Local, SUBMIT, None, true, Err(PeerOnly)),
+            (Process, INIT, None, false, Ok("local")),
+            (Process, APPLY, None, false, Err(ClusterUninitialized)),
+            (Process, KILL, None, true, Ok("local")),
+            (Process, SUBMIT, None, true, Err(PeerOnly)),
             (Api, SUBMIT, Some("Bearer aa"), true, Err(PeerOnly)),
             (Api, STATUS, None, false, Ok("anonymous")),
             (Api, STATUS, None, true, Ok("anonymous")),

@@ -45,7 +45,7 @@ impl ClusterView for View<'_> {
 
     fn allows_privileged(&self) -> bool {
         match self.caller.transport {
-            Transport::Local => true,
+            Transport::Process | Transport::Local => true,
             Transport::Api => self
                 .state
                 .tokens

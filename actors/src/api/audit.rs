@@ -39,7 +39,7 @@ impl Audit for AuditService {
             events,
             &caller,
             states,
-            self.0.stopping(),
+            self.0.stopping_for(&caller),
         )))
     }
 }

@@ -31,11 +31,11 @@ impl Caller {
             .ok_or_else(|| Error::new(ErrorCode::Internal, "the request did not pass admission"))
     }
 
-    /// Whether the caller holds an operator token, as opposed to the unix socket.
+    /// Whether the caller holds an operator token, as opposed to this machine.
     #[must_use]
     pub fn has_token(&self) -> bool {
         match self.transport {
-            Transport::Local => false,
+            Transport::Process | Transport::Local => false,
             Transport::Api => true,
         }
     }

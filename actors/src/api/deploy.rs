@@ -95,7 +95,7 @@ impl Deploy for DeployService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping(),
+            self.0.stopping_for(&caller),
         )))
     }
 

@@ -82,7 +82,7 @@ where
             let method = request.uri().path().to_owned();
             let request_id = request_id(&request);
             let peer = peer(&request);
-            let peer_text = describe(&request, peer);
+            let peer_text = describe(transport, &request, peer);
             tracing::debug!(
                 subsystem = "daemon/grpc",
                 %method, %request_id, peer = %peer_text,
@@ -156,9 +156,12 @@ fn peer(request: &Request<Body>) -> Option<SocketAddr> {
 }
 
 /// The caller as the log shows it: an address, or the process on the other end of the socket.
-fn describe(request: &Request<Body>, peer: Option<SocketAddr>) -> String {
+fn describe(transport: Transport, request: &Request<Body>, peer: Option<SocketAddr>) -> String {
     if let Some(peer) = peer {
         return peer.to_string();
+    }
+    if transport == Transport::Process {
+        return "this process".to_owned();
     }
     let credentials = request
         .extensions()

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    net::SocketAddr,
     os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -22,7 +23,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::transport::server::{Connected, Router, Server};
+use tonic::{
+    service::Routes,
+    transport::server::{Connected, Router, Server},
+};
 use tower::layer::util::{Identity, Stack};
 
 use super::{
@@ -49,24 +53,20 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a listener needs to start.
 #[derive(Clone)]
-pub struct ApiArgs {
+pub struct ApiArgs<A> {
     pub(crate) shared: Arc<Shared>,
+    /// Where it listens.
+    pub(crate) at: A,
 }
 
-fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+/// The services, behind no admission yet.
+pub(super) fn services(shared: &Arc<Shared>) -> Routes {
     macro_rules! service {
         ($server:ident, $service:expr) => {
             $server::new($service).max_decoding_message_size(REQUEST_BYTES)
         };
     }
-    Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .layer(AdmissionLayer {
-            transport,
-            shared: shared.clone(),
-        })
-        .add_service(service!(ClusterServer, ClusterService(shared.clone())))
+    Routes::new(service!(ClusterServer, ClusterService(shared.clone())))
         .add_service(
             service!(DeployServer, DeployService(shared.clone()))
                 .max_decoding_message_size(APPLY_BYTES),
@@ -79,6 +79,17 @@ fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionL
         .add_service(service!(AuditServer, AuditService(shared.clone())))
         .add_service(service!(WatchServer, WatchService(shared.clone())))
         .add_service(service!(InternalServer, InternalService))
+}
+
+fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .layer(AdmissionLayer {
+            transport,
+            shared: shared.clone(),
+        })
+        .add_routes(services(shared))
 }
 
 /// A listener's end, the only thing a listener actor can hear.
@@ -124,6 +135,15 @@ fn ended(msg: Msg) -> Result<(), Failure> {
     }
 }
 
+/// Where the control socket comes from.
+#[derive(Clone)]
+pub enum ControlSocket {
+    /// It is made here, and removed.
+    Path(PathBuf),
+    /// It listens already, and outlives this process.
+    Inherited(Arc<std::os::unix::net::UnixListener>),
+}
+
 /// Serves the API on the unix socket.
 pub struct UnixApiActor {
     /// The socket file, if it is ours to remove.
@@ -132,15 +152,14 @@ pub struct UnixApiActor {
 
 impl Worker for UnixApiActor {
     type Msg = Msg;
-    type Args = ApiArgs;
+    type Args = ApiArgs<ControlSocket>;
     const KIND: &'static str = "UnixApiActor";
 
-    async fn start(ctx: &Context<Self>, args: ApiArgs) -> Result<Self, Failure> {
-        let config = &args.shared.config;
-        let (listener, path) = match &config.inherited_socket {
-            Some(inherited) => (adopt(inherited)?, None),
-            None => {
-                let path = config.unix_socket.clone();
+    async fn start(ctx: &Context<Self>, args: Self::Args) -> Result<Self, Failure> {
+        let ApiArgs { shared, at } = args;
+        let (listener, path) = match at {
+            ControlSocket::Inherited(socket) => (adopt(&socket)?, None),
+            ControlSocket::Path(path) => {
                 let listener = bind_unix(&path).map_err(|error| {
                     Failure::from(format!("cannot listen on {}: {error}", path.display()))
                 })?;
@@ -155,8 +174,8 @@ impl Worker for UnixApiActor {
             inherited = path.is_none(),
             "API is listening"
         );
-        let router = router(&args.shared, Transport::Local);
-        let stopping = args.shared.stopping();
+        let router = router(&shared, Transport::Local);
+        let stopping = shared.stopping();
         ctx.spawn(serve(router, UnixListenerStream::new(listener), stopping));
         Ok(Self { path })
     }
@@ -225,24 +244,27 @@ pub struct TlsApiActor;
 
 impl Worker for TlsApiActor {
     type Msg = Msg;
-    type Args = ApiArgs;
+    type Args = ApiArgs<SocketAddr>;
     const KIND: &'static str = "TlsApiActor";
 
-    async fn start(ctx: &Context<Self>, args: ApiArgs) -> Result<Self, Failure> {
-        let address = args.shared.config.listen_addr;
+    async fn start(ctx: &Context<Self>, args: Self::Args) -> Result<Self, Failure> {
+        let ApiArgs {
+            shared,
+            at: address,
+        } = args;
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| Failure::from(format!("cannot listen on {address}: {error}")))?;
         tracing::info!(subsystem = "daemon/grpc", %address, "API is listening");
-        let acceptor = TlsAcceptor::from(args.shared.tls_server_config());
+        let acceptor = TlsAcceptor::from(shared.tls_server_config());
         let (sender, incoming) = mpsc::channel(HANDSHAKES);
-        let router = router(&args.shared, Transport::Api);
+        let router = router(&shared, Transport::Api);
         ctx.spawn(async move {
             accept(listener, acceptor, sender).await;
             // Without a listener there is nothing to serve, so the other task ends as well.
             Msg::Closed
         });
-        let stopping = args.shared.stopping();
+        let stopping = shared.stopping();
         ctx.spawn(serve(router, ReceiverStream::new(incoming), stopping));
         Ok(Self)
     }

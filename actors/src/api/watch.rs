@@ -37,7 +37,7 @@ impl Watch for WatchService {
             events,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping(),
+            self.0.stopping_for(&caller),
         )))
     }
 }

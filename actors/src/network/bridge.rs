@@ -57,7 +57,10 @@ pub enum Error {
     /// Both Linux names are taken.
     #[error("bridge names {0:?} and {1:?} are both taken")]
     NoBridgeName(String, String),
-    /// The bridge's actor is restarting or gave up; asking again later may help.
+    /// The bridge's actor failed too often; it is started again after this time at the latest.
+    #[error("the bridge's actor gave up and is started again within {} s", .0.as_secs())]
+    Exhausted(Duration),
+    /// The bridge's actor is not up, or takes too long; asking again later may help.
     #[error("the bridge did not answer")]
     Unavailable,
 }

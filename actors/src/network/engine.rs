@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 
 use super::cidr::Cidr;
 
+pub use crate::docker::EngineError;
 pub use docker::DockerNetworks;
 
 /// A network as the engine shows it.
@@ -38,22 +39,6 @@ pub struct NetworkSpec {
     pub mtu: u16,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-}
-
-/// Why the engine did not do as it was asked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EngineError {
-    /// It does not answer.
-    #[error("container engine is unreachable: {0}")]
-    Unreachable(String),
-    /// It answered with a failure.
-    #[error("container engine refused with status {status}: {message}")]
-    Refused {
-        /// HTTP status.
-        status: u16,
-        /// The engine's words.
-        message: String,
-    },
 }
 
 /// Answer of an engine call.

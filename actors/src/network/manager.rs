@@ -18,14 +18,16 @@ use super::{
 use crate::{
     repeat::Repeats,
     supervision::{
-        ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
+        CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
     },
 };
 
-/// Longer than an ensure that has to stop containers first.
-const ENSURE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a request waits for its bridge actor to be up.
+/// Longer than an ensure that has to stop containers first, behind one that an engine hangs on.
+const ENSURE_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a request waits for an actor that is not up.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time until the next instance is asked what the last one took to its grave.
+const AGAIN: Duration = Duration::from_millis(10);
 /// Time until an engine that did not answer is asked again, and an exhausted bridge is revived.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -49,11 +51,24 @@ impl BridgeDirectory {
     /// The network is made whether or not the caller waits.
     pub async fn ensure(&self, deployment: &str, network: &str) -> Result<BridgeReady, Error> {
         let id = NetworkId::new(deployment, network);
-        let answer = self
-            .0
-            .call(ENSURE_TIMEOUT, |reply| Msg::Ensure(id, reply))
-            .await;
-        answer.unwrap_or(Err(Error::Unavailable))
+        ask(&self.0, |reply| Msg::Ensure(id.clone(), reply)).await
+    }
+}
+
+/// Asks an actor, and its next instance if this one ends before it answers: to ensure twice is
+/// to ensure once.
+async fn ask<M>(
+    handle: &Handle<M>,
+    make: impl Fn(Reply<Result<BridgeReady, Error>>) -> M,
+) -> Result<BridgeReady, Error> {
+    loop {
+        let up = tokio::time::timeout(START_TIMEOUT, handle.running()).await;
+        up.map_err(|_| Error::Unavailable)?;
+        match handle.call(ENSURE_TIMEOUT, &make).await {
+            Ok(answer) => return answer,
+            Err(CallError::Timeout) => return Err(Error::Unavailable),
+            Err(CallError::Unavailable | CallError::NoReply) => tokio::time::sleep(AGAIN).await,
+        }
     }
 }
 
@@ -61,8 +76,8 @@ impl BridgeDirectory {
 pub enum Msg {
     /// Somebody wants to use a network.
     Ensure(NetworkId, Reply<Result<BridgeReady, Error>>),
-    /// A request was handed to its bridge.
-    Routed(NetworkId),
+    /// A request got its answer.
+    Answered(NetworkId),
     /// A bridge has nothing left to look after.
     Gone(NetworkId),
     /// A bridge actor failed too often and stays down for now.
@@ -84,8 +99,10 @@ pub struct BridgeManager {
 
 struct Bridge {
     handle: Handle<bridge::Msg>,
-    /// Requests on their way to it.
-    routing: usize,
+    /// Requests without an answer.
+    open: usize,
+    /// Its actor failed too often and is down.
+    exhausted: bool,
 }
 
 impl Worker for BridgeManager {
@@ -119,17 +136,23 @@ impl Worker for BridgeManager {
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
             Msg::Ensure(id, reply) => self.route(ctx, id, reply).await?,
-            Msg::Routed(id) => {
+            Msg::Answered(id) => {
                 if let Some(bridge) = self.bridges.get_mut(&id) {
-                    bridge.routing = bridge.routing.saturating_sub(1);
+                    bridge.open = bridge.open.saturating_sub(1);
                 }
             }
             Msg::Gone(id) => self.dismiss(ctx, id).await,
             Msg::Exhausted(id) => {
                 warn!(subsystem = "bridge", network = %id, "bridge actor gave up");
+                if let Some(bridge) = self.bridges.get_mut(&id) {
+                    bridge.exhausted = true;
+                }
                 ctx.send_after(RETRY, Msg::Revive(id));
             }
             Msg::Revive(id) => {
+                if let Some(bridge) = self.bridges.get_mut(&id) {
+                    bridge.exhausted = false;
+                }
                 // Unknown by now: it was dismissed.
                 let _ = ctx.supervisor().revive_child(&key(&id)).await;
             }
@@ -191,8 +214,12 @@ impl BridgeManager {
     ) -> Result<&mut Bridge, Failure> {
         if !self.bridges.contains_key(id) {
             let handle = self.start_bridge(ctx, id).await?;
-            self.bridges
-                .insert(id.clone(), Bridge { handle, routing: 0 });
+            let bridge = Bridge {
+                handle,
+                open: 0,
+                exhausted: false,
+            };
+            self.bridges.insert(id.clone(), bridge);
         }
         self.bridges
             .get_mut(id)
@@ -220,7 +247,7 @@ impl BridgeManager {
         Ok(handle)
     }
 
-    /// Hands a request to its bridge once that is up.
+    /// Hands a request to its bridge, and the answer back.
     async fn route(
         &mut self,
         ctx: &Context<Self>,
@@ -228,19 +255,15 @@ impl BridgeManager {
         reply: Reply<Result<BridgeReady, Error>>,
     ) -> Result<(), Failure> {
         let bridge = self.bridge(ctx, &id).await?;
-        bridge.routing += 1;
+        if bridge.exhausted {
+            reply.send(Err(Error::Exhausted(RETRY)));
+            return Ok(());
+        }
+        bridge.open += 1;
         let handle = bridge.handle.clone();
         ctx.spawn(async move {
-            let up = tokio::time::timeout(START_TIMEOUT, handle.running())
-                .await
-                .is_ok();
-            if up {
-                // Down again: the dropped reply says so.
-                let _ = handle.cast(bridge::Msg::Ensure(reply));
-            } else {
-                reply.send(Err(Error::Unavailable));
-            }
-            Msg::Routed(id)
+            reply.send(ask(&handle, bridge::Msg::Ensure).await);
+            Msg::Answered(id)
         });
         Ok(())
     }
@@ -249,10 +272,7 @@ impl BridgeManager {
     async fn dismiss(&mut self, ctx: &Context<Self>, id: NetworkId) {
         let state = self.env.raft.state();
         let needed = networks_of(&state, &self.env.host).contains(&id)
-            || self
-                .bridges
-                .get(&id)
-                .is_none_or(|bridge| bridge.routing > 0);
+            || self.bridges.get(&id).is_none_or(|bridge| bridge.open > 0);
         if needed {
             return;
         }
@@ -275,5 +295,7 @@ fn networks_of(state: &State, host: &str) -> BTreeSet<NetworkId> {
         .collect()
 }
 
+#[cfg(test)]
+mod storm;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! What a member tells the cluster about itself, when that has changed.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, ProposeError};
@@ -29,8 +29,8 @@ fn changes(
     };
     let update = v1::NodeUpdateSelf {
         hostname: record.hostname.clone(),
-        grpc_address: differs(&record.grpc_address, config.listen_addr.to_string()),
-        address: differs(&record.address, config.cluster_addr.to_string()),
+        grpc_address: differs(&record.grpc_address, text(config.listen_addr)),
+        address: differs(&record.address, text(config.cluster_addr)),
         version: differs(&record.version, config.version.clone()),
         server_cert_fingerprint: if record.server_cert_fingerprint == fingerprint {
             Vec::new()
@@ -44,6 +44,13 @@ fn changes(
         ..Default::default()
     };
     (update != unchanged).then_some(update)
+}
+
+/// An address as records hold it; empty if there is none.
+pub(super) fn text(address: Option<SocketAddr>) -> String {
+    address
+        .map(|address| address.to_string())
+        .unwrap_or_default()
 }
 
 /// Brings this node's record up to date; returns when it is.
@@ -80,25 +87,15 @@ pub(super) async fn announce(node: Arc<Running>, config: NodeConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{clock::Clock, network::ipam::Pool};
+    use crate::node::Node;
 
     fn config() -> NodeConfig {
-        NodeConfig {
-            data_dir: "/nowhere".into(),
-            hostname: None,
-            listen_addr: ([10, 0, 0, 1], 7000).into(),
-            cluster_addr: ([10, 0, 0, 1], 7001).into(),
-            certificate_ips: Vec::new(),
-            unix_socket: "/nowhere/socket".into(),
-            inherited_socket: None,
-            docker_socket: "/nowhere/docker".into(),
-            http_port: 80,
-            metrics_addr: None,
-            ipam: Pool::default(),
-            version: "1.2.3".to_owned(),
-            fault_injection: false,
-            clock: Clock::system(),
-        }
+        Node::builder("/nowhere")
+            .listen_addr(([10, 0, 0, 1], 7000).into())
+            .cluster_addr(([10, 0, 0, 1], 7001).into())
+            .version("1.2.3")
+            .build()
+            .unwrap()
     }
 
     fn record() -> v1::Node {
@@ -129,5 +126,11 @@ mod tests {
         assert_eq!(update.version, "1.2.3");
         assert_eq!(update.hostname, "one");
         assert!(update.grpc_address.is_empty() && update.server_cert_fingerprint.is_empty());
+    }
+
+    #[test]
+    fn a_node_without_addresses_has_none_to_tell() {
+        let config = Node::builder("/nowhere").version("1.2.3").build().unwrap();
+        assert_eq!(changes(&record(), &config, &[7; 32]), None);
     }
 }

@@ -9,36 +9,37 @@ use std::{
 
 use crate::{clock::Clock, network::ipam::Pool};
 
-/// Everything a node takes from outside; the daemon fills it from `jacod.yaml`, an embedding
-/// program by hand.
+/// Everything a node takes from outside; made and checked by a [`super::NodeBuilder`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NodeConfig {
     /// Directory of all durable state; created when missing, mode 0700.
     pub data_dir: PathBuf,
     /// Name of the node. `None`: the stored name of a member, else the system's.
     pub hostname: Option<String>,
-    /// TCP address of the API over TLS, bound and advertised.
-    pub listen_addr: SocketAddr,
-    /// UDP address of the peer transport, advertised to members.
-    pub cluster_addr: SocketAddr,
+    /// TCP address of the API over TLS, bound and advertised. `None`: it is not served.
+    pub listen_addr: Option<SocketAddr>,
+    /// UDP address of the peer transport, advertised to members. `None`: there are no others.
+    pub cluster_addr: Option<SocketAddr>,
     /// Addresses a client may dial this node by; named in its certificate.
     pub certificate_ips: Vec<IpAddr>,
-    /// Path of the API's unix socket.
-    pub unix_socket: PathBuf,
+    /// Path of the API's unix socket. `None`: there is none.
+    pub unix_socket: Option<PathBuf>,
     /// A socket that listens already and takes the place of `unix_socket`, which is then neither
     /// made nor removed.
     pub inherited_socket: Option<Arc<UnixListener>>,
     /// Path of the engine's unix socket.
     pub docker_socket: PathBuf,
-    /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose.
-    pub http_port: u16,
+    /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose. `None`:
+    /// routes are kept, and served by nobody.
+    pub http_port: Option<u16>,
     /// Where metrics are served over plain HTTP, if anywhere; port 0 lets the system choose.
     pub metrics_addr: Option<SocketAddr>,
     /// Address pool of the containers.
     pub ipam: Pool,
     /// Version shown to members and clients.
     pub version: String,
-    /// Whether actors may be killed through the unix socket.
+    /// Whether actors may be killed by an operator of this machine.
     pub fault_injection: bool,
     /// Source of timestamps.
     pub clock: Clock,

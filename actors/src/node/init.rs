@@ -19,6 +19,7 @@ use jaco_raftnode::{
 
 use super::{
     NodeConfig,
+    announce::text,
     files::{Layout, Membership},
     random_token,
 };
@@ -109,11 +110,11 @@ pub(super) fn found(
             operator_token_hashed_secret: admission::hash(operator_token.expose().as_bytes())
                 .to_vec(),
             self_hostname: hostname.to_owned(),
-            self_address: config.cluster_addr.to_string(),
+            self_address: text(config.cluster_addr),
             cluster_name: name,
             self_raft_id: FIRST_RAFT_ID,
             self_server_cert_fingerprint: files.cert.fingerprint().as_bytes().to_vec(),
-            self_grpc_address: config.listen_addr.to_string(),
+            self_grpc_address: text(config.listen_addr),
         })),
         ..Default::default()
     };
@@ -129,7 +130,7 @@ pub(super) fn found(
         cluster_id: cluster_id.clone(),
         hostname: hostname.to_owned(),
         raft_id: FIRST_RAFT_ID,
-        advertise_addr: config.cluster_addr.to_string(),
+        advertise_addr: text(config.cluster_addr),
         peers: Vec::new(),
     };
     let staging = Staging::begin(&layout.node(), PUBLIC_DIR).map_err(internal)?;

@@ -26,7 +26,11 @@ use zeroize::Zeroize as _;
 
 use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding};
 use crate::{
-    api::{admission, limits::FailureLimiter},
+    api::{
+        Caller,
+        admission::{self, Transport},
+        limits::FailureLimiter,
+    },
     clock::Clock,
     runtime::{Runtime, engine::Engine},
     supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree},
@@ -63,6 +67,9 @@ pub struct Shared {
     /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
     /// client knows.
     pub(super) stopping: watch::Sender<bool>,
+    /// The same for streams that the program around the node reads, or forgot to: it is the one
+    /// that stops the node, so nobody waits for it.
+    pub(super) stopping_here: watch::Sender<bool>,
     /// Where something that no restart can mend is reported.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -174,6 +181,14 @@ impl Shared {
     /// Follows whether the node stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
+    }
+
+    /// The same, for a stream of `caller`.
+    pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
+        match caller.transport {
+            Transport::Process => self.stopping_here.subscribe(),
+            Transport::Local | Transport::Api => self.stopping.subscribe(),
+        }
     }
 
     /// What this node counts.

@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    path::PathBuf,
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
@@ -18,12 +19,12 @@ use ractor::SpawnErr;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    NodeConfig, Running, Shared,
+    ConfigError, NodeBuilder, NodeConfig, Running, Shared,
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
 };
 use crate::{
-    api::{ApiArgs, TlsApiActor, UnixApiActor},
+    api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
     ingress::{self, ProxyActor, ProxyArgs},
     network,
     runtime::{self, engine::DockerEngine},
@@ -39,6 +40,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
+    /// The configuration cannot be that of a node.
+    #[error("configuration")]
+    Config(#[from] ConfigError),
     /// The data directory cannot be used.
     #[error("data directory")]
     Files(#[from] FilesError),
@@ -63,12 +67,18 @@ pub enum StartError {
 pub struct Node {
     tree: Arc<Tree>,
     shared: Arc<Shared>,
+    client: Arc<InProcess>,
     fatal: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
     /// Held for the life of the node.
     _lock: File,
 }
 
 impl Node {
+    /// A node with its durable state in `data_dir`, which is created when missing.
+    pub fn builder(data_dir: impl Into<PathBuf>) -> NodeBuilder {
+        NodeBuilder::new(data_dir.into())
+    }
+
     /// Starts a node; returns once its API answers, and a member can write unless
     /// its peers are missing.
     ///
@@ -108,6 +118,7 @@ impl Node {
             member: AtomicBool::new(membership.is_some()),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
+            stopping_here: watch::Sender::new(false),
             fatal: report,
         });
 
@@ -118,17 +129,27 @@ impl Node {
         };
         let (lifecycle, handle) = ChildSpec::worker::<NodeActor>("lifecycle", args);
         let _ = shared.lifecycle.set(handle); // set once, right here
-        let args = ApiArgs {
-            shared: shared.clone(),
-        };
-        let (unix, local) = ChildSpec::worker::<UnixApiActor>("unix", args.clone());
-        let (tls, remote) = ChildSpec::worker::<TlsApiActor>("tls", args);
-        let (api, _) = ChildSpec::supervisor(
-            "api",
-            SupervisorSpec::new(Strategy::OneForOne)
-                .child(unix)
-                .child(tls),
-        );
+        let mut api = SupervisorSpec::new(Strategy::OneForOne);
+        let mut listeners = Vec::new();
+        let config = &shared.config;
+        let inherited = config
+            .inherited_socket
+            .clone()
+            .map(ControlSocket::Inherited);
+        let own = config.unix_socket.clone().map(ControlSocket::Path);
+        if let Some(at) = inherited.or(own) {
+            let shared = shared.clone();
+            let (spec, handle) = ChildSpec::worker::<UnixApiActor>("unix", ApiArgs { shared, at });
+            api = api.child(spec);
+            listeners.push(handle);
+        }
+        if let Some(at) = shared.config.listen_addr {
+            let shared = shared.clone();
+            let (spec, handle) = ChildSpec::worker::<TlsApiActor>("tls", ApiArgs { shared, at });
+            api = api.child(spec);
+            listeners.push(handle);
+        }
+        let (api, _) = ChildSpec::supervisor("api", api);
         let (telemetry, _) = ChildSpec::worker::<TelemetryActor>("telemetry", telemetry);
         let root = SupervisorSpec::new(Strategy::OneForOne)
             .child(lifecycle)
@@ -139,6 +160,7 @@ impl Node {
         let _ = shared.tree.set(tree.clone()); // set once, right here
         let node = Self {
             tree,
+            client: Arc::new(InProcess::new(shared.clone())),
             shared,
             fatal: tokio::sync::Mutex::new(fatal),
             _lock: lock,
@@ -147,8 +169,9 @@ impl Node {
         let up = async {
             // The sender lives as long as the node.
             let _ = opened.wait_for(|&settled| settled).await;
-            local.running().await;
-            remote.running().await;
+            for listener in listeners {
+                listener.running().await;
+            }
         };
         let failed = tokio::select! {
             () = up => None,
@@ -161,6 +184,12 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// An operator of this node in this process: no socket, no token, identity `local`.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(&self.client)
     }
 
     /// What the node's parts share.
@@ -217,6 +246,7 @@ impl Node {
     /// under way are answered, at most 10 seconds.
     pub async fn drain(&self) {
         self.shared.stopping.send_replace(true);
+        self.shared.stopping_here.send_replace(true);
         if let Some(running) = self.shared.running.get() {
             running.raft.hub().close();
         }
@@ -310,17 +340,17 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
         clock,
         shared.metrics.clone(),
     ));
-    let facts = ingress::table::Facts {
-        hostname: node.hostname.clone(),
-        https: false,
-    };
-    let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-    let proxy = ProxyArgs::new(raft, facts, shared.config.http_port, proxy);
-    let (proxy, _) = ChildSpec::worker::<ProxyActor>("proxy", proxy);
-    let (ingress, _) = ChildSpec::supervisor(
-        "ingress",
-        SupervisorSpec::new(Strategy::OneForOne).child(proxy),
-    );
+    let mut ingress = SupervisorSpec::new(Strategy::OneForOne);
+    if let Some(port) = shared.config.http_port {
+        let facts = ingress::table::Facts {
+            hostname: node.hostname.clone(),
+            https: false,
+        };
+        let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
+        let proxy = ProxyArgs::new(raft, facts, port, proxy);
+        ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
+    }
+    let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
         raft_supervisor(shared, node),
         network,

@@ -9,34 +9,13 @@ use futures::stream::BoxStream;
 
 use super::registry_key::Credential;
 
+pub use crate::docker::EngineError;
 pub use docker::DockerEngine;
 
 mod convert;
 mod docker;
 #[cfg(test)]
 pub(crate) mod fake;
-
-/// Why the engine did not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EngineError {
-    /// No answer: the engine is down, restarting or too slow.
-    #[error("container engine is unreachable: {0}")]
-    Unreachable(String),
-    /// There is no such container, image or network.
-    #[error("{0}")]
-    NotFound(String),
-    /// The name is taken, or the object is in a state that forbids the request.
-    #[error("{0}")]
-    Conflict(String),
-    /// Any other refusal.
-    #[error("{message}")]
-    Api {
-        /// HTTP status of the answer; 0 for an error inside a stream.
-        status: u16,
-        /// What the engine said.
-        message: String,
-    },
-}
 
 /// Life of a container as the engine tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,8 +161,15 @@ pub trait Engine: Send + Sync + 'static {
     /// One container up close.
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError>;
 
-    /// Asks the registry for an image; returns once the whole answer was read without an error.
-    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError>;
+    /// Asks the registry for an image.
+    ///
+    /// Yields at every sign of progress. The image is there if the stream ends without an error;
+    /// dropping it gives up.
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>>;
 
     /// Creates a container and returns its id.
     async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError>;

@@ -1,13 +1,13 @@
 //! A compose service and a row as the engine's create request. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, DeviceRequest, EndpointSettings, HealthConfig, HostConfig,
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
 };
 use jaco_proto::{
-    manifest::compose::{Healthcheck, NetworkMode, Service, VolumeDeclaration},
+    manifest::compose::{Healthcheck, Logging, Namespace, NetworkMode, Service, VolumeDeclaration},
     v1::{ReplicaDesired, ServiceSpec},
 };
 
@@ -39,7 +39,7 @@ pub enum Networking<'a> {
     Attached(&'a [Attachment]),
     /// Loopback only.
     None,
-    /// The namespace of this container.
+    /// The namespace of the lender of this service.
     Joined(&'a str),
 }
 
@@ -56,6 +56,8 @@ pub struct Source<'a> {
     pub volumes: &'a BTreeMap<String, VolumeDeclaration>,
     /// Where its network comes from.
     pub networking: Networking<'a>,
+    /// Containers whose namespaces it shares, by service.
+    pub lenders: &'a BTreeMap<String, String>,
     /// Home directory of the daemon's user, which `~` in a bind stands for.
     pub home: &'a str,
 }
@@ -118,12 +120,9 @@ pub fn image<'a>(row: &'a ReplicaDesired, service: &'a Service) -> &'a str {
 /// Whether a service declares a health check that runs.
 #[must_use]
 pub fn declares_healthcheck(service: &Service) -> bool {
-    service.healthcheck.as_ref().is_some_and(|check| {
-        check
-            .test
-            .first()
-            .is_some_and(|kind| !kind.eq_ignore_ascii_case("none"))
-    })
+    let test = service.healthcheck.as_ref().map(|check| check.test.first());
+    // Without a test of its own a declared check runs the image's.
+    test.is_some_and(|kind| kind.is_none_or(|kind| !kind.eq_ignore_ascii_case("none")))
 }
 
 /// The create request of a container.
@@ -180,7 +179,7 @@ fn healthcheck(check: &Healthcheck) -> HealthConfig {
         duration.map(|duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
     };
     HealthConfig {
-        test: Some(check.test.clone()),
+        test: some(check.test.clone()),
         interval: nanos(check.interval),
         timeout: nanos(check.timeout),
         retries: check.retries,
@@ -211,9 +210,7 @@ fn host_config(source: &Source<'_>) -> HostConfig {
             true,
         ),
         Networking::None => (Some("none".to_owned()), Vec::new(), false),
-        Networking::Joined(container) => {
-            (Some(format!("container:{container}")), Vec::new(), false)
-        }
+        Networking::Joined(name) => (lender(source, name), Vec::new(), false),
     };
     let if_attached = |list: &Vec<String>| some(list.clone()).filter(|_| attached);
     let (binds, mounts) = mounts::split(source);
@@ -239,16 +236,13 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         ulimits: some(ulimits(service)),
         devices: some(devices(service)),
         device_requests: some(device_requests(service)),
-        ipc_mode: service.ipc.clone(),
-        pid_mode: service.pid.clone(),
-        uts_mode: service.uts.clone(),
+        ipc_mode: namespace(source, service.ipc.as_ref()),
+        pid_mode: namespace(source, service.pid.as_ref()),
+        uts_mode: namespace(source, service.uts.as_ref()),
         userns_mode: service.userns_mode.clone(),
         cgroup_parent: service.cgroup_parent.clone(),
         cgroupns_mode: service.cgroup.as_deref().and_then(cgroup_namespace),
-        log_config: service.logging.as_ref().map(|logging| HostConfigLogConfig {
-            typ: (!logging.driver.is_empty()).then(|| logging.driver.clone()),
-            config: Some(logging.options.clone().into_iter().collect()),
-        }),
+        log_config: service.logging.as_ref().and_then(log_config),
         nano_cpus: resources.nano_cpus,
         memory: resources.memory,
         memory_reservation: resources.memory_reservation,
@@ -257,6 +251,30 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         cpuset_cpus: resources.cpuset.clone(),
         ..Default::default()
     }
+}
+
+/// `None` when the service says nothing about its log.
+fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
+    let driver = (!logging.driver.is_empty()).then(|| logging.driver.clone());
+    let options = (!logging.options.is_empty()).then(|| logging.options.clone());
+    (driver.is_some() || options.is_some()).then(|| HostConfigLogConfig {
+        typ: driver,
+        config: options.map(|options| options.into_iter().collect()),
+    })
+}
+
+/// A namespace in the engine's words.
+fn namespace(source: &Source<'_>, namespace: Option<&Namespace>) -> Option<String> {
+    match namespace? {
+        Namespace::Engine(mode) => Some(mode.clone()),
+        Namespace::Service(name) => lender(source, name),
+    }
+}
+
+/// The namespace of the container that a service lends.
+fn lender(source: &Source<'_>, service: &str) -> Option<String> {
+    let container = source.lenders.get(service)?;
+    Some(format!("container:{container}"))
 }
 
 /// The document's resolvers, else those of every attached network.
@@ -298,13 +316,13 @@ fn device_requests(service: &Service) -> Vec<DeviceRequest> {
         .gpus
         .iter()
         .map(|gpu| DeviceRequest {
-            driver: Some(gpu.driver.clone()),
+            driver: (!gpu.driver.is_empty()).then(|| gpu.driver.clone()),
             // The engine takes either a count or ids.
             count: gpu.device_ids.is_empty().then_some(gpu.count),
             device_ids: some(gpu.device_ids.clone()),
             // One inner list: all of them must be present.
             capabilities: some(gpu.capabilities.clone()).map(|all| vec![all]),
-            options: Some(gpu.options.clone().into_iter().collect()),
+            options: (!gpu.options.is_empty()).then(|| gpu.options.clone().into_iter().collect()),
         })
         .collect()
 }
@@ -322,11 +340,19 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// Whether a service joins the namespace of another one's replica.
+/// Service whose replica's network a service joins.
 #[must_use]
 pub fn joined_service(service: &Service) -> Option<&str> {
     match &service.network_mode {
         Some(NetworkMode::Service(name)) => Some(name),
         Some(NetworkMode::None) | None => None,
     }
+}
+
+/// Services of which one replica must run on this host, because it shares a namespace.
+#[must_use]
+pub fn lending_services(service: &Service) -> BTreeSet<&str> {
+    let others = [&service.ipc, &service.pid, &service.uts];
+    let others = others.into_iter().flatten().filter_map(Namespace::service);
+    joined_service(service).into_iter().chain(others).collect()
 }

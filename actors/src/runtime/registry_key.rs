@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use imbl::OrdMap;
 use jaco_proto::{secret::SecretString, v1::RegistryCredential};
 use jaco_raftnode::registry::{HUB, canonical_host};
@@ -17,6 +18,9 @@ pub enum InvalidReference {
     Image(String),
 }
 
+/// What is shown in place of a secret.
+const REDACTED: &str = "<redacted>";
+
 /// A login for one registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
@@ -26,6 +30,22 @@ pub struct Credential {
     pub secret: SecretString,
     /// Host part of the stored key.
     pub server: String,
+}
+
+/// Shortest secret that is looked for in texts: a shorter one is part of common words.
+const REDACTED_MIN: usize = 4;
+
+impl Credential {
+    /// `text` without the secret, as it is or as it is sent: a registry may quote what it got.
+    #[must_use]
+    pub fn redact(&self, text: &str) -> String {
+        let secret = self.secret.expose();
+        if secret.len() < REDACTED_MIN {
+            return text.to_owned();
+        }
+        let sent = BASE64.encode(format!("{}:{secret}", self.username));
+        text.replace(secret, REDACTED).replace(&sent, REDACTED)
+    }
 }
 
 /// The key an image is looked up by: host and full repository path, without tag or digest.
@@ -190,6 +210,22 @@ mod tests {
     #[test]
     fn a_bad_reference_is_an_error_not_an_anonymous_pull() {
         assert!(resolve("no such image", &store(&["docker.io"])).is_err());
+    }
+
+    #[test]
+    fn a_registry_that_quotes_the_login_is_not_believed_to_the_letter() {
+        let login = resolve("alpine", &store(&["docker.io"])).unwrap().unwrap();
+        let sent = BASE64.encode("user-of-docker.io:s3cret");
+        let quoted = format!("bad login s3cret (Basic {sent}) of user-of-docker.io");
+        assert_eq!(
+            login.redact(&quoted),
+            "bad login <redacted> (Basic <redacted>) of user-of-docker.io"
+        );
+        let short = Credential {
+            secret: "a".to_owned().into(),
+            ..login
+        };
+        assert_eq!(short.redact("a manifest"), "a manifest");
     }
 
     #[test]

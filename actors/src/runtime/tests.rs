@@ -5,7 +5,14 @@ use std::time::Duration;
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_raftnode::{ProposeError, State, testing::MemoryRaft};
 
-use super::{engine::fake::FakeEngine, *};
+use futures::{StreamExt, stream};
+use tokio::sync::oneshot::error::TryRecvError;
+
+use super::{
+    engine::{EngineError, fake::FakeEngine},
+    replica::core::PULL_SILENCE,
+    *,
+};
 use crate::supervision::{ActorState, KillMode, Tree};
 
 const CLUSTER: &str = "cl-1";
@@ -113,7 +120,7 @@ impl Node {
                 .get(id)
                 .is_some_and(|seen| what(seen))
         });
-        let state = tokio::time::timeout(Duration::from_secs(300), seen).await;
+        let state = tokio::time::timeout(Duration::from_secs(600), seen).await;
         let state = state.expect("seen in time").unwrap().clone();
         state.replicas_observed[id].as_ref().clone()
     }
@@ -285,6 +292,118 @@ async fn a_pull_uses_the_credential_of_its_registry() {
     node.running(&id).await;
     let expected = ("ghcr.io/team/web:1".to_owned(), Some("robot".to_owned()));
     assert_eq!(node.engine.pulls(), [expected]);
+}
+
+/// Secret of [`login`].
+const SECRET: &str = "hunter2-hunter2";
+
+fn login() -> Payload {
+    Payload::RegistryCredentialUpsert(v1::RegistryCredentialUpsert {
+        credential: Some(v1::RegistryCredential {
+            registry: "docker.io".into(),
+            username: "robot".into(),
+            secret: SECRET.into(),
+            updated_at: None,
+        }),
+    })
+}
+
+fn failed_pull(seen: &v1::ReplicaObserved) -> bool {
+    seen.state() == ReplicaState::Pending && seen.code == "image_pull_failed"
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_pull_fails_in_time_and_the_next_one_is_asked() {
+    let node = Node::new().await;
+    node.engine.script_pull(stream::pending());
+    node.deploy(ONE);
+    let began = tokio::time::Instant::now();
+    let id = node.upsert("web", 0);
+    let seen = node.observed(&id, failed_pull).await;
+    assert_eq!(began.elapsed().as_secs(), PULL_SILENCE.as_secs());
+    assert_eq!(seen.details["reason"], "web:1: no progress for 300 seconds");
+    assert_eq!(seen.details["attempt"], "1");
+    node.running(&id).await;
+    assert_eq!(node.engine.pulls().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_pull_that_moves_is_left_alone() {
+    let node = Node::new().await;
+    let steps = stream::iter(0..20).then(|_| async {
+        tokio::time::sleep(PULL_SILENCE - Duration::from_secs(2)).await;
+        Ok(())
+    });
+    node.engine.script_pull(steps);
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    node.observed(&id, |seen| seen.code == "pulling").await;
+    tokio::time::sleep(PULL_SILENCE * 15).await;
+    assert_eq!(node.raft.state().replicas_observed[&id].code, "pulling");
+    tokio::time::sleep(PULL_SILENCE * 5).await;
+    node.running(&id).await;
+    assert_eq!(node.engine.pulls().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_row_drops_its_pull() {
+    let node = Node::new().await;
+    let (held, mut dropped) = tokio::sync::oneshot::channel::<()>();
+    node.engine.script_pull(stream::once(async move {
+        std::future::pending::<()>().await;
+        drop(held);
+        Ok(())
+    }));
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    node.observed(&id, |seen| seen.code == "pulling").await;
+    assert!(dropped.try_recv().is_err_and(|e| e == TryRecvError::Empty));
+    node.apply(Payload::ReplicaDesiredRemove(v1::ReplicaDesiredRemove {
+        id,
+    }));
+    assert!(dropped.await.is_err(), "nobody sends");
+    assert_eq!(node.engine.names(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_quotes_the_secret_does_not_make_it_public() {
+    let node = Node::new().await;
+    node.apply(login());
+    let message = format!("denied: `{SECRET}` is wrong");
+    let error = EngineError::Api {
+        status: 500,
+        message,
+    };
+    node.engine.script_pull(stream::iter([Err(error)]));
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    let seen = node.observed(&id, failed_pull).await;
+    assert_eq!(
+        seen.details["reason"],
+        "web:1: denied: `<redacted>` is wrong"
+    );
+    assert!(!format!("{seen:?}").contains(SECRET));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_asks_with_the_credential_of_its_moment() {
+    let node = Node::new().await;
+    for _ in 0..2 {
+        let error = EngineError::Api {
+            status: 500,
+            message: "unauthorized".into(),
+        };
+        node.engine.script_pull(stream::iter([Err(error)]));
+    }
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    let seen = node.observed(&id, failed_pull).await;
+    assert_eq!(seen.details["attempt"], "1");
+    node.apply(login());
+    node.running(&id).await;
+    let accounts = node.engine.pulls().into_iter().map(|(_, account)| account);
+    let robot = Some("robot".to_owned());
+    assert_eq!(accounts.collect::<Vec<_>>(), [None, robot.clone(), robot]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -157,7 +157,8 @@ fn assert_retryable(error: &DecodedError) {
     ]
     .contains(&error.code.as_str());
     // What the client library makes of a connection that broke.
-    let broken = ["cancelled", "unknown"].contains(&error.code.as_str());
+    let broken = ["cancelled", "unknown"].contains(&error.code.as_str())
+        || error.message.starts_with("h2 protocol error");
     assert!(unknown || known || broken, "{error:?}");
 }
 

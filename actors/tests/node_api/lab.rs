@@ -11,11 +11,7 @@ use std::{
 };
 
 use hyper_util::rt::TokioIo;
-use jaco_actors::{
-    clock::Clock,
-    network::ipam::Pool,
-    node::{Node, NodeConfig, StartError},
-};
+use jaco_actors::{Node, NodeConfig, StartError};
 use jaco_net::{
     pki::{Fingerprint, certificates},
     tls::{self, Trust},
@@ -57,22 +53,18 @@ impl Lab {
     }
 
     pub(crate) fn config(&self) -> NodeConfig {
-        NodeConfig {
-            data_dir: self.data(),
-            hostname: self.hostname.clone(),
-            listen_addr: self.address,
-            cluster_addr: (Ipv4Addr::LOCALHOST, 7001).into(),
-            certificate_ips: vec![Ipv4Addr::LOCALHOST.into()],
-            unix_socket: self.dir.path().join("jaco.sock"),
-            inherited_socket: None,
-            docker_socket: self.dir.path().join("no-engine.sock"),
-            metrics_addr: None,
-            http_port: 0,
-            ipam: Pool::default(),
-            version: "0.0.0-test".to_owned(),
-            fault_injection: self.fault_injection,
-            clock: Clock::system(),
+        let mut node = Node::builder(self.data())
+            .listen_addr(self.address)
+            .cluster_addr((Ipv4Addr::LOCALHOST, 7001).into())
+            .unix_socket(self.socket())
+            .docker_socket(self.dir.path().join("no-engine.sock"))
+            .http_port(0)
+            .version("0.0.0-test")
+            .fault_injection(self.fault_injection);
+        if let Some(name) = &self.hostname {
+            node = node.hostname(name);
         }
+        node.build().unwrap()
     }
 
     pub(crate) fn data(&self) -> PathBuf {

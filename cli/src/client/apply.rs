@@ -178,7 +178,7 @@ fn rows(tracker: &Tracker) -> Vec<ReplicaRow> {
         id: seen.id.clone(),
         state: replica::state(seen.state),
         host: seen.host.clone(),
-        code: seen.code.clone(),
+        code: seen.reason.code.clone(),
     });
     rows.collect()
 }

@@ -8,10 +8,10 @@ use jaco_proto::{duration, secret::SecretString};
 use super::{
     actors, apply, audit, cluster,
     failure::{Failure, Local},
-    get, lifecycle, logs,
+    get, lifecycle, logs, node,
     output::Format,
-    status,
-    transport::Source,
+    packaging, registry, status, token,
+    transport::{Source, TokenRule},
     validate,
 };
 
@@ -39,8 +39,14 @@ pub(crate) struct Globals {
     server: Option<String>,
 
     /// Operator token for remote daemons [env: JACO_TOKEN]
+    ///
+    /// Other users of this machine can see it; a file or the variable is safer.
     #[arg(long, global = true, value_name = "TOKEN")]
     token: Option<SecretString>,
+
+    /// File with the operator token for remote daemons
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
 
     /// CA certificate of the cluster to pin [env: JACO_CA_CERT] [default: /var/lib/jaco/node/ca.crt]
     #[arg(long, global = true, value_name = "PATH")]
@@ -88,12 +94,21 @@ impl Globals {
         Source {
             server: self.server.clone(),
             token: self.token.clone(),
+            token_file: self.token_file.clone(),
             ca_cert: self.ca_cert.clone(),
             ca_fingerprint: self.ca_fingerprint.clone(),
             socket: self.socket.clone(),
             context: self.context.clone(),
         }
     }
+}
+
+/// How up to date what is read must be.
+#[derive(Default, clap::Args)]
+pub(crate) struct ReadArgs {
+    /// Read nothing older than what a majority of the cluster knows now
+    #[arg(long, global = true)]
+    consistent: bool,
 }
 
 /// The command families.
@@ -104,6 +119,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: cluster::Command,
     },
+    /// Show the machines of the cluster
+    Node {
+        #[command(subcommand)]
+        command: node::Command,
+    },
     /// Deploy a jaco.yaml with its compose file
     Apply(apply::Args),
     /// Show deployments, replicas, routes and certificates
@@ -112,6 +132,9 @@ pub(crate) enum Command {
     Get {
         #[command(subcommand)]
         command: get::Command,
+
+        #[command(flatten)]
+        read: ReadArgs,
     },
     /// Show what the containers of a service write
     Logs(logs::Args),
@@ -119,6 +142,16 @@ pub(crate) enum Command {
     Rollback(lifecycle::Args),
     /// Remove a deployment and everything it owns
     Delete(lifecycle::Args),
+    /// Manage operator tokens
+    Token {
+        #[command(subcommand)]
+        command: token::Command,
+    },
+    /// Manage credentials for pulling images
+    Registry {
+        #[command(subcommand)]
+        command: registry::Command,
+    },
     /// Show who changed what
     Audit(audit::Args),
     /// Show the supervision tree of the daemon
@@ -127,6 +160,10 @@ pub(crate) enum Command {
     Validate(validate::Args),
     /// Print the version
     Version,
+    /// Print a script that completes arguments in a shell
+    Completions(packaging::CompletionsArgs),
+    /// Write the manual pages
+    Man(packaging::ManArgs),
 }
 
 impl Command {
@@ -138,12 +175,62 @@ impl Command {
             Self::Audit(args) => args.follow,
             Self::Actors(args) => args.watch,
             Self::Cluster { .. }
+            | Self::Node { .. }
             | Self::Apply(_)
             | Self::Get { .. }
             | Self::Rollback(_)
             | Self::Delete(_)
+            | Self::Token { .. }
+            | Self::Registry { .. }
             | Self::Validate(_)
-            | Self::Version => false,
+            | Self::Version
+            | Self::Completions(_)
+            | Self::Man(_) => false,
+        }
+    }
+
+    /// Whether what the command reads must be confirmed by a majority.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let read = match self {
+            Self::Cluster {
+                command: cluster::Command::Status(read),
+            }
+            | Self::Node {
+                command: node::Command::List(read),
+            }
+            | Self::Token {
+                command: token::Command::List(read),
+            }
+            | Self::Registry {
+                command: registry::Command::List(read),
+            }
+            | Self::Get { read, .. } => read,
+            Self::Status(args) => &args.read,
+            Self::Audit(args) => &args.read,
+            Self::Cluster { .. }
+            | Self::Apply(_)
+            | Self::Logs(_)
+            | Self::Rollback(_)
+            | Self::Delete(_)
+            | Self::Token { .. }
+            | Self::Registry { .. }
+            | Self::Actors(_)
+            | Self::Validate(_)
+            | Self::Version
+            | Self::Completions(_)
+            | Self::Man(_) => return false,
+        };
+        read.consistent
+    }
+
+    /// Whether a remote daemon is only called with a token.
+    pub(crate) fn token_rule(&self) -> TokenRule {
+        match self {
+            // Strangers may ask whether there is a cluster.
+            Self::Cluster {
+                command: cluster::Command::Status(_),
+            } => TokenRule::Optional,
+            _ => TokenRule::Required,
         }
     }
 }
@@ -223,6 +310,19 @@ mod tests {
             ("jaco get deployment", "NAME"),
             ("jaco get nosuch", "nosuch"),
             ("jaco rollback", "DEPLOYMENT"),
+            ("jaco token issue", "--name"),
+            ("jaco token revoke", "IDENTITY"),
+            ("jaco token list x", "'x'"),
+            ("jaco registry login r", "--username"),
+            ("jaco registry login -u u", "REGISTRY"),
+            ("jaco registry login r -u u --password p", "--password"),
+            ("jaco registry logout", "REGISTRY"),
+            ("jaco node nosuch", "nosuch"),
+            ("jaco status --token t --token-file f", "--token-file"),
+            ("jaco apply j --consistent", "--consistent"),
+            ("jaco completions", "SHELL"),
+            ("jaco completions dos", "dos"),
+            ("jaco man", "--out"),
             ("jaco actors kill", "PATH"),
             ("jaco actors kill a --mode maim", "maim"),
         ] {
@@ -255,6 +355,26 @@ mod tests {
                 endless,
                 "{line}"
             );
+        }
+    }
+
+    #[test]
+    fn reads_may_be_confirmed() {
+        for (line, consistent) in [
+            ("jaco status", false),
+            ("jaco status --consistent", true),
+            ("jaco --consistent status", false),
+            ("jaco get --consistent replicas", true),
+            ("jaco get route a.io --consistent", true),
+            ("jaco token list --consistent", true),
+            ("jaco registry list --consistent", true),
+            ("jaco node list --consistent", true),
+            ("jaco audit -f --consistent", true),
+            ("jaco cluster status --consistent", true),
+            ("jaco rollback app", false),
+        ] {
+            let parsed = parse(line).map(|cli| cli.command.unwrap().is_consistent());
+            assert_eq!(parsed.unwrap_or(false), consistent, "{line}");
         }
     }
 

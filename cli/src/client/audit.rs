@@ -11,7 +11,7 @@ use prost_types::Timestamp;
 use serde::Serialize;
 
 use super::{
-    args::parse_duration,
+    args::{ReadArgs, parse_duration},
     connection::{Client, broken, within},
     failure::Stop,
     output::{
@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Go on with new events
     #[arg(short, long)]
     pub(crate) follow: bool,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
 }
 
 /// Types of events; empty for all.
@@ -237,6 +240,7 @@ mod tests {
             since: None,
             types: Types(vec![]),
             follow,
+            read: ReadArgs::default(),
         };
         let (result, output) =
             fake::capture(format, async |ui| run(&args, &server.client(), ui).await).await;
@@ -301,6 +305,7 @@ mod tests {
                 since: since.map(Duration::from_secs),
                 types: Types(vec![AuditEventType::Apply]),
                 follow: false,
+                read: ReadArgs::default(),
             };
             let (result, _) = fake::capture(Format::Json, async |ui| {
                 stream(&args, &server.client(), ui, now).await

@@ -9,9 +9,11 @@ use serde::Serialize;
 
 use self::systemd::Systemd;
 use super::{
+    args::ReadArgs,
     connection::Client,
     failure::Stop,
-    output::{Format, Ui, View, text::enum_name},
+    node::NodeRow,
+    output::{Format, Ui, View},
 };
 
 const INIT_DEADLINE: Duration = Duration::from_secs(60);
@@ -35,7 +37,7 @@ pub(crate) enum Command {
         no_systemd_enable: bool,
     },
     /// Show whether there is a cluster, who leads it and who votes
-    Status,
+    Status(ReadArgs),
 }
 
 /// Does it.
@@ -45,7 +47,7 @@ pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> 
             name,
             no_systemd_enable,
         } => init(name, !no_systemd_enable, client, ui).await,
-        Command::Status => status(client, ui).await,
+        Command::Status(_) => status(client, ui).await,
     }
 }
 
@@ -117,14 +119,13 @@ struct StatusView {
     initialized: bool,
     leader: String,
     raft_index: u64,
-    nodes: Vec<NodeRow>,
+    nodes: Vec<MemberRow>,
 }
 
 #[derive(Serialize)]
-struct NodeRow {
-    hostname: String,
-    address: String,
-    status: String,
+struct MemberRow {
+    #[serde(flatten)]
+    node: NodeRow,
     suffrage: &'static str,
 }
 
@@ -141,10 +142,8 @@ impl From<v1::ClusterStatusResponse> for StatusView {
                 Some(Kind::Unspecified) | None => "unknown",
             }
         };
-        let nodes = response.nodes.iter().map(|node| NodeRow {
-            hostname: node.hostname.clone(),
-            address: node.address.clone(),
-            status: enum_name(node.status().as_str_name(), "NODE_STATUS_"),
+        let nodes = response.nodes.iter().map(|node| MemberRow {
+            node: NodeRow::from(node),
             suffrage: suffrage(&node.hostname),
         });
         Self {
@@ -177,8 +176,8 @@ impl View for StatusView {
             self.raft_index,
             self.nodes.len()
         );
-        for node in &self.nodes {
-            let suffrage = match node.suffrage {
+        for MemberRow { node, suffrage } in &self.nodes {
+            let suffrage = match *suffrage {
                 "unknown" => "?".to_owned(),
                 known => known.to_uppercase(),
             };

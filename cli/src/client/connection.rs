@@ -34,18 +34,23 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub(crate) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
 /// A connection that carries the caller's token.
-pub(crate) type Connection = InterceptedService<Channel, Token>;
+pub(crate) type Connection = InterceptedService<Channel, Headers>;
 
-/// Adds the bearer token to every call.
+/// What is said with every call.
 #[derive(Clone)]
-pub(crate) struct Token(Option<MetadataValue<Ascii>>);
+pub(crate) struct Headers {
+    bearer: Option<MetadataValue<Ascii>>,
+    consistent: bool,
+}
 
-impl Interceptor for Token {
+impl Interceptor for Headers {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(bearer) = &self.0 {
-            request
-                .metadata_mut()
-                .insert("authorization", bearer.clone());
+        let metadata = request.metadata_mut();
+        if let Some(bearer) = &self.bearer {
+            metadata.insert("authorization", bearer.clone());
+        }
+        if self.consistent {
+            metadata.insert("jaco-read", MetadataValue::from_static("linearizable"));
         }
         Ok(request)
     }
@@ -71,18 +76,18 @@ impl fmt::Display for Place {
 pub(crate) struct Client {
     places: Vec<Place>,
     tls: Option<Arc<ClientConfig>>,
-    token: Token,
+    headers: Headers,
     /// Index of the place that answered last, and the connection to it.
     live: Mutex<Option<(usize, Channel)>>,
 }
 
 impl Client {
-    /// Prepares calls; nothing is dialled yet.
+    /// Prepares calls; nothing is dialled yet. A `consistent` read is one that a majority confirms.
     ///
     /// # Errors
     /// `usage_error` for a token that no header can carry, `ca_invalid` for a CA that cannot be
     /// a trust anchor.
-    pub(crate) fn new(target: Target) -> Result<Self, Failure> {
+    pub(crate) fn new(target: Target, consistent: bool) -> Result<Self, Failure> {
         let (places, tls, token) = match target {
             Target::Socket(path) => (vec![Place::Socket(path)], None, None),
             Target::Remote {
@@ -107,14 +112,14 @@ impl Client {
             let bearer = format!("Bearer {}", token.expose()).parse::<MetadataValue<Ascii>>();
             bearer.map_err(|_| Failure::new(Local::UsageError, "the token holds odd characters"))
         });
-        let token = token.transpose()?.map(|mut bearer| {
+        let bearer = token.transpose()?.map(|mut bearer| {
             bearer.set_sensitive(true);
             bearer
         });
         Ok(Self {
             places,
             tls,
-            token: Token(token),
+            headers: Headers { bearer, consistent },
             live: Mutex::new(None),
         })
     }
@@ -172,7 +177,7 @@ impl Client {
                     continue;
                 }
             };
-            let connection = InterceptedService::new(channel.clone(), self.token.clone());
+            let connection = InterceptedService::new(channel.clone(), self.headers.clone());
             match call(connection).await {
                 Ok(response) => {
                     *self.live() = Some((at, channel));

@@ -1,9 +1,11 @@
 //! A daemon for tests: a real server on a unix socket that answers by script.
 
 mod cluster;
+mod credentials;
 
 use std::{
     io::{self, Write},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -12,7 +14,8 @@ use jaco_proto::{
     Error,
     v1::{
         self, audit_server::AuditServer, cluster_server::ClusterServer,
-        deploy_server::DeployServer, watch_server::WatchServer,
+        deploy_server::DeployServer, registry_credentials_server::RegistryCredentialsServer,
+        tokens_server::TokensServer, watch_server::WatchServer,
     },
 };
 use tokio::{net::UnixListener, sync::mpsc};
@@ -51,6 +54,11 @@ pub(crate) struct Script {
     pub(crate) apply: Option<Result<v1::ApplyResponse, Error>>,
     pub(crate) logs: Vec<Result<v1::LogLine, Error>>,
     pub(crate) audit: Vec<v1::AuditEvent>,
+    pub(crate) cluster: v1::ClusterStatusResponse,
+    pub(crate) actors: Vec<v1::ActorInfo>,
+    pub(crate) routes: Vec<v1::RealizedRoute>,
+    pub(crate) tokens: Vec<v1::TokenInfo>,
+    pub(crate) credentials: Vec<v1::RegistryCredentialSummary>,
     pub(crate) refuse: Option<Error>,
 }
 
@@ -61,6 +69,7 @@ struct Seen {
     logs: Vec<v1::LogsRequest>,
     audit: Vec<v1::AuditQueryRequest>,
     authorization: Vec<Option<String>>,
+    reads: Vec<Option<String>>,
 }
 
 #[derive(Default)]
@@ -101,7 +110,20 @@ impl Fake {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(Target::Socket(self.dir.path().join("s"))).unwrap()
+        self.client_with(false)
+    }
+
+    pub(crate) fn client_with(&self, consistent: bool) -> Client {
+        Client::new(Target::Socket(self.socket()), consistent).unwrap()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    /// What every call said about how it is to be read, in order.
+    pub(crate) fn reads(&self) -> Vec<Option<String>> {
+        self.service.inner().seen.reads.clone()
     }
 
     pub(crate) fn applies(&self) -> Vec<v1::ApplyRequest> {
@@ -134,6 +156,8 @@ impl Service {
             .add_service(DeployServer::new(self.clone()))
             .add_service(WatchServer::new(self.clone()))
             .add_service(AuditServer::new(self.clone()))
+            .add_service(TokensServer::new(self.clone()))
+            .add_service(RegistryCredentialsServer::new(self.clone()))
     }
 
     pub(crate) fn script(&self, edit: impl FnOnce(&mut Script)) {
@@ -151,11 +175,12 @@ impl Service {
 
     fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let mut inner = self.inner();
-        let header = request.metadata().get("authorization");
-        inner
-            .seen
-            .authorization
-            .push(header.map(|value| value.to_str().unwrap().to_owned()));
+        let header = |name| {
+            let value = request.metadata().get(name);
+            value.map(|value| value.to_str().unwrap().to_owned())
+        };
+        inner.seen.authorization.push(header("authorization"));
+        inner.seen.reads.push(header("jaco-read"));
         inner
             .script
             .refuse
@@ -273,10 +298,8 @@ impl v1::deploy_server::Deploy for Service {
     ) -> Result<Response<v1::GetRouteResponse>, Status> {
         self.admit(&request)?;
         let domain = request.into_inner().domain;
-        Ok(Response::new(v1::GetRouteResponse {
-            domain,
-            routes: Vec::new(),
-        }))
+        let routes = self.inner().script.routes.clone();
+        Ok(Response::new(v1::GetRouteResponse { domain, routes }))
     }
 }
 

@@ -1,20 +1,18 @@
-//! Words for what the daemon says of replicas and routes, shared by several commands.
+//! What several commands show of deployments, replicas and routes.
 
 use std::collections::BTreeMap;
 
 use jaco_proto::v1::{self, ReplicaState, service_spec::PlacementMode};
 use serde::Serialize;
 
-use super::output::text::enum_name;
+use super::output::{
+    table::{Column, col},
+    text::enum_name,
+};
 
 /// `running`, `failed` and so on.
 pub(crate) fn state(state: ReplicaState) -> String {
     enum_name(state.as_str_name(), "REPLICA_STATE_")
-}
-
-/// `active` or `pending`.
-pub(crate) fn deployment_status(status: v1::DeploymentStatus) -> String {
-    enum_name(status.as_str_name(), "DEPLOYMENT_STATUS_")
 }
 
 /// `spread`, `hosts` and so on.
@@ -27,27 +25,79 @@ pub(crate) fn tls(auto: bool) -> &'static str {
     if auto { "auto" } else { "off" }
 }
 
-/// Why a replica is where it is: `code: message (exit N)` as far as there is something to say.
-pub(crate) fn reason(code: &str, message: &str, details: &BTreeMap<String, String>) -> String {
-    let of = |key: &str| {
-        details
-            .get(key)
-            .map(String::as_str)
+/// What every list of deployments starts with.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DeploymentHead {
+    pub(crate) name: String,
+    pub(crate) applied_revision: u64,
+    pub(crate) previous_revision: u64,
+    /// `active` or `pending`.
+    pub(crate) status: String,
+}
+
+impl DeploymentHead {
+    /// Columns of a table, to be followed by one more.
+    pub(crate) fn columns(last: Column) -> [Column; 5] {
+        let [name, revision, previous, status] =
+            ["DEPLOYMENT", "REVISION", "PREVIOUS", "STATUS"].map(col);
+        [name, revision, previous, status, last]
+    }
+
+    /// The cells of a row, the last one given.
+    pub(crate) fn cells(&self, last: String) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.applied_revision.to_string(),
+            self.previous_revision.to_string(),
+            self.status.to_uppercase(),
+            last,
+        ]
+    }
+}
+
+impl From<&v1::Deployment> for DeploymentHead {
+    fn from(deployment: &v1::Deployment) -> Self {
+        Self {
+            name: deployment.name.clone(),
+            applied_revision: deployment.applied_revision,
+            previous_revision: deployment.previous_revision,
+            status: enum_name(deployment.status().as_str_name(), "DEPLOYMENT_STATUS_"),
+        }
+    }
+}
+
+/// Why a replica is where it is; what there is nothing to say of is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Reason {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) code: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) message: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) details: BTreeMap<String, String>,
+}
+
+impl Reason {
+    /// `code: message (exit N)` as far as there is something to say.
+    pub(crate) fn text(&self) -> String {
+        let of = |key: &str| {
+            let found = self.details.get(key).map(String::as_str);
+            found.filter(|text| !text.is_empty())
+        };
+        let message = Some(self.message.as_str())
             .filter(|text| !text.is_empty())
-    };
-    let message = Some(message)
-        .filter(|text| !text.is_empty())
-        .or(of("reason"))
-        .unwrap_or_default();
-    let text = match (code, message) {
-        (code, "") => code.to_owned(),
-        ("", message) => message.to_owned(),
-        (code, message) => format!("{code}: {message}"),
-    };
-    match (text.as_str(), of("exit_code")) {
-        (_, None) => text,
-        ("", Some(exit)) => format!("exit {exit}"),
-        (text, Some(exit)) => format!("{text} (exit {exit})"),
+            .or(of("reason"))
+            .unwrap_or_default();
+        let text = match (self.code.as_str(), message) {
+            (code, "") => code.to_owned(),
+            ("", message) => message.to_owned(),
+            (code, message) => format!("{code}: {message}"),
+        };
+        match (text.as_str(), of("exit_code")) {
+            (_, None) => text,
+            ("", Some(exit)) => format!("exit {exit}"),
+            (text, Some(exit)) => format!("{text} (exit {exit})"),
+        }
     }
 }
 
@@ -94,11 +144,15 @@ mod tests {
             ("a", "", &[("exit_code", "3")], "a (exit 3)"),
             ("", "", &[("exit_code", "3")], "exit 3"),
         ] {
-            let details = details
-                .iter()
-                .map(|&(k, v)| (k.to_owned(), v.to_owned()))
-                .collect();
-            assert_eq!(reason(code, message, &details), expected);
+            let reason = Reason {
+                code: code.to_owned(),
+                message: message.to_owned(),
+                details: details
+                    .iter()
+                    .map(|&(k, v)| (k.to_owned(), v.to_owned()))
+                    .collect(),
+            };
+            assert_eq!(reason.text(), expected);
         }
     }
 }

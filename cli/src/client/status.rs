@@ -8,6 +8,7 @@ use serde::Serialize;
 use tonic::Streaming;
 
 use super::{
+    args::ReadArgs,
     connection::{Client, MAX_MESSAGE_BYTES, broken},
     failure::{Failure, Stop},
     output::{
@@ -15,7 +16,7 @@ use super::{
         table::{self, col, free},
         text::{enum_name, pairs, time},
     },
-    replica::{self, RouteRow},
+    replica::{self, DeploymentHead, Reason, RouteRow},
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// Show it again after every change
     #[arg(short, long)]
     pub(crate) watch: bool,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -43,10 +47,8 @@ struct StatusView {
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct DeploymentRow {
-    name: String,
-    applied_revision: u64,
-    previous_revision: u64,
-    status: String,
+    #[serde(flatten)]
+    head: DeploymentHead,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status_details: BTreeMap<String, String>,
 }
@@ -59,12 +61,8 @@ struct ReplicaRow {
     container_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_health_at: Option<String>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    code: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    message: String,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    details: BTreeMap<String, String>,
+    #[serde(flatten)]
+    reason: Reason,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -99,10 +97,7 @@ impl From<v1::DeployStatusResponse> for StatusView {
 impl From<v1::Deployment> for DeploymentRow {
     fn from(deployment: v1::Deployment) -> Self {
         Self {
-            status: replica::deployment_status(deployment.status()),
-            name: deployment.name,
-            applied_revision: deployment.applied_revision,
-            previous_revision: deployment.previous_revision,
+            head: DeploymentHead::from(&deployment),
             status_details: deployment.status_details,
         }
     }
@@ -116,9 +111,11 @@ impl From<v1::ReplicaObserved> for ReplicaRow {
             host: seen.host,
             container_id: seen.container_id,
             last_health_at: seen.last_health_at.as_ref().map(time),
-            code: seen.code,
-            message: seen.message,
-            details: seen.details,
+            reason: Reason {
+                code: seen.code,
+                message: seen.message,
+                details: seen.details,
+            },
         }
     }
 }
@@ -143,13 +140,7 @@ impl View for StatusView {
     fn text(&self) -> String {
         let mut text = String::from("Deployments:\n");
         text += &table::render(
-            &[
-                col("DEPLOYMENT"),
-                col("REVISION"),
-                col("PREVIOUS"),
-                col("STATUS"),
-                free("DETAILS"),
-            ],
+            &DeploymentHead::columns(free("DETAILS")),
             self.deployments.iter().map(DeploymentRow::cells),
         );
         text += "\nReplicas:\n";
@@ -179,13 +170,8 @@ impl View for StatusView {
 impl DeploymentRow {
     fn cells(&self) -> Vec<String> {
         let details = self.status_details.get("reason").cloned();
-        vec![
-            self.name.clone(),
-            self.applied_revision.to_string(),
-            self.previous_revision.to_string(),
-            self.status.to_uppercase(),
-            details.unwrap_or_else(|| pairs(&self.status_details)),
-        ]
+        self.head
+            .cells(details.unwrap_or_else(|| pairs(&self.status_details)))
     }
 }
 
@@ -199,7 +185,7 @@ impl ReplicaRow {
             self.last_health_at
                 .clone()
                 .unwrap_or_else(|| "-".to_owned()),
-            replica::reason(&self.code, &self.message, &self.details),
+            self.reason.text(),
         ]
     }
 }

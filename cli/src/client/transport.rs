@@ -27,6 +27,8 @@ const DEFAULT_CA: &str = "/var/lib/jaco/node/ca.crt";
 pub(crate) struct Source {
     pub(crate) server: Option<String>,
     pub(crate) token: Option<SecretString>,
+    /// Where the token stands if it is not given itself; only flags say so.
+    pub(crate) token_file: Option<PathBuf>,
     /// Explicitly empty means: no file.
     pub(crate) ca_cert: Option<String>,
     pub(crate) ca_fingerprint: Option<String>,
@@ -41,6 +43,7 @@ impl Source {
         Self {
             server: var("JACO_SERVER"),
             token: var("JACO_TOKEN").map(SecretString::new),
+            token_file: None,
             ca_cert: var("JACO_CA_CERT"),
             ca_fingerprint: var("JACO_CA_FINGERPRINT"),
             socket: var("JACO_SOCKET").map(PathBuf::from),
@@ -53,8 +56,8 @@ impl Source {
 pub(crate) trait Machine {
     /// Whether there is something at the path of a socket.
     fn exists(&self, path: &Path) -> bool;
-    /// The text of a CA file.
-    fn read_ca(&self, path: &Path) -> io::Result<String>;
+    /// The text of a file.
+    fn read(&self, path: &Path) -> io::Result<String>;
     /// The contexts, if there is a file of them.
     fn contexts(&self) -> Result<Option<contexts::Contexts>, Failure>;
 }
@@ -123,7 +126,7 @@ impl fmt::Display for Address {
 /// Whether a call is refused without a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenRule {
-    /// Every call but those of the setup phase.
+    /// Every call but those that strangers may make.
     Required,
     /// The daemon decides.
     Optional,
@@ -158,10 +161,10 @@ pub(crate) fn choose(
                 let message = format!("there is no context {name:?} in clusters.yaml");
                 Failure::new(Local::ContextInvalid, message).with("context", name)
             })?;
-        let servers = env
-            .server
-            .as_deref()
-            .map_or_else(|| context.servers(), list);
+        let servers = match env.server.as_deref() {
+            Some(servers) => list(servers),
+            None => context.servers()?,
+        };
         return remote(&servers, Some(context));
     }
     if let Some(server) = &env.server {
@@ -174,7 +177,7 @@ pub(crate) fn choose(
     if let Some(contexts) = machine.contexts()?
         && let Some(context) = contexts.current()?
     {
-        return remote(&context.servers(), Some(context));
+        return remote(&context.servers()?, Some(context));
     }
     Err(Failure::new(
         Local::NoTransport,
@@ -219,13 +222,18 @@ fn remote(
             .or(stored)
             .cloned()
     };
-    let stored = context.and_then(|c| c.token.as_ref());
-    let token = flags.token.as_ref().or(env.token.as_ref()).or(stored);
-    let token = token.filter(|token| !token.expose().is_empty()).cloned();
+    let token = match &flags.token_file {
+        Some(path) => Some(token_in(path, machine)?),
+        None => {
+            let stored = context.and_then(|c| c.token.as_ref());
+            let token = flags.token.as_ref().or(env.token.as_ref()).or(stored);
+            token.filter(|token| !token.expose().is_empty()).cloned()
+        }
+    };
     if token.is_none() && rule == TokenRule::Required {
         return Err(Failure::new(
             Local::TokenRequired,
-            "a remote daemon needs an operator token: --token or JACO_TOKEN",
+            "a remote daemon needs a token: --token or JACO_TOKEN, or --token-file",
         ));
     }
     let ca_cert = pick(
@@ -241,6 +249,22 @@ fn remote(
         token,
         trust: trust(ca_cert.as_deref(), fingerprint.as_deref(), machine)?,
     })
+}
+
+/// The token in a file, without the blanks around it.
+fn token_in(path: &Path, machine: &impl Machine) -> Result<SecretString, Failure> {
+    let shown = path.display();
+    let failed = |why: String| {
+        let message = format!("the token file {shown} {why}");
+        Failure::new(Local::FileError, message).with("path", &shown)
+    };
+    let text = machine
+        .read(path)
+        .map_err(|error| failed(format!("cannot be read: {error}")))?;
+    match text.trim() {
+        "" => Err(failed("is empty".to_owned())),
+        token => Ok(SecretString::new(token.to_owned())),
+    }
 }
 
 fn trust(
@@ -264,7 +288,7 @@ fn trust(
     let ca = if path.is_empty() {
         None
     } else {
-        Some(machine.read_ca(Path::new(path)))
+        Some(machine.read(Path::new(path)))
     };
     match (ca, fingerprint) {
         (Some(Ok(pem)), print) => {

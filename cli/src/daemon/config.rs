@@ -5,14 +5,12 @@ use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     os::unix::net::UnixListener,
     path::Path,
-    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use jaco_actors::{
-    clock::Clock,
+    Node, NodeConfig,
     network::{cidr::Cidr, ipam::Pool},
-    node::NodeConfig,
 };
 use jaco_net::interfaces;
 use jaco_proto::config::{
@@ -41,37 +39,30 @@ pub(super) fn node(
     let interfaces = interfaces::list().context("list the network interfaces")?;
     let listen_addr = endpoint("listen_addr", &config.listen_addr, &interfaces)?;
     let cluster_addr = endpoint("cluster_addr", &config.cluster_addr, &interfaces)?;
-    let mut certificate_ips: Vec<IpAddr> = vec![listen_addr.ip(), cluster_addr.ip()];
-    certificate_ips.extend(
-        candidates(&interfaces)
-            .into_iter()
-            .map(|candidate| IpAddr::from(candidate.address)),
-    );
-    certificate_ips.sort_unstable();
-    certificate_ips.dedup();
-    Ok(NodeConfig {
-        data_dir: config.data_dir.clone(),
-        hostname: config.hostname.clone(),
-        listen_addr,
-        cluster_addr,
-        certificate_ips,
-        unix_socket: config.unix_socket.clone(),
-        inherited_socket: socket.map(Arc::new),
-        docker_socket: config.docker_socket.clone(),
-        http_port: config.http_port,
-        metrics_addr: config
-            .metrics_addr
-            .as_ref()
-            .map(|addr| socket_addr("metrics_addr", addr))
-            .transpose()?,
-        ipam: Pool::new(
-            Cidr::new(config.ipam_pool.network, config.ipam_pool.prefix)?,
-            config.ipam_block,
-        )?,
-        version: version().to_owned(),
-        fault_injection,
-        clock: Clock::system(),
-    })
+    let interface_ips = candidates(&interfaces)
+        .into_iter()
+        .map(|candidate| IpAddr::from(candidate.address));
+    let range = Cidr::new(config.ipam_pool.network, config.ipam_pool.prefix)?;
+    let mut node = Node::builder(&config.data_dir)
+        .listen_addr(listen_addr)
+        .cluster_addr(cluster_addr)
+        .certificate_ips(interface_ips)
+        .unix_socket(&config.unix_socket)
+        .docker_socket(&config.docker_socket)
+        .http_port(config.http_port)
+        .ipam(Pool::new(range, config.ipam_block)?)
+        .version(version())
+        .fault_injection(fault_injection);
+    if let Some(addr) = &config.metrics_addr {
+        node = node.metrics_addr(socket_addr("metrics_addr", addr)?);
+    }
+    if let Some(socket) = socket {
+        node = node.inherited_socket(socket);
+    }
+    if let Some(name) = &config.hostname {
+        node = node.hostname(name);
+    }
+    Ok(node.build()?)
 }
 
 /// One address to bind and advertise. A name is resolved once: certificates and members carry

@@ -3,7 +3,7 @@
 use std::{os::unix::net::UnixListener, time::Duration};
 
 use anyhow::{Context, Result};
-use jaco_actors::node::Node;
+use jaco_actors::Node;
 use jaco_net::process::exit_now;
 use jaco_proto::config::{DaemonConfig, Isolation};
 use sd_notify::NotifyState;

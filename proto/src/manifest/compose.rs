@@ -22,10 +22,10 @@ pub(super) use check::SERVICE_KEYS;
 use document::Document;
 
 use super::fault::bounded;
-use crate::Error;
+use crate::{Error, yaml::Position};
 
 /// Name the file goes by in error details.
-const FILE: &str = "compose.yaml";
+pub(super) const FILE: &str = "compose.yaml";
 
 impl Project {
     /// Reads a compose file, all rules applied.
@@ -80,13 +80,16 @@ impl Compose {
         check::check_network(&self.document, service, network)
     }
 
-    /// Privileged services by name, each with the fields that make it so.
-    pub(super) fn privileged(&self) -> Vec<(&str, String)> {
+    /// Privileged services by name, each with the fields that make it so and where the first
+    /// of them stands.
+    pub(super) fn privileged(&self) -> Vec<(&str, String, Position)> {
         let services = self.document.services();
-        let fields = services.into_iter().map(|(key, node)| {
-            let fields = node.as_map().map(check::privileged_fields);
-            (key.text.as_str(), fields.unwrap_or_default().join(","))
+        let fields = services.into_iter().filter_map(|(key, node)| {
+            let fields = check::privileged_fields(node.as_map()?);
+            let (_, at) = fields.first()?;
+            let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+            Some((key.text.as_str(), names.join(","), *at))
         });
-        fields.filter(|(_, fields)| !fields.is_empty()).collect()
+        fields.collect()
     }
 }

@@ -154,6 +154,12 @@ fn quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()> {
     }
 }
 
+/// Whether text may be the key of a service, network or volume.
+pub(super) fn is_name(text: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    !text.is_empty() && text.chars().all(good)
+}
+
 /// Cleans an absolute path: no `.`, no `..`, no doubled or trailing slash.
 pub(super) fn clean_path(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();

@@ -36,8 +36,7 @@ impl SpecHasher {
     /// no such service.
     pub fn hash(&self, service: &str, networks: &[String]) -> Option<[u8; 32]> {
         let node = self.document.service(service)?;
-        let mut text = String::new();
-        write_json(&mut text, node);
+        let mut text = canonical_json(node);
         self.write_surroundings(&mut text, node, networks);
         Some(Sha256::digest(text).into())
     }
@@ -68,7 +67,16 @@ impl SpecHasher {
     }
 }
 
-/// Writes canonical JSON: keys sorted bytewise, no white space.
+/// A node as canonical JSON: keys sorted bytewise, no white space.
+///
+/// Numbers and booleans stay as they are written, because that is how an environment passes
+/// them on: `1.50` is not `1.5` to a container.
+pub(super) fn canonical_json(node: &Node) -> String {
+    let mut text = String::new();
+    write_json(&mut text, node);
+    text
+}
+
 fn write_json(out: &mut String, node: &Node) {
     match &node.value {
         Value::Map(map) => {
@@ -96,15 +104,7 @@ fn write_json(out: &mut String, node: &Node) {
         Value::Scalar(scalar) => match scalar.resolve() {
             Resolved::Null => out.push_str("null"),
             Resolved::Str(text) => write_string(out, text),
-            Resolved::Bool(value) => {
-                let _ = write!(out, "{value}");
-            }
-            Resolved::Int(value) => {
-                let _ = write!(out, "{value}");
-            }
-            Resolved::Float(value) => {
-                let _ = write!(out, "{value}");
-            }
+            Resolved::Bool(_) | Resolved::Int(_) | Resolved::Float(_) => out.push_str(&scalar.text),
         },
     }
 }

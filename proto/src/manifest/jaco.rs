@@ -2,6 +2,12 @@
 
 mod check;
 mod decode;
+mod schema;
+mod shape;
+
+use std::ops::Deref;
+
+pub use schema::json_schema;
 
 use super::fault::bounded;
 use crate::{Error, v1::service_spec::PlacementMode, yaml::Position};
@@ -21,19 +27,36 @@ pub struct Jaco {
     pub acme_email: String,
 }
 
+/// A value and where it stands; one that is not set stands where its mapping starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Its first character.
+    pub at: Position,
+}
+
+impl<T> Deref for Spanned<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
 /// One entry of `routes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Host name, compared bytewise.
     pub domain: String,
     /// Compose service the requests go to.
-    pub service: String,
+    pub service: Spanned<String>,
     /// Container port, 1 to 65535.
     pub port: u16,
     /// Whether a certificate is obtained and HTTPS served.
     pub tls_auto: bool,
     /// Path prefix; empty for everything.
-    pub path: String,
+    pub path: Spanned<String>,
     /// Take the prefix off before the request goes on.
     pub strip_path: bool,
     /// Where the entry starts.
@@ -44,21 +67,19 @@ pub struct Route {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// Compose service it is about.
-    pub name: String,
+    pub name: Spanned<String>,
     /// Replica count, 0 or more; unset leaves it to the compose file.
-    pub replicas: Option<i32>,
+    pub replicas: Option<Spanned<i32>>,
     /// How replicas choose hosts.
     pub placement: PlacementMode,
     /// Hosts for [`PlacementMode::Hosts`].
-    pub hosts: Vec<String>,
+    pub hosts: Vec<Spanned<String>>,
     /// Networks in attach order; empty inherits the compose file's.
-    pub networks: Vec<String>,
-    /// Where the entry starts.
-    pub at: Position,
+    pub networks: Vec<Spanned<String>>,
 }
 
 /// Name the file goes by in error details.
-const FILE: &str = "jaco.yaml";
+pub(super) const FILE: &str = "jaco.yaml";
 
 impl Jaco {
     /// Reads and checks a file; only its first document counts.

@@ -15,7 +15,7 @@ use crate::{
 use super::{
     compose::{Compose, NetworkMode, Service},
     fault::bounded,
-    jaco::{Jaco, Override},
+    jaco::{Jaco, Override, Spanned},
 };
 
 /// What the checks must know about the cluster and the caller.
@@ -89,10 +89,10 @@ fn resolve_unbounded(
     cross::overrides(&jaco, &compose)?;
     let services = merge(&jaco, &compose);
     cross::override_networks(&jaco, &compose)?;
-    cross::hosts(&services, cluster)?;
+    cross::hosts(&jaco, cluster)?;
     cross::route_services(&jaco, &compose)?;
     let tcp_routes = cross::tcp_routes(&jaco, &compose)?;
-    cross::port_owners(&jaco, &tcp_routes, cluster)?;
+    cross::port_owners(&jaco, &compose, &tcp_routes, cluster)?;
     cross::route_owners(&jaco, cluster)?;
     let privileged = cross::privileges(&compose, cluster)?;
     Ok(Resolved {
@@ -146,7 +146,7 @@ fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
                 name: name.clone(),
                 replicas: replicas(given, service),
                 placement: given.map_or(PlacementMode::Spread, |given| given.placement) as i32,
-                hosts: given.map(|given| given.hosts.clone()).unwrap_or_default(),
+                hosts: given.map(|given| texts(&given.hosts)).unwrap_or_default(),
                 networks: networks(given, service),
             }
         })
@@ -155,7 +155,7 @@ fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
 
 fn replicas(given: Option<&Override>, service: &Service) -> i32 {
     given
-        .and_then(|given| given.replicas)
+        .and_then(|given| Some(given.replicas?.value))
         .or(service.deploy.replicas)
         .unwrap_or(1)
 }
@@ -171,8 +171,12 @@ fn networks(given: Option<&Override>, service: &Service) -> Vec<String> {
     }
 }
 
+fn texts(items: &[Spanned<String>]) -> Vec<String> {
+    items.iter().map(|item| item.value.clone()).collect()
+}
+
 /// Written order, each network once, under the name it is stored by.
-fn normalised(networks: &[String]) -> Vec<String> {
+fn normalised(networks: &[Spanned<String>]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let names = networks.iter().map(|name| match name.as_str() {
         "default" => "_default",
@@ -188,10 +192,10 @@ fn routes(jaco: &Jaco) -> Vec<v1::Route> {
         .map(|route| v1::Route {
             domain: route.domain.clone(),
             deployment: jaco.deployment.clone(),
-            service: route.service.clone(),
+            service: route.service.value.clone(),
             port: i32::from(route.port),
             tls_auto: route.tls_auto,
-            path: route.path.clone(),
+            path: route.path.value.clone(),
             strip_path: route.strip_path,
         })
         .collect()

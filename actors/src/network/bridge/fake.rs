@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, future::ready};
+use futures::FutureExt;
 
 use crate::network::engine::{
     EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec,
@@ -27,6 +27,8 @@ struct Inner {
     events: Vec<Event>,
     /// Calls that still succeed before one fails.
     until_failure: Option<usize>,
+    /// How long a request is under way, and its answer.
+    latency: Duration,
     next: usize,
 }
 
@@ -36,10 +38,7 @@ struct Inner {
 pub(crate) struct FakeEngine(Arc<Mutex<Inner>>);
 
 fn refused<T>(message: &str) -> Result<T, EngineError> {
-    Err(EngineError::Refused {
-        status: 409,
-        message: message.into(),
-    })
+    Err(EngineError::Conflict(message.into()))
 }
 
 impl FakeEngine {
@@ -49,19 +48,26 @@ impl FakeEngine {
 
     fn call<T: Send + 'static>(
         &self,
-        f: impl FnOnce(&mut Inner) -> Result<T, EngineError>,
+        f: impl FnOnce(&mut Inner) -> Result<T, EngineError> + Send + 'static,
     ) -> EngineResult<T> {
-        let result = self.with(|inner| match inner.until_failure {
-            Some(0) => {
-                inner.until_failure = None;
-                Err(EngineError::Unreachable("down".into()))
-            }
-            left => {
-                inner.until_failure = left.map(|left| left - 1);
-                f(inner)
-            }
-        });
-        ready(result).boxed()
+        let this = self.clone();
+        async move {
+            let latency = this.with(|inner| inner.latency);
+            tokio::time::sleep(latency).await;
+            let result = this.with(|inner| match inner.until_failure {
+                Some(0) => {
+                    inner.until_failure = None;
+                    Err(EngineError::Unreachable("down".into()))
+                }
+                left => {
+                    inner.until_failure = left.map(|left| left - 1);
+                    f(inner)
+                }
+            });
+            tokio::time::sleep(latency).await;
+            result
+        }
+        .boxed()
     }
 
     pub(crate) fn put(&self, network: EngineNetwork) {
@@ -83,6 +89,11 @@ impl FakeEngine {
 
     pub(crate) fn detach_all(&self) {
         self.with(|inner| inner.attached.clear());
+    }
+
+    /// Makes every request and every answer take this long.
+    pub(crate) fn slow_down(&self, latency: Duration) {
+        self.with(|inner| inner.latency = latency);
     }
 
     /// Lets `calls` calls succeed and the next one fail.
@@ -112,7 +123,7 @@ impl NetworkEngine for FakeEngine {
     }
 
     fn create(&self, spec: NetworkSpec) -> EngineResult<String> {
-        self.call(|inner| {
+        self.call(move |inner| {
             for other in &inner.networks {
                 if other.bridge.as_ref() == Some(&spec.bridge) {
                     return refused("bridge name exists");
@@ -140,7 +151,7 @@ impl NetworkEngine for FakeEngine {
     }
 
     fn remove(&self, id: String) -> EngineResult<()> {
-        self.call(|inner| {
+        self.call(move |inner| {
             if inner
                 .attached
                 .get(&id)
@@ -155,11 +166,12 @@ impl NetworkEngine for FakeEngine {
     }
 
     fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
-        self.call(|inner| Ok(inner.attached.get(&network.id).cloned().unwrap_or_default()))
+        let id = network.id.clone();
+        self.call(move |inner| Ok(inner.attached.get(&id).cloned().unwrap_or_default()))
     }
 
     fn evict(&self, container: String, _grace: Duration) -> EngineResult<()> {
-        self.call(|inner| {
+        self.call(move |inner| {
             for containers in inner.attached.values_mut() {
                 containers.retain(|id| *id != container);
             }

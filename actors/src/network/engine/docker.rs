@@ -2,13 +2,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::{Path, PathBuf},
+    future::Future,
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use bollard::{
-    API_DEFAULT_VERSION, Docker,
+    Docker,
     errors::Error,
     models::{Ipam, IpamConfig, Network, NetworkCreateRequest},
     query_parameters::{
@@ -16,103 +17,89 @@ use bollard::{
     },
 };
 use futures::FutureExt;
-use tokio::sync::OnceCell;
 
 use super::{EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec};
+use crate::docker::{Connection, REQUEST_TIMEOUT};
 
 const BRIDGE_NAME: &str = "com.docker.network.bridge.name";
 const MTU: &str = "com.docker.network.driver.mtu";
-/// Longest time of one request, a stop's grace not included.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// An engine behind a unix socket; connects when it is first needed, and again after that
-/// failed, so a daemon may start before its engine.
+/// Networks of a Docker or Podman engine behind a unix socket, which need not be there yet.
 #[derive(Clone)]
-pub struct DockerNetworks {
-    socket: PathBuf,
-    client: Arc<OnceCell<Docker>>,
-}
+pub struct DockerNetworks(Arc<Connection>);
 
 impl DockerNetworks {
     /// The engine that listens on `socket`.
-    pub fn new(socket: impl AsRef<Path>) -> Self {
-        Self {
-            socket: socket.as_ref().to_owned(),
-            client: Arc::default(),
-        }
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self(Connection::new(socket))
     }
 
-    async fn client(&self) -> Result<Docker, EngineError> {
-        let connect = || async {
-            let socket = self.socket.to_string_lossy();
-            let timeout = REQUEST_TIMEOUT.as_secs();
-            let docker = Docker::connect_with_unix(&socket, timeout, API_DEFAULT_VERSION)?;
-            docker.negotiate_version().await
-        };
-        let client = self.client.get_or_try_init(connect).await;
-        client.cloned().map_err(engine_error)
+    /// Asks the engine, in a future of its own.
+    fn ask<T, F>(&self, request: impl FnOnce(Arc<Docker>) -> F + Send + 'static) -> EngineResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send,
+    {
+        let connection = Arc::clone(&self.0);
+        async move {
+            let answer = request(connection.client().await?).await;
+            connection.settle(answer)
+        }
+        .boxed()
     }
 }
 
 impl NetworkEngine for DockerNetworks {
     fn list(&self) -> EngineResult<Vec<EngineNetwork>> {
-        let this = self.clone();
-        async move {
-            let networks = this.client().await?.list_networks(None).await;
-            Ok(networks
-                .map_err(engine_error)?
-                .into_iter()
-                .map(shown)
-                .collect())
-        }
-        .boxed()
+        self.ask(|docker| async move {
+            let networks = docker.list_networks(None).await?;
+            Ok(networks.into_iter().map(shown).collect())
+        })
     }
 
     fn create(&self, spec: NetworkSpec) -> EngineResult<String> {
-        let this = self.clone();
-        async move {
-            let created = this.client().await?.create_network(request(spec)).await;
-            Ok(created.map_err(engine_error)?.id)
-        }
-        .boxed()
+        self.ask(|docker| async move { Ok(docker.create_network(request(spec)).await?.id) })
     }
 
     fn remove(&self, id: String) -> EngineResult<()> {
-        let this = self.clone();
-        async move { absent_is_fine(this.client().await?.remove_network(&id).await) }.boxed()
+        let removed = self.ask(|docker| async move { docker.remove_network(&id).await });
+        removed.map(EngineError::unless_absent).boxed()
     }
 
     fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
-        let this = self.clone();
         // A container that was never started knows its networks by name only.
         let filters = HashMap::from([("network", vec![network.id.clone(), network.name.clone()])]);
-        async move {
+        self.ask(move |docker| async move {
             let options = ListContainersOptionsBuilder::new()
                 .all(true)
                 .filters(&filters)
                 .build();
-            let containers = this.client().await?.list_containers(Some(options)).await;
-            let containers = containers.map_err(engine_error)?;
+            let containers = docker.list_containers(Some(options)).await?;
             Ok(containers
                 .into_iter()
                 .filter_map(|found| found.id)
                 .collect())
-        }
-        .boxed()
+        })
     }
 
     fn evict(&self, container: String, grace: Duration) -> EngineResult<()> {
-        let this = self.clone();
+        let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
+        let stop = StopContainerOptionsBuilder::new().t(seconds).build();
+        let remove = RemoveContainerOptionsBuilder::new()
+            .force(true)
+            .v(true)
+            .build();
+        let (this, id) = (self.clone(), container.clone());
+        let stopped = self.ask(move |docker| async move {
+            let patient = Docker::clone(&docker).with_timeout(REQUEST_TIMEOUT + grace);
+            patient.stop_container(&id, Some(stop)).await
+        });
         async move {
-            let docker = this.client().await?;
-            let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
-            let stop = StopContainerOptionsBuilder::new().t(seconds).build();
-            absent_is_fine(docker.stop_container(&container, Some(stop)).await)?;
-            let remove = RemoveContainerOptionsBuilder::new()
-                .force(true)
-                .v(true)
-                .build();
-            absent_is_fine(docker.remove_container(&container, Some(remove)).await)
+            EngineError::unless_absent(stopped.await)?;
+            let removed = this.ask(move |docker| async move {
+                docker.remove_container(&container, Some(remove)).await
+            });
+            EngineError::unless_absent(removed.await)
         }
         .boxed()
     }
@@ -155,29 +142,5 @@ fn shown(network: Network) -> EngineNetwork {
             .filter_map(|block| block.subnet)
             .collect(),
         bridge: network.options.unwrap_or_default().remove(BRIDGE_NAME),
-    }
-}
-
-fn absent_is_fine(result: Result<(), Error>) -> Result<(), EngineError> {
-    match result {
-        // 304: a container that has stopped already.
-        Err(Error::DockerResponseServerError {
-            status_code: 304 | 404,
-            ..
-        }) => Ok(()),
-        other => other.map_err(engine_error),
-    }
-}
-
-fn engine_error(error: Error) -> EngineError {
-    match error {
-        Error::DockerResponseServerError {
-            status_code,
-            message,
-        } => EngineError::Refused {
-            status: status_code,
-            message,
-        },
-        other => EngineError::Unreachable(other.to_string()),
     }
 }

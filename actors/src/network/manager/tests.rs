@@ -19,15 +19,15 @@ use crate::{
     supervision::{ActorState, KillMode, Strategy, SupervisorSpec, Tree},
 };
 
-struct Lab {
-    raft: MemoryRaft,
-    engine: FakeEngine,
-    tree: Tree,
-    directory: BridgeDirectory,
+pub(super) struct Lab {
+    pub(super) raft: MemoryRaft,
+    pub(super) engine: FakeEngine,
+    pub(super) tree: Tree,
+    pub(super) directory: BridgeDirectory,
 }
 
 impl Lab {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let raft = MemoryRaft::with_ready_nodes(&["n1", "n2"]);
         let lab = Self::with(raft, FakeEngine::default()).await;
         lab.deploy("app", 1);
@@ -66,7 +66,7 @@ impl Lab {
             .unwrap();
     }
 
-    fn deploy(&self, name: &str, revision: u64) {
+    pub(super) fn deploy(&self, name: &str, revision: u64) {
         self.apply(Payload::DeploymentApply(v1::DeploymentApply {
             deployment: name.into(),
             revision,
@@ -74,7 +74,7 @@ impl Lab {
         }));
     }
 
-    fn delete(&self, name: &str) {
+    pub(super) fn delete(&self, name: &str) {
         let deployment = name.into();
         self.apply(Payload::DeploymentDelete(v1::DeploymentDelete {
             deployment,
@@ -82,7 +82,7 @@ impl Lab {
     }
 
     /// Paths of the bridge actors.
-    fn bridges(&self) -> Vec<String> {
+    pub(super) fn bridges(&self) -> Vec<String> {
         let actors = self.tree.describe().into_iter();
         let bridges = actors.filter(|info| info.kind == BridgeActor::KIND);
         bridges.map(|info| info.path).collect()
@@ -268,10 +268,51 @@ async fn bridge_that_gave_up_gets_another_chance() {
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     assert!(exhausted());
+    let gave_up = lab.directory.ensure("app", "front").await;
+    assert_eq!(gave_up, Err(Error::Exhausted(RETRY)), "and says so at once");
     lab.directory
         .ensure("app", "back")
         .await
         .expect("siblings go on");
     tokio::time::sleep(RETRY).await;
     lab.directory.ensure("app", "front").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_outlives_the_actors_that_work_on_it() {
+    for path in ["node/network/bridge:app:front", "node/network/bridges"] {
+        let lab = Lab::start().await;
+        lab.engine.slow_down(Duration::from_millis(400));
+        let request = lab.directory.ensure("app", "front");
+        let death = async {
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            lab.tree.kill(path, KillMode::Kill).unwrap();
+        };
+        let (answer, ()) = tokio::join!(request, death);
+        assert!(answer.is_ok(), "{path}: {answer:?}");
+        assert_eq!(lab.engine.names(), ["jaco_app_front"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_while_its_bridge_winds_up_is_answered() {
+    for early in 0..=10 {
+        let lab = Lab::start().await;
+        lab.directory.ensure("app", "front").await.unwrap();
+        lab.engine.slow_down(Duration::from_millis(1));
+        let begun = Instant::now();
+        lab.delete("app");
+        while !lab.engine.names().is_empty() {
+            tokio::time::sleep(Duration::from_micros(500)).await;
+        }
+        let gone = begun.elapsed();
+
+        lab.deploy("app", 2);
+        lab.directory.ensure("app", "front").await.unwrap();
+        lab.delete("app");
+        tokio::time::sleep(gone.saturating_sub(Duration::from_micros(early * 500))).await;
+        lab.deploy("app", 3);
+        let answer = lab.directory.ensure("app", "front").await;
+        assert!(answer.is_ok(), "{early}: {answer:?}");
+    }
 }

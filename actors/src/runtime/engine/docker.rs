@@ -1,23 +1,19 @@
 //! Docker Engine API over a unix socket; Podman's compatible socket works too.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use bollard::{
-    API_DEFAULT_VERSION, Docker,
+    Docker,
     auth::DockerCredentials,
     container::LogOutput,
     models::{ContainerCreateBody, EndpointSettings, NetworkConnectRequest},
     query_parameters::{
-        CreateContainerOptions, CreateImageOptions, EventsOptions, InspectContainerOptions,
-        KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions,
-        StartContainerOptions, StopContainerOptions,
+        CreateContainerOptions, CreateImageOptions, EventsOptions, KillContainerOptions,
+        LogsOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
     },
 };
 use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
-use http::HeaderValue;
-use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::{
@@ -25,76 +21,28 @@ use super::{
     convert,
 };
 use crate::{
+    docker::{Connection, REQUEST_TIMEOUT},
     labels::{LABEL_CLUSTER, LABEL_REPLICA},
     runtime::registry_key::Credential,
 };
 
 /// Creates and starts run at once; more make every one of them slower.
 const CONCURRENT_STARTS: usize = 8;
-/// Longest wait for an answer; streams are not bounded by it.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// A pull is not answered before the registry was.
+/// A pull is not answered before the registry was; whoever pulls gives up on a silent one sooner.
 const PULL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A Docker or Podman engine behind a unix socket.
-///
-/// Connects at the first call and again after a failure, so it can exist before the engine does.
+/// Containers of a Docker or Podman engine behind a unix socket, which need not be there yet.
 pub struct DockerEngine {
     connection: Arc<Connection>,
     starts: Semaphore,
-}
-
-struct Connection {
-    socket: PathBuf,
-    client: ArcSwapOption<Docker>,
-}
-
-impl Connection {
-    async fn client(&self) -> Result<Arc<Docker>, EngineError> {
-        if let Some(client) = self.client.load_full() {
-            return Ok(client);
-        }
-        let docker = connect(&self.socket)?;
-        let docker = Arc::new(docker.negotiate_version().await.map_err(convert::error)?);
-        self.client.store(Some(docker.clone()));
-        Ok(docker)
-    }
-
-    /// Forgets the client when the engine is gone: the next one may speak another version.
-    fn failed(&self, error: bollard::errors::Error) -> EngineError {
-        let error = convert::error(error);
-        if matches!(error, EngineError::Unreachable(_)) {
-            self.client.store(None);
-        }
-        error
-    }
-
-    /// A stream that connects when it is first polled.
-    fn stream<T: Send + 'static>(
-        self: Arc<Self>,
-        open: impl FnOnce(&Docker) -> BoxStream<'static, Result<T, bollard::errors::Error>>
-        + Send
-        + 'static,
-    ) -> BoxStream<'static, Result<T, EngineError>> {
-        let connected = async move {
-            let client = self.client().await?;
-            let stream = open(&client);
-            Ok::<_, EngineError>(stream.map_err(move |error| self.failed(error)))
-        };
-        futures::stream::once(connected).try_flatten().boxed()
-    }
 }
 
 impl DockerEngine {
     /// An engine at `socket`; nothing is connected yet.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        let connection = Arc::new(Connection {
-            socket: socket.into(),
-            client: ArcSwapOption::empty(),
-        });
         Self {
-            connection,
+            connection: Connection::new(socket),
             starts: Semaphore::new(CONCURRENT_STARTS),
         }
     }
@@ -104,61 +52,28 @@ impl DockerEngine {
     }
 
     fn settle<T>(&self, result: Result<T, bollard::errors::Error>) -> Result<T, EngineError> {
-        result.map_err(|error| self.connection.failed(error))
+        self.connection.settle(result)
     }
 
     async fn list_by(&self, labels: Vec<String>) -> Result<Vec<Found>, EngineError> {
-        let options = ListContainersOptions {
-            all: true,
-            filters: Some(HashMap::from([("label".to_owned(), labels)])),
-            ..Default::default()
-        };
-        let listed = self.client().await?.list_containers(Some(options)).await;
-        Ok(self
-            .settle(listed)?
-            .into_iter()
-            .filter_map(convert::found)
-            .collect())
+        let filters = serde_json::json!({ "label": labels }).to_string();
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("all", "1")
+            .append_pair("filters", &filters)
+            .finish();
+        let path = format!("/containers/json?{query}");
+        let listed: Vec<convert::Summary> = self.connection.document(&path).await?;
+        Ok(listed.into_iter().map(convert::found).collect())
+    }
+
+    async fn details(&self, container: &str) -> Result<convert::Details, EngineError> {
+        let path = format!("/containers/{container}/json");
+        self.connection.document(&path).await
     }
 
     async fn start_slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
         // Only a closed semaphore fails, and this one is never closed.
         self.starts.acquire().await.ok()
-    }
-}
-
-fn connect(socket: &std::path::Path) -> Result<Docker, EngineError> {
-    let docker = Docker::connect_with_unix(
-        &socket.to_string_lossy(),
-        REQUEST_TIMEOUT.as_secs(),
-        API_DEFAULT_VERSION,
-    )
-    .map_err(convert::error)?;
-    Ok(docker.with_request_modifier(|mut request| {
-        // The engine decodes this header as base64url; the client encodes the standard alphabet.
-        if let Some(auth) = request.headers_mut().get_mut("X-Registry-Auth") {
-            let url_safe: Vec<u8> = auth
-                .as_bytes()
-                .iter()
-                .map(|byte| match byte {
-                    b'+' => b'-',
-                    b'/' => b'_',
-                    byte => *byte,
-                })
-                .collect();
-            if let Ok(value) = HeaderValue::from_bytes(&url_safe) {
-                *auth = value;
-            }
-        }
-        request
-    }))
-}
-
-/// A thing that is not there needs no removing.
-fn absent_is_done(result: Result<(), EngineError>) -> Result<(), EngineError> {
-    match result {
-        Err(EngineError::NotFound(_)) => Ok(()),
-        other => other,
     }
 }
 
@@ -183,15 +98,14 @@ impl Engine for DockerEngine {
     }
 
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError> {
-        let answer = self
-            .client()
-            .await?
-            .inspect_container(container, None::<InspectContainerOptions>)
-            .await;
-        Ok(convert::inspected(container, self.settle(answer)?))
+        Ok(convert::inspected(self.details(container).await?))
     }
 
-    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError> {
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>> {
         let options = CreateImageOptions {
             from_image: Some(tagged(image)),
             ..Default::default()
@@ -202,13 +116,15 @@ impl Engine for DockerEngine {
             serveraddress: Some(credential.server.clone()),
             ..Default::default()
         });
-        let client = self.client().await?;
-        let progress = Docker::clone(&client)
-            .with_timeout(PULL_TIMEOUT)
-            .create_image(Some(options), None, credentials)
-            .try_for_each(|_| future::ready(Ok(())))
-            .await;
-        self.settle(progress)
+        let progress = Arc::clone(&self.connection).stream(move |docker| {
+            let patient = docker.clone().with_timeout(PULL_TIMEOUT);
+            patient
+                .create_image(Some(options), None, credentials)
+                .boxed()
+        });
+        progress
+            .and_then(|step| future::ready(convert::progress(step)))
+            .boxed()
     }
 
     async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
@@ -253,16 +169,8 @@ impl Engine for DockerEngine {
     }
 
     async fn stop(&self, container: &str) -> Result<(), EngineError> {
-        let client = self.client().await?;
-        let answer = client
-            .inspect_container(container, None::<InspectContainerOptions>)
-            .await;
-        let grace = match self.settle(answer) {
-            Ok(answer) => answer
-                .config
-                .and_then(|config| config.stop_timeout)
-                .and_then(|seconds| u64::try_from(seconds).ok())
-                .map_or(DEFAULT_GRACE, Duration::from_secs),
+        let grace = match self.details(container).await {
+            Ok(details) => details.grace().unwrap_or(DEFAULT_GRACE),
             Err(EngineError::NotFound(_)) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -271,11 +179,12 @@ impl Engine for DockerEngine {
             t: i32::try_from(grace.as_secs()).ok(),
             ..Default::default()
         };
+        let client = self.client().await?;
         let answer = Docker::clone(&client)
             .with_timeout(REQUEST_TIMEOUT + grace)
             .stop_container(container, Some(options))
             .await;
-        absent_is_done(self.settle(answer))
+        EngineError::unless_absent(self.settle(answer))
     }
 
     async fn kill(&self, container: &str, signal: &str) -> Result<(), EngineError> {
@@ -287,7 +196,7 @@ impl Engine for DockerEngine {
             .await?
             .kill_container(container, Some(options))
             .await;
-        absent_is_done(self.settle(answer))
+        EngineError::unless_absent(self.settle(answer))
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
@@ -301,7 +210,7 @@ impl Engine for DockerEngine {
             .await?
             .remove_container(container, Some(options))
             .await;
-        absent_is_done(self.settle(answer))
+        EngineError::unless_absent(self.settle(answer))
     }
 
     fn events(&self, cluster_id: &str) -> BoxStream<'static, Result<Event, EngineError>> {

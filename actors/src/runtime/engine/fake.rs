@@ -1,13 +1,13 @@
 //! An engine in memory, for tests.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
 };
 
 use async_trait::async_trait;
 use bollard::models::ContainerCreateBody;
-use futures::{StreamExt, stream, stream::BoxStream};
+use futures::{Stream, StreamExt, stream, stream::BoxStream};
 use tokio::sync::broadcast;
 
 use super::{
@@ -32,6 +32,7 @@ struct Inner {
     calls: u64,
     down: bool,
     pulls: Vec<(String, Option<String>)>,
+    scripts: VecDeque<BoxStream<'static, Result<(), EngineError>>>,
 }
 
 struct Container {
@@ -70,6 +71,14 @@ impl FakeEngine {
     /// Images asked of the registry, with the account that asked.
     pub(crate) fn pulls(&self) -> Vec<(String, Option<String>)> {
         self.inner().pulls.clone()
+    }
+
+    /// What the next pull answers that has no answer yet; others succeed at once.
+    pub(crate) fn script_pull(
+        &self,
+        script: impl Stream<Item = Result<(), EngineError>> + Send + 'static,
+    ) {
+        self.inner().scripts.push_back(script.boxed());
     }
 
     pub(crate) fn set_down(&self, down: bool) {
@@ -179,10 +188,21 @@ impl Engine for FakeEngine {
         })
     }
 
-    async fn pull(&self, image: &str, auth: Option<&Credential>) -> Result<(), EngineError> {
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>> {
         let account = auth.map(|credential| credential.username.clone());
-        self.call()?.pulls.push((image.to_owned(), account));
-        Ok(())
+        let mut inner = match self.call() {
+            Ok(inner) => inner,
+            Err(error) => return stream::once(async { Err(error) }).boxed(),
+        };
+        inner.pulls.push((image.to_owned(), account));
+        match inner.scripts.pop_front() {
+            Some(script) => script,
+            None => stream::empty().boxed(),
+        }
     }
 
     async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {

@@ -64,6 +64,7 @@ fn bind(path: &str, mount: &Mount) -> String {
         options.push("ro");
     }
     options.extend(mount.propagation.as_deref());
+    options.extend(mount.selinux.as_deref());
     let mut text = format!("{path}:{}", mount.target);
     if !options.is_empty() {
         text.push(':');

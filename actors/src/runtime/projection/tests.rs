@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bollard::models::MountType;
-use jaco_proto::manifest::compose::{
-    Device, GpuRequest, Logging, Mount, MountSource, Resources, Ulimit,
-};
+use jaco_proto::manifest::compose::{Device, GpuRequest, Mount, MountSource, Resources, Ulimit};
 
 use super::*;
 
@@ -52,6 +50,7 @@ fn body(service: &Service, networking: Networking<'_>) -> ContainerCreateBody {
         service,
         volumes: &volumes,
         networking,
+        lenders: &[("vpn".to_owned(), "c9".to_owned())].into(),
         home: "/home/jaco",
     })
 }
@@ -163,7 +162,7 @@ fn a_network_mode_clears_what_the_engine_would_refuse() {
     };
     for (networking, mode) in [
         (Networking::None, "none"),
-        (Networking::Joined("c9"), "container:c9"),
+        (Networking::Joined("vpn"), "container:c9"),
     ] {
         let body = body(&service, networking);
         assert_eq!((body.hostname, body.domainname), (None, None));
@@ -183,6 +182,7 @@ fn volumes_are_called_by_their_declaration() {
         read_only: false,
         no_copy: true,
         propagation: None,
+        selinux: None,
     };
     for (source, name) in [
         (MountSource::Volume("data".into()), Some("jaco_shop_data")),
@@ -212,6 +212,7 @@ fn binds_create_their_path_unless_told_otherwise() {
         read_only,
         no_copy: false,
         propagation: Some("rslave".into()),
+        selinux: None,
     };
     let service = Service {
         volumes: vec![
@@ -309,9 +310,9 @@ fn devices_limits_and_namespaces_are_passed_on() {
             options: [("max-size".to_owned(), "1m".to_owned())].into(),
         }),
         cgroup: Some("private".into()),
-        pid: Some("host".into()),
-        ipc: Some("private".into()),
-        uts: Some("host".into()),
+        pid: Some(Namespace::Engine("host".into())),
+        ipc: Some(Namespace::Engine("private".into())),
+        uts: Some(Namespace::Engine("host".into())),
         userns_mode: Some("host".into()),
         cgroup_parent: Some("/p".into()),
         init: Some(true),
@@ -380,4 +381,22 @@ fn the_revisions_networks_win_over_the_documents() {
     };
     assert!(list(Some(spec(strings(["a"]))), &joined).is_empty());
     assert_eq!(joined_service(&joined), Some("db"));
+}
+
+#[test]
+fn borrowed_namespaces_are_those_of_the_lending_container() {
+    let borrowed = || Some(Namespace::Service("vpn".into()));
+    let service = Service {
+        network_mode: Some(NetworkMode::Service("proxy".into())),
+        ipc: borrowed(),
+        pid: borrowed(),
+        uts: borrowed(),
+        ..Service::default()
+    };
+    let lending: Vec<&str> = lending_services(&service).into_iter().collect();
+    assert_eq!(lending, ["proxy", "vpn"]);
+    let host = host(&service);
+    for mode in [host.ipc_mode, host.pid_mode, host.uts_mode] {
+        assert_eq!(mode.as_deref(), Some("container:c9"));
+    }
 }

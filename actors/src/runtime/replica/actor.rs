@@ -4,12 +4,12 @@ use std::{future::Future, sync::Arc};
 
 use jaco_proto::v1::ReplicaState;
 use tokio::time::Instant;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{
     core::{Assignment, Core, Effect, Input, Now, PrepareError, Seed},
     launch::{self, Launch},
-    report::Report,
+    report::{Report, code},
 };
 use crate::{
     repeat::Repeats,
@@ -180,7 +180,13 @@ impl ReplicaActor {
                 let Some(launch) = self.launch.clone() else {
                     return;
                 };
-                let task = launch::pull(Arc::clone(shared), launch);
+                let this = ctx.handle();
+                let progressed = move || {
+                    let input = Input::PullProgressed(generation);
+                    // An instance that is ending has no use for it.
+                    let _ = this.cast(Msg::Done(Outcome(OutcomeKind::Input(input))));
+                };
+                let task = launch::pull(Arc::clone(shared), launch, progressed);
                 self.input(ctx, async move { Input::Pulled(generation, task.await) });
             }
             Effect::Launch(generation) => {
@@ -236,6 +242,9 @@ impl ReplicaActor {
                 "replica state changed"
             );
             self.state = report.state;
+        }
+        if report.code == code::IMAGE_PULL_FAILED {
+            warn!(subsystem = "runtime/health", replica_id = %self.args.id, reason = %report.message, "image not pulled");
         }
         let deps = &self.args.shared.deps;
         let row = report.observed(&self.args.id, &deps.host, deps.clock.timestamp());

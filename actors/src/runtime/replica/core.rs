@@ -11,7 +11,7 @@ use jaco_proto::v1::ReplicaState;
 
 use super::report::{Report, code};
 use crate::runtime::engine::EngineError;
-pub use input::{Assignment, Effect, Gate, Input, Now, PrepareError, Seed, Wanted};
+pub use input::{Assignment, Effect, Gate, Input, Now, PROGRESS_EVERY, PrepareError, Seed, Wanted};
 use watch::Watch;
 
 mod input;
@@ -36,6 +36,12 @@ pub const POLL_RUNNING: Duration = Duration::from_secs(5);
 /// Time between polls when engine events tell what changes.
 pub const POLL_SAFETY: Duration = Duration::from_secs(30);
 
+/// Silence after which a pull attempt has failed. Layers may take hours to arrive, but not
+/// minutes to arrive bit by bit.
+///
+/// Source: the default of containerd's `image_pull_progress_timeout`.
+pub const PULL_SILENCE: Duration = Duration::from_secs(300);
+
 const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
@@ -44,7 +50,8 @@ enum Phase {
     Waiting(Option<Instant>),
     Looking,
     Preparing,
-    Pulling,
+    /// Fails at the deadline, which every sign of progress moves.
+    Pulling(Instant),
     PullBackoff(Instant),
     Launching,
     Starting(String),
@@ -125,6 +132,9 @@ impl Core {
             Input::Prepared(generation, result) if self.expects(generation) => {
                 self.prepared(now, result);
             }
+            Input::PullProgressed(generation) if self.expects(generation) => {
+                self.pull_progressed(now);
+            }
             Input::Pulled(generation, result) if self.expects(generation) => {
                 self.pulled(now, result);
             }
@@ -142,6 +152,7 @@ impl Core {
             }
             Input::Found(..)
             | Input::Prepared(..)
+            | Input::PullProgressed(_)
             | Input::Pulled(..)
             | Input::Launched(..)
             | Input::Started(..)
@@ -156,11 +167,12 @@ impl Core {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Waiting(until) => *until,
-            Phase::PullBackoff(until) | Phase::RestartBackoff { until, .. } => Some(*until),
+            Phase::Pulling(until)
+            | Phase::PullBackoff(until)
+            | Phase::RestartBackoff { until, .. } => Some(*until),
             Phase::Watching(watch) => watch.next_poll(),
             Phase::Looking
             | Phase::Preparing
-            | Phase::Pulling
             | Phase::Launching
             | Phase::Starting(_)
             | Phase::Discarding
@@ -189,7 +201,7 @@ impl Core {
                 Phase::Waiting(_)
                 | Phase::Looking
                 | Phase::Preparing
-                | Phase::Pulling
+                | Phase::Pulling(_)
                 | Phase::PullBackoff(_)
                 | Phase::Launching
                 | Phase::Starting(_)
@@ -227,7 +239,7 @@ impl Core {
             Phase::Looking | Phase::Launching | Phase::Starting(_) | Phase::Discarding => {
                 self.note_abandoned();
             }
-            Phase::Preparing | Phase::Pulling | Phase::PullBackoff(_) => {
+            Phase::Preparing | Phase::Pulling(_) | Phase::PullBackoff(_) => {
                 if self.raft_index() != self.target {
                     self.note_abandoned();
                     self.effects.push(Effect::Cancel);
@@ -265,7 +277,8 @@ impl Core {
         }
         match &mut self.phase {
             Phase::Waiting(_) => self.look(),
-            Phase::PullBackoff(_) => self.pull(),
+            Phase::Pulling(_) => self.pull_silent(now),
+            Phase::PullBackoff(_) => self.pull(now),
             Phase::RestartBackoff { container, .. } => {
                 let container = std::mem::take(container);
                 self.restarting = true;
@@ -274,7 +287,6 @@ impl Core {
             Phase::Watching(_) => self.inspect(true),
             Phase::Looking
             | Phase::Preparing
-            | Phase::Pulling
             | Phase::Launching
             | Phase::Starting(_)
             | Phase::Discarding

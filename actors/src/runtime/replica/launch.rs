@@ -1,17 +1,19 @@
 //! The effects of a start: from a row to a running container.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bollard::models::ContainerCreateBody;
+use futures::StreamExt;
 use jaco_proto::secret::Redacted;
+use tokio::time::Instant;
 
-use super::core::PrepareError;
+use super::core::{PROGRESS_EVERY, PrepareError};
 use crate::runtime::{
     Deps, NetworkError, Shared, assignment,
     engine::{Engine, EngineError},
     projection::{
-        self, Attachment, Networking, Source, aliases, container_name, joined_service, networks,
-        project,
+        self, Attachment, Networking, Source, aliases, container_name, joined_service,
+        lending_services, networks, project,
     },
     registry_key,
 };
@@ -56,15 +58,16 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
     for network in networks(spec, service) {
         bridges.push(ensure(deps, &row.deployment, &network).await?);
     }
-    let joined = match joined_service(service) {
-        Some(name) => Some(
-            assignment::running_here(&state, &deps.host, &row.deployment, name)
-                .ok_or_else(|| retry("no running same-host replica"))?,
-        ),
-        None => None,
-    };
-    let networking = match (&joined, bridges.is_empty()) {
-        (Some(container), _) => Networking::Joined(container),
+    let mut lenders = BTreeMap::new();
+    for name in lending_services(service) {
+        let container = assignment::running_here(&state, &deps.host, &row.deployment, name);
+        let container = container.ok_or_else(|| {
+            PrepareError::Retry(format!("no running same-host replica of {name}"))
+        })?;
+        lenders.insert(name.to_owned(), container);
+    }
+    let networking = match (joined_service(service), bridges.is_empty()) {
+        (Some(name), _) => Networking::Joined(name),
         (None, true) => Networking::None,
         (None, false) => Networking::Attached(&bridges),
     };
@@ -75,6 +78,7 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
         service,
         volumes: &document.volumes,
         networking,
+        lenders: &lenders,
         home: &home,
     });
     Ok(Launch {
@@ -102,8 +106,12 @@ async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachme
     })
 }
 
-/// Asks the registry once, with the credential of this moment.
-pub(super) async fn pull(shared: Arc<Shared>, launch: Launch) -> Result<(), EngineError> {
+/// Asks the registry once, with the credential of this moment; calls `progressed` while it moves.
+pub(super) async fn pull(
+    shared: Arc<Shared>,
+    launch: Launch,
+    progressed: impl Fn() + Send + 'static,
+) -> Result<(), EngineError> {
     let deps = &shared.deps;
     let stored = deps.raft.state().registry_credentials.clone();
     let credential =
@@ -111,7 +119,19 @@ pub(super) async fn pull(shared: Arc<Shared>, launch: Launch) -> Result<(), Engi
             status: 0,
             message: error.to_string(),
         })?;
-    deps.engine.pull(&launch.image, credential.as_ref()).await
+    let mut progress = deps.engine.pull(&launch.image, credential.as_ref());
+    let mut told = Instant::now();
+    while let Some(step) = progress.next().await {
+        step.map_err(|error| match &credential {
+            Some(credential) => error.map(|message| credential.redact(&message)),
+            None => error,
+        })?;
+        if told.elapsed() >= PROGRESS_EVERY {
+            progressed();
+            told = Instant::now();
+        }
+    }
+    Ok(())
 }
 
 /// Creates, connects and starts; removes what it made when it cannot finish.

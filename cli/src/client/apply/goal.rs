@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jaco_proto::v1::{self, ReplicaState};
 
 use super::resolve::Manifests;
-use crate::client::replica;
+use crate::client::replica::Reason;
 
 /// What was applied.
 #[derive(Debug, Default)]
@@ -71,9 +71,7 @@ pub(super) struct Replica {
     pub(super) host: String,
     pub(super) image: String,
     pub(super) state: ReplicaState,
-    pub(super) code: String,
-    /// The code with its facts.
-    pub(super) reason: String,
+    pub(super) reason: Reason,
     /// Generation that is wanted.
     pub(super) wanted: u64,
     /// Generation the state is about; 0 if the daemon does not say.
@@ -95,13 +93,16 @@ impl Snapshot {
         let replicas = replicas.into_iter().map(|detail| Replica {
             seen: seen.get(&detail.id).copied().unwrap_or(0),
             state: detail.state(),
-            reason: replica::reason(&detail.code, &detail.message, &detail.details),
             id: detail.id,
             service: detail.service,
             host: detail.host,
             image: detail.image,
-            code: detail.code,
             wanted: detail.revision,
+            reason: Reason {
+                code: detail.code,
+                message: detail.message,
+                details: detail.details,
+            },
         });
         Self {
             replicas: replicas.collect(),

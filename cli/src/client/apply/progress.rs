@@ -94,7 +94,7 @@ impl Tracker {
             .current()
             .find(|seen| seen.state == ReplicaState::Failed);
         if let Some(failed) = failed {
-            let why = match failed.reason.as_str() {
+            let why = match failed.reason.text().as_str() {
                 "" => format!("replica {} failed", failed.id),
                 reason => format!("replica {} failed: {reason}", failed.id),
             };
@@ -258,7 +258,7 @@ impl Tracker {
 
     fn step(&self, seen: &Replica) -> String {
         let state = replica::state(seen.state);
-        match seen.code.as_str() {
+        match seen.reason.code.as_str() {
             _ if !self.is_current(seen) => "replacing".to_owned(),
             "" => state,
             code if code == state => state,
@@ -303,7 +303,7 @@ impl Tracker {
             } else {
                 "replacing".to_owned()
             };
-            let reason = match seen.reason.as_str() {
+            let reason = match seen.reason.text().as_str() {
                 "" => state,
                 reason => format!("{state}: {reason}"),
             };

@@ -79,11 +79,14 @@ impl Drop for Remote {
 
 fn client(addresses: Vec<Address>, trust: Trust) -> Client {
     let token = Some(SecretString::new("sesame".to_owned()));
-    Client::new(Target::Remote {
-        addresses,
-        token,
-        trust,
-    })
+    Client::new(
+        Target::Remote {
+            addresses,
+            token,
+            trust,
+        },
+        false,
+    )
     .unwrap()
 }
 
@@ -250,6 +253,15 @@ async fn an_answer_that_does_not_come_is_a_deadline() {
     assert!(matches!(result, Err(Stop::Failed(f)) if f.code == "deadline_exceeded"));
 }
 
+#[tokio::test]
+async fn a_consistent_read_asks_for_confirmation() {
+    let server = Fake::start().await;
+    for consistent in [false, true] {
+        rollback(&server.client_with(consistent)).await.unwrap();
+    }
+    assert_eq!(server.reads(), [None, Some("linearizable".to_owned())]);
+}
+
 #[test]
 fn a_token_that_no_header_carries_is_refused_without_showing_it() {
     let target = Target::Remote {
@@ -257,7 +269,7 @@ fn a_token_that_no_header_carries_is_refused_without_showing_it() {
         token: Some(SecretString::new("se\nsame".to_owned())),
         trust: Trust::Fingerprint(Fingerprint::of(b"")),
     };
-    let failure = Client::new(target).err().unwrap();
+    let failure = Client::new(target, false).err().unwrap();
     assert_eq!(failure.code, "usage_error");
     assert!(!failure.message.contains("same"));
 }

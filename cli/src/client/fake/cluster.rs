@@ -59,9 +59,11 @@ impl v1::cluster_server::Cluster for Service {
 
     async fn node_list(
         &self,
-        _: Request<v1::NodeListRequest>,
+        request: Request<v1::NodeListRequest>,
     ) -> Result<Response<v1::NodeListResponse>, Status> {
-        absent()
+        self.admit(&request)?;
+        let nodes = self.inner().script.cluster.nodes.clone();
+        Ok(Response::new(v1::NodeListResponse { nodes }))
     }
 
     type BackupStream = Boxed<v1::BackupChunk>;
@@ -85,20 +87,23 @@ impl v1::cluster_server::Cluster for Service {
         request: Request<v1::ClusterStatusRequest>,
     ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
         self.admit(&request)?;
-        Ok(Response::new(v1::ClusterStatusResponse::default()))
+        Ok(Response::new(self.inner().script.cluster.clone()))
     }
 
     async fn actors(
         &self,
-        _: Request<v1::ActorsRequest>,
+        request: Request<v1::ActorsRequest>,
     ) -> Result<Response<v1::ActorsResponse>, Status> {
-        absent()
+        self.admit(&request)?;
+        let actors = self.inner().script.actors.clone();
+        Ok(Response::new(v1::ActorsResponse { actors }))
     }
 
     async fn kill_actor(
         &self,
-        _: Request<v1::KillActorRequest>,
+        request: Request<v1::KillActorRequest>,
     ) -> Result<Response<v1::KillActorResponse>, Status> {
-        absent()
+        self.admit(&request)?;
+        Ok(Response::new(v1::KillActorResponse {}))
     }
 }

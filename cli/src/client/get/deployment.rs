@@ -10,7 +10,8 @@ use crate::client::{
         Ui, View,
         table::{self, col, free},
     },
-    replica, status,
+    replica::{self, DeploymentHead},
+    status,
 };
 
 #[derive(Serialize)]
@@ -19,19 +20,15 @@ struct ListView(Vec<Row>);
 
 #[derive(Serialize)]
 struct Row {
-    name: String,
-    applied_revision: u64,
-    previous_revision: u64,
-    status: String,
+    #[serde(flatten)]
+    head: DeploymentHead,
     services: Vec<String>,
 }
 
 #[derive(Serialize)]
 struct DeploymentView {
-    name: String,
-    applied_revision: u64,
-    previous_revision: u64,
-    status: String,
+    #[serde(flatten)]
+    head: DeploymentHead,
     #[serde(skip_serializing_if = "String::is_empty")]
     acme_email: String,
     services: Vec<ServiceRow>,
@@ -55,7 +52,7 @@ struct ServiceRow {
 impl From<Vec<v1::Deployment>> for ListView {
     fn from(deployments: Vec<v1::Deployment>) -> Self {
         let mut rows: Vec<Row> = deployments.into_iter().map(Row::from).collect();
-        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        rows.sort_by(|a, b| a.head.name.cmp(&b.head.name));
         Self(rows)
     }
 }
@@ -63,10 +60,7 @@ impl From<Vec<v1::Deployment>> for ListView {
 impl From<v1::Deployment> for Row {
     fn from(deployment: v1::Deployment) -> Self {
         Self {
-            status: replica::deployment_status(deployment.status()),
-            name: deployment.name,
-            applied_revision: deployment.applied_revision,
-            previous_revision: deployment.previous_revision,
+            head: DeploymentHead::from(&deployment),
             services: deployment
                 .services
                 .into_iter()
@@ -80,12 +74,9 @@ impl From<v1::Deployment> for DeploymentView {
     fn from(deployment: v1::Deployment) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Self {
-            status: replica::deployment_status(deployment.status()),
+            head: DeploymentHead::from(&deployment),
             jaco_yaml: text(&deployment.jaco_yaml),
             compose_yaml: text(&deployment.compose_yaml),
-            name: deployment.name,
-            applied_revision: deployment.applied_revision,
-            previous_revision: deployment.previous_revision,
             acme_email: deployment.acme_email,
             services: deployment
                 .services
@@ -110,22 +101,11 @@ impl From<v1::ServiceSpec> for ServiceRow {
 
 impl View for ListView {
     fn text(&self) -> String {
-        let columns = [
-            col("DEPLOYMENT"),
-            col("REVISION"),
-            col("PREVIOUS"),
-            col("STATUS"),
-            free("SERVICES"),
-        ];
-        let rows = self.0.iter().map(|row| {
-            vec![
-                row.name.clone(),
-                row.applied_revision.to_string(),
-                row.previous_revision.to_string(),
-                row.status.to_uppercase(),
-                row.services.join(","),
-            ]
-        });
+        let columns = DeploymentHead::columns(free("SERVICES"));
+        let rows = self
+            .0
+            .iter()
+            .map(|row| row.head.cells(row.services.join(",")));
         format!("Deployments:\n{}", table::render(&columns, rows))
     }
 }
@@ -134,10 +114,10 @@ impl View for DeploymentView {
     fn text(&self) -> String {
         let mut text = format!(
             "Deployment: {}\nRevision: {} (previous {})\nStatus: {}\n",
-            self.name,
-            self.applied_revision,
-            self.previous_revision,
-            self.status.to_uppercase()
+            self.head.name,
+            self.head.applied_revision,
+            self.head.previous_revision,
+            self.head.status.to_uppercase()
         );
         if !self.acme_email.is_empty() {
             text += &format!("ACME email: {}\n", self.acme_email);

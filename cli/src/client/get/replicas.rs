@@ -1,6 +1,6 @@
 //! `jaco get replicas` and `jaco get replica`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use jaco_proto::v1::{self, deploy_client::DeployClient};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::client::{
         table::{self, col},
         text::time,
     },
-    replica,
+    replica::{self, Reason},
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -35,12 +35,8 @@ struct ReplicaView {
     #[serde(skip_serializing_if = "String::is_empty")]
     container_id: String,
     restart_count: i32,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    code: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    message: String,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    details: BTreeMap<String, String>,
+    #[serde(flatten)]
+    reason: Reason,
     #[serde(skip_serializing_if = "Option::is_none")]
     started_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,9 +69,11 @@ impl From<v1::ReplicaDetail> for ReplicaView {
             revision: detail.revision,
             container_id: detail.container_id,
             restart_count: detail.restart_count,
-            code: detail.code,
-            message: detail.message,
-            details: detail.details,
+            reason: Reason {
+                code: detail.code,
+                message: detail.message,
+                details: detail.details,
+            },
             started_at: detail.started_at.as_ref().map(time),
             last_health_at: detail.last_health_at.as_ref().map(time),
             last_attempt_at: detail.last_attempt_at.as_ref().map(time),
@@ -144,10 +142,7 @@ impl View for ReplicaView {
             ("Restarts", self.restart_count.to_string()),
         ];
         let when_set = [
-            (
-                "Last reason",
-                replica::reason(&self.code, &self.message, &self.details),
-            ),
+            ("Last reason", self.reason.text()),
             ("Started at", optional(&self.started_at)),
             ("Last health", optional(&self.last_health_at)),
             ("Last attempt", optional(&self.last_attempt_at)),

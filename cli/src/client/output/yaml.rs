@@ -29,7 +29,7 @@ pub(crate) fn to_string(value: &impl Serialize) -> Result<String, serde_json::Er
 }
 
 /// JSON with its keys in the order they were written.
-enum Tree {
+pub(crate) enum Tree {
     /// A number, a boolean or null.
     Plain(String),
     Text(String),

@@ -218,6 +218,7 @@ async fn watching_shows_the_status_again_after_every_burst_of_events() {
         let args = Args {
             what: Some("app".to_owned()),
             watch: true,
+            read: ReadArgs::default(),
         };
 
         let (result, output) =
@@ -247,6 +248,7 @@ async fn a_watch_that_breaks_reports_its_code() {
     let args = Args {
         what: None,
         watch: true,
+        read: ReadArgs::default(),
     };
     let (result, _) = fake::capture(Format::Table, async |ui| {
         run(&args, &server.client(), ui).await

@@ -1,16 +1,19 @@
 //! `clusters.yaml`: named remote clusters with their credentials.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
+use jaco_net::pki::Fingerprint;
 use jaco_proto::{
     secret::SecretString,
     yaml::{self, Map, Node},
 };
 
+use super::Address;
 use crate::client::failure::{Failure, Local};
 
 /// The file holds tokens, so only its owner may read it.
@@ -35,8 +38,18 @@ pub(crate) struct Context {
 
 impl Context {
     /// Addresses in the order they are tried.
-    pub(super) fn servers(&self) -> Vec<&str> {
-        self.server_addrs.iter().map(String::as_str).collect()
+    ///
+    /// # Errors
+    /// `context_invalid` if there are none.
+    pub(super) fn servers(&self) -> Result<Vec<&str>, Failure> {
+        if self.server_addrs.is_empty() {
+            let message = format!(
+                "context {:?} of clusters.yaml has no server_addrs",
+                self.name
+            );
+            return Err(invalid(message).with("context", &self.name));
+        }
+        Ok(self.server_addrs.iter().map(String::as_str).collect())
     }
 }
 
@@ -64,7 +77,8 @@ impl Contexts {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// `context_invalid` for anything but the known keys.
+    /// `context_invalid` for anything but the known keys, for values of another form and for
+    /// names that stand twice.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Failure> {
         let document = yaml::parse(bytes).map_err(|e| invalid(format!("clusters.yaml: {e}")))?;
         let Some(root) = document.root.filter(|root| !root.is_null()) else {
@@ -72,13 +86,20 @@ impl Contexts {
         };
         let root = map(&root, "clusters.yaml")?;
         known(root, &["current_context", "contexts"])?;
-        let contexts = match root.get("contexts").filter(|node| !node.is_null()) {
+        let contexts: Vec<Context> = match root.get("contexts").filter(|node| !node.is_null()) {
             None => Vec::new(),
             Some(node) => list(node, "contexts")?
                 .iter()
                 .map(context)
                 .collect::<Result<_, _>>()?,
         };
+        let mut names = BTreeSet::new();
+        if let Some(twice) = contexts.iter().find(|entry| !names.insert(&entry.name)) {
+            return Err(invalid(format!(
+                "clusters.yaml has two contexts {:?}",
+                twice.name
+            )));
+        }
         Ok(Self {
             current: text(root, "current_context")?,
             contexts,
@@ -142,16 +163,23 @@ fn context(node: &Node) -> Result<Context, Failure> {
             .iter()
             .map(|item| {
                 item.text()
+                    .filter(|text| text.parse::<Address>().is_ok())
                     .map(str::to_owned)
-                    .ok_or_else(|| wrong(item, "an address"))
+                    .ok_or_else(|| wrong(item, "an address host:port"))
             })
             .collect::<Result<_, _>>()?,
     };
+    let ca_fingerprint = text(entry, "ca_fingerprint")?;
+    if let (Some(print), Some(node)) = (&ca_fingerprint, entry.get("ca_fingerprint"))
+        && print.to_ascii_lowercase().parse::<Fingerprint>().is_err()
+    {
+        return Err(wrong(node, "sha256: and 64 hex digits for ca_fingerprint"));
+    }
     Ok(Context {
         name,
         server_addrs,
         ca_cert_path: text(entry, "ca_cert_path")?,
-        ca_fingerprint: text(entry, "ca_fingerprint")?,
+        ca_fingerprint,
         token: text(entry, "token")?.map(SecretString::new),
     })
 }
@@ -206,13 +234,13 @@ fn invalid(message: impl Into<String>) -> Failure {
 mod tests {
     use super::*;
 
-    const TWO: &str = "current_context: b\ncontexts:\n  - {name: a, server_addrs: [x:1, y:2], token: t}\n  - {name: b, server_addrs: [z:3], ca_cert_path: /ca, ca_fingerprint: f}\n";
+    const TWO: &str = "current_context: b\ncontexts:\n  - {name: a, server_addrs: [x:1, y:2], token: t}\n  - {name: b, server_addrs: [z:3], ca_cert_path: /ca}\n";
 
     #[test]
     fn entries_are_found_by_name_and_by_default() {
         let contexts = Contexts::parse(TWO.as_bytes()).unwrap();
         let a = contexts.get("a").unwrap();
-        assert_eq!(a.servers(), ["x:1", "y:2"]);
+        assert_eq!(a.servers().unwrap(), ["x:1", "y:2"]);
         assert_eq!(a.token.as_ref().map(SecretString::expose), Some("t"));
         assert_eq!(contexts.current().unwrap().unwrap().name, "b");
         assert!(contexts.get("c").is_none());
@@ -241,6 +269,9 @@ mod tests {
             "contexts: [sesame]",
             "contexts: [{token: sesame}]",
             "contexts: [{name: a, server_addrs: sesame}]",
+            "contexts: [{name: a, server_addrs: [sesame]}]",
+            "contexts: [{name: a, ca_fingerprint: sesame}]",
+            "contexts: [{name: a, token: sesame}, {name: a}]",
             "contexts: [{name: a, token: [sesame]}]",
             "contexts: [{name: a, tokn: sesame}]",
             "context: a",
@@ -250,6 +281,15 @@ mod tests {
             assert_eq!(failure.code, "context_invalid", "{text}");
             assert!(!failure.message.contains("sesame"), "{}", failure.message);
         }
+    }
+
+    #[test]
+    fn a_context_without_a_server_is_only_refused_when_it_is_used() {
+        let contexts = Contexts::parse(b"contexts: [{name: a, token: sesame}]").unwrap();
+        let failure = contexts.get("a").unwrap().servers().unwrap_err();
+        assert_eq!(failure.code, "context_invalid");
+        assert_eq!(failure.details["context"], "a");
+        assert!(!failure.message.contains("sesame"));
     }
 
     #[test]

@@ -6,11 +6,11 @@ use super::{contexts::Contexts, *};
 
 const PRINT: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-/// A machine with a set of sockets, CA files and perhaps a file of contexts.
+/// A machine with a set of sockets, files and perhaps a file of contexts.
 #[derive(Default)]
 struct Fake {
     sockets: Vec<&'static str>,
-    cas: Vec<(&'static str, String)>,
+    files: Vec<(&'static str, String)>,
     contexts: Option<&'static str>,
 }
 
@@ -19,11 +19,14 @@ impl Machine for Fake {
         self.sockets.iter().any(|socket| Path::new(socket) == path)
     }
 
-    fn read_ca(&self, path: &Path) -> io::Result<String> {
+    fn read(&self, path: &Path) -> io::Result<String> {
         if path == Path::new("/denied") {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let found = self.cas.iter().find(|(known, _)| Path::new(known) == path);
+        let found = self
+            .files
+            .iter()
+            .find(|(known, _)| Path::new(known) == path);
         found
             .map(|(_, pem)| pem.clone())
             .ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -52,10 +55,12 @@ fn ca() -> String {
 fn machine() -> Fake {
     Fake {
         sockets: vec![],
-        cas: vec![
+        files: vec![
             (DEFAULT_CA, ca()),
             ("/prod", ca()),
             ("/bad", "hello".to_owned()),
+            ("/token", " sesame\n".to_owned()),
+            ("/blank", " \n".to_owned()),
         ],
         contexts: Some(CONTEXTS),
     }
@@ -151,7 +156,7 @@ fn what_is_missing_has_its_own_code() {
         ..machine()
     };
     let other = Fake {
-        cas: vec![("/bad", "hello".to_owned())],
+        files: vec![("/bad", "hello".to_owned())],
         ..Fake::default()
     };
     for (flags, machine, code, word) in [
@@ -241,7 +246,7 @@ fn a_certificate_a_fingerprint_or_both_are_pinned() {
         }
     };
     let print: Fingerprint = PRINT.parse().unwrap();
-    let prod = machine.cas[1].1.clone();
+    let prod = machine.files[1].1.clone();
     assert_eq!(trust(Some("/prod"), ""), Ok(Trust::Ca(prod.clone())));
     assert_eq!(
         trust(Some("/prod"), PRINT),
@@ -257,7 +262,30 @@ fn a_certificate_a_fingerprint_or_both_are_pinned() {
 }
 
 #[test]
-fn a_call_of_the_setup_phase_needs_no_token() {
+fn a_token_may_stand_in_a_file() {
+    let env = source(&[("token", "e")]);
+    let choose = |path: &str| {
+        let flags = Source {
+            token_file: Some(path.into()),
+            ..source(&[("server", "h:1")])
+        };
+        choose(&flags, &env, &machine(), TokenRule::Required)
+    };
+    assert_eq!(shown(&choose("/token").unwrap()), "h:1 sesame");
+    for (path, word) in [
+        ("/blank", "is empty"),
+        ("/gone", "cannot be read"),
+        ("/denied", "permission denied"),
+    ] {
+        let failure = choose(path).unwrap_err();
+        assert_eq!(failure.code, "file_error");
+        assert!(failure.message.contains(word), "{}", failure.message);
+        assert_eq!(failure.details["path"], path);
+    }
+}
+
+#[test]
+fn a_call_for_strangers_needs_no_token() {
     let flags = source(&[("server", "h:1")]);
     let target = choose(&flags, &Source::default(), &machine(), TokenRule::Optional).unwrap();
     assert_eq!(shown(&target), "h:1 -");

@@ -53,24 +53,24 @@ pub(super) fn services(document: &Document, open_variables: bool) -> Result<(), 
     cycles::check(edges)
 }
 
-/// Fields that make a service privileged, in a fixed order.
-pub(super) fn privileged_fields(map: &Map) -> Vec<&'static str> {
-    let privileged = map
-        .get("privileged")
-        .and_then(Node::as_scalar)
-        .is_some_and(|scalar| match scalar.resolve() {
-            Resolved::Bool(value) => value,
-            Resolved::Str(text) => grammar::boolean(text) == Some(true),
-            Resolved::Null | Resolved::Int(_) | Resolved::Float(_) => false,
-        });
+/// Fields that make a service privileged and where they stand, in a fixed order.
+pub(super) fn privileged_fields(map: &Map) -> Vec<(&'static str, Position)> {
+    let privileged = map.entry("privileged").filter(|(_, node)| {
+        node.as_scalar()
+            .is_some_and(|scalar| match scalar.resolve() {
+                Resolved::Bool(value) => value,
+                Resolved::Str(text) => grammar::boolean(text) == Some(true),
+                Resolved::Null | Resolved::Int(_) | Resolved::Float(_) => false,
+            })
+    });
     let security_opt = map
-        .get("security_opt")
-        .and_then(Node::as_seq)
-        .is_some_and(|items| !items.is_empty());
-    let mut fields = Vec::new();
-    fields.extend(privileged.then_some("privileged"));
-    fields.extend(security_opt.then_some("security_opt"));
+        .entry("security_opt")
+        .filter(|(_, node)| node.as_seq().is_some_and(|items| !items.is_empty()));
+    let fields = [("privileged", privileged), ("security_opt", security_opt)];
+    let fields = fields.into_iter();
     fields
+        .filter_map(|(name, entry)| Some((name, entry?.0.at)))
+        .collect()
 }
 
 struct Checks<'a> {
@@ -96,7 +96,7 @@ impl<'a> Checks<'a> {
         for (field, modern) in LEGACY {
             if let Some((key, _)) = self.map.entry(field) {
                 let message = format!(
-                    "service {:?} uses {field}, which compose no longer has; use {modern}",
+                    "service {:?} uses {field}, which compose no longer has; its place took {modern}",
                     self.name
                 );
                 return Err(Error::new(ErrorCode::LegacyComposeField, message)
@@ -181,8 +181,9 @@ impl<'a> Checks<'a> {
         }
         let near = suggestion(value, known.into_iter().skip(1));
         let message = format!(
-            "service {:?} has pull_policy {value:?}, want always, missing, build or never{near}",
-            self.name
+            "service {:?} has pull_policy {}, want always, missing, build or never{near}",
+            self.name,
+            shown(node)
         );
         Err(self
             .invalid("pull_policy", message, node.at)
@@ -191,24 +192,21 @@ impl<'a> Checks<'a> {
 
     fn privileged_label(&self) -> Result<(), Error> {
         let fields = privileged_fields(self.map);
-        if fields.is_empty() || self.has_privileged_label() {
+        let Some((_, at)) = fields.first().filter(|_| !self.has_privileged_label()) else {
             return Ok(());
-        }
-        let fields = fields.join(",");
+        };
+        let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+        let fields = names.join(",");
         let message = format!(
             "service {:?} sets {fields}, which needs the label {ALLOW_PRIVILEGED}: \"true\" \
              (a quoted string)",
             self.name
         );
-        let at = self.map.entry(fields.split(',').next().unwrap_or_default());
-        let error = invalid(message)
+        Err(invalid(message)
             .with("service", self.name)
             .with("fields", &fields)
-            .with("label", ALLOW_PRIVILEGED);
-        Err(match at {
-            Some((key, _)) => error.at(key.at),
-            None => error,
-        })
+            .with("label", ALLOW_PRIVILEGED)
+            .at(*at))
     }
 
     fn has_privileged_label(&self) -> bool {
@@ -216,13 +214,14 @@ impl<'a> Checks<'a> {
             Some(Value::Map(labels)) => labels
                 .get(ALLOW_PRIVILEGED)
                 .and_then(Node::as_scalar)
-                .is_some_and(|scalar| scalar.resolve() == Resolved::Str("true")),
-            Some(Value::Seq(labels)) => labels.iter().any(|item| {
-                item.text()
-                    .and_then(|text| text.strip_prefix(ALLOW_PRIVILEGED))
-                    == Some("=true")
+                .is_some_and(|scalar| {
+                    scalar.resolve() == Resolved::Str("true") || self.is_open(&scalar.text)
+                }),
+            Some(Value::Seq(labels)) => labels.iter().filter_map(Node::text).any(|text| {
+                text.strip_prefix(ALLOW_PRIVILEGED) == Some("=true") || self.is_open(text)
             }),
-            Some(Value::Scalar(_)) | None => false,
+            Some(Value::Scalar(scalar)) => self.is_open(&scalar.text),
+            None => false,
         }
     }
 
@@ -254,8 +253,9 @@ impl<'a> Checks<'a> {
             }
             Some(_) | None => {
                 let message = format!(
-                    "service {:?} has network_mode {value:?}, want none or service:<name>",
-                    self.name
+                    "service {:?} has network_mode {}, want none or service:<name>",
+                    self.name,
+                    shown(node)
                 );
                 Err(self
                     .invalid("network_mode", message, node.at)
@@ -306,10 +306,15 @@ impl<'a> Checks<'a> {
             }
             Some(Value::Map(map)) => {
                 for (key, entry) in map.iter() {
-                    let entry = entry.as_map();
-                    let get = |name| entry.and_then(|entry| entry.get(name)?.text());
+                    let get = |name| {
+                        let node = entry.as_map()?.get(name)?;
+                        node.text()
+                            .filter(|_| !node.is_null())
+                            .map(|text| (text, node.at))
+                    };
                     self.dependency(&key.text, get("condition"), key.at)?;
-                    if get("required").and_then(grammar::boolean).unwrap_or(true) {
+                    let blocks = get("required").and_then(|(text, _)| grammar::boolean(text));
+                    if blocks.unwrap_or(true) {
                         required.insert(key.text.as_str());
                     }
                 }
@@ -323,7 +328,12 @@ impl<'a> Checks<'a> {
         Ok(required)
     }
 
-    fn dependency(&self, target: &str, condition: Option<&str>, at: Position) -> Result<(), Error> {
+    fn dependency(
+        &self,
+        target: &str,
+        condition: Option<(&str, Position)>,
+        at: Position,
+    ) -> Result<(), Error> {
         if self.is_open(target) {
             return Ok(());
         }
@@ -343,17 +353,25 @@ impl<'a> Checks<'a> {
             return Err(fail(ErrorCode::UnknownDependsOnService, what));
         }
         match condition {
-            None | Some("service_started" | "service_healthy") => Ok(()),
-            Some(open) if self.is_open(open) => Ok(()),
-            Some(other) => {
+            None | Some(("service_started" | "service_healthy", _)) => Ok(()),
+            Some((open, _)) if self.is_open(open) => Ok(()),
+            Some((other, at)) => {
                 let what = format!(
                     "depends on {target:?} with condition {other:?}, \
                      want service_started or service_healthy"
                 );
                 let code = ErrorCode::UnsupportedDependsOnCondition;
-                Err(fail(code, what).with("condition", other))
+                Err(fail(code, what).with("condition", other).at(at))
             }
         }
+    }
+}
+
+/// A node in a message: its text, or what it is.
+fn shown(node: &Node) -> String {
+    match node.text() {
+        Some(text) => format!("{text:?}"),
+        None => node.kind().to_owned(),
     }
 }
 

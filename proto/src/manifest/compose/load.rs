@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use crate::{
     Error,
     manifest::{
-        fault::{Located, invalid},
+        fault::{Located, invalid, suggestion},
         grammar,
     },
-    yaml::{Key, Node, Value},
+    yaml::{Key, Map, Node, Position, Resolved, Scalar, Value},
 };
 
 use super::{
@@ -23,16 +23,34 @@ use super::{
     reader::Reader,
 };
 
+/// Keys of a declared network; only that it is there matters.
+const NETWORK_KEYS: [&str; 10] = [
+    "attachable",
+    "driver",
+    "driver_opts",
+    "enable_ipv4",
+    "enable_ipv6",
+    "external",
+    "internal",
+    "ipam",
+    "labels",
+    "name",
+];
+
+/// Keys of a declared volume.
+const VOLUME_KEYS: [&str; 5] = ["driver", "driver_opts", "external", "labels", "name"];
+
 /// Reads every service; `open_variables` as in [`Reader`].
 pub(super) fn project(document: &Document, open_variables: bool) -> Result<Project, Error> {
     let mut project = Project::default();
-    for (key, _) in document.networks() {
+    for (key, node) in document.networks() {
         check_name("networks", key)?;
+        declaration("networks", key, node, &NETWORK_KEYS, open_variables)?;
         project.networks.push(key.text.clone());
     }
     for (key, node) in document.volumes() {
         check_name("volumes", key)?;
-        let declaration = volume(key, node)?;
+        let declaration = volume(key, node, open_variables)?;
         project.volumes.insert(key.text.clone(), declaration);
     }
     for (key, node) in document.services() {
@@ -49,8 +67,7 @@ pub(super) fn project(document: &Document, open_variables: bool) -> Result<Proje
 }
 
 fn check_name(table: &str, key: &Key) -> Result<(), Error> {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if !key.text.is_empty() && key.text.chars().all(good) {
+    if grammar::is_name(&key.text) {
         return Ok(());
     }
     let message = format!(
@@ -63,45 +80,78 @@ fn check_name(table: &str, key: &Key) -> Result<(), Error> {
         .at(key.at))
 }
 
-fn volume(key: &Key, node: &Node) -> Result<VolumeDeclaration, Error> {
-    let fail = |what: &str, node: &Node| {
-        invalid(format!("compose load: volumes.{} {what}", key.text))
-            .with("field", "volumes")
-            .with("value", &key.text)
-            .at(node.at)
-    };
+/// The mapping under a declared network or volume, if there is one.
+fn declaration<'n>(
+    table: &str,
+    key: &Key,
+    node: &'n Node,
+    keys: &[&str],
+    open_variables: bool,
+) -> Result<Option<&'n Map>, Error> {
     let map = match &node.value {
         Value::Map(map) => map,
-        Value::Scalar(scalar) if scalar.is_null() => return Ok(VolumeDeclaration::default()),
-        Value::Scalar(_) | Value::Seq(_) => return Err(fail("must be a mapping", node)),
+        Value::Scalar(scalar) if scalar.is_null() => return Ok(None),
+        Value::Scalar(scalar) if open_variables && scalar.text.contains('$') => return Ok(None),
+        Value::Scalar(_) | Value::Seq(_) => {
+            let what = format!("must be a mapping, not {}", node.kind());
+            return Err(undeclarable(table, key, &what, node.at));
+        }
     };
-    let mut name = None;
-    let mut external = false;
-    if let Some(node) = map.get("name") {
-        let text = node
-            .text()
-            .ok_or_else(|| fail("name must be a string", node))?;
-        name = (!text.is_empty() && !node.is_null()).then(|| text.to_owned());
+    for (inner, _) in map.iter() {
+        let text = inner.text.as_str();
+        if !keys.contains(&text) && !text.starts_with("x-") {
+            let near = suggestion(text, keys.iter().copied());
+            let what = format!("has no key {text:?}{near}");
+            return Err(undeclarable(table, key, &what, inner.at));
+        }
     }
+    Ok(Some(map))
+}
+
+fn undeclarable(table: &str, key: &Key, what: &str, at: Position) -> Error {
+    invalid(format!("compose load: {table}.{} {what}", key.text))
+        .with("field", table)
+        .with("value", &key.text)
+        .at(at)
+}
+
+fn volume(key: &Key, node: &Node, open_variables: bool) -> Result<VolumeDeclaration, Error> {
+    let fail = |what: &str, at: Position| undeclarable("volumes", key, what, at);
+    let Some(map) = declaration("volumes", key, node, &VOLUME_KEYS, open_variables)? else {
+        return Ok(VolumeDeclaration::default());
+    };
+    let is_open = |text: &str| open_variables && text.contains('$');
+    let text = |map: &Map| match map.get("name") {
+        Some(node) if node.is_null() => Ok(None),
+        Some(node) => match node.as_scalar().map(Scalar::resolve) {
+            Some(Resolved::Str(text)) => Ok(Some(text.to_owned()).filter(|text| !text.is_empty())),
+            Some(Resolved::Null | Resolved::Bool(_) | Resolved::Int(_) | Resolved::Float(_))
+            | None => Err(fail("needs a string as name", node.at)),
+        },
+        None => Ok(None),
+    };
+    let mut name = text(map)?;
+    let mut external = false;
     if let Some(node) = map.get("external") {
         external = match &node.value {
-            Value::Map(legacy) => {
-                name = name.or_else(|| legacy.get("name")?.text().map(str::to_owned));
+            Value::Map(older) => {
+                let inner = text(older)?;
+                if name.is_some() && inner.is_some() && name != inner {
+                    return Err(fail("has two names, name and external.name", node.at));
+                }
+                name = name.or(inner);
                 true
             }
-            Value::Scalar(scalar) if scalar.is_null() => false,
-            Value::Scalar(scalar) => match grammar::boolean(&scalar.text) {
-                Some(external) => external,
-                None if scalar.text.contains('$') => false,
-                None => return Err(fail("external must be a boolean", node)),
-            },
-            Value::Seq(_) => return Err(fail("external must be a boolean", node)),
+            Value::Scalar(scalar) if scalar.is_null() || is_open(&scalar.text) => false,
+            Value::Scalar(scalar) => grammar::boolean(&scalar.text)
+                .ok_or_else(|| fail("needs a boolean as external", node.at))?,
+            Value::Seq(_) => return Err(fail("needs a boolean as external", node.at)),
         };
     }
     let foreign = |key: &str| !matches!(key, "name" | "external") && !key.starts_with("x-");
-    if external && let Some((other, node)) = map.iter().find(|(key, _)| foreign(&key.text)) {
+    if external && let Some((other, _)) = map.iter().find(|(key, _)| foreign(&key.text)) {
         let what = format!("is external, so {:?} has no place in it", other.text);
-        return Err(fail(&what, node));
+        return Err(fail(&what, other.at));
     }
     Ok(VolumeDeclaration { name, external })
 }
@@ -170,10 +220,10 @@ fn field(
         "dns_opt" => service.dns_opt = reader.string_list(key, node)?,
         "extra_hosts" => service.extra_hosts = network::extra_hosts(reader, node)?,
         "init" => service.init = reader.boolean(key, node)?,
-        "shm_size" => service.shm_size = reader.bytes(key, node)?,
-        "ipc" => service.ipc = reader.name(key, node)?,
-        "pid" => service.pid = reader.name(key, node)?,
-        "uts" => service.uts = reader.name(key, node)?,
+        "shm_size" => service.shm_size = deploy::positive(reader.bytes(key, node)?),
+        "ipc" => service.ipc = network::namespace(reader, key, node)?,
+        "pid" => service.pid = network::namespace(reader, key, node)?,
+        "uts" => service.uts = network::namespace(reader, key, node)?,
         "userns_mode" => service.userns_mode = reader.name(key, node)?,
         "cgroup_parent" => service.cgroup_parent = reader.name(key, node)?,
         "cgroup" => {

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::secret::Environment;
+use crate::{secret::Environment, yaml::Position};
 
 /// One compose document.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -94,11 +94,11 @@ pub struct Service {
     /// Size of `/dev/shm` in bytes.
     pub shm_size: Option<i64>,
     /// IPC namespace.
-    pub ipc: Option<String>,
+    pub ipc: Option<Namespace>,
     /// PID namespace.
-    pub pid: Option<String>,
+    pub pid: Option<Namespace>,
     /// UTS namespace.
-    pub uts: Option<String>,
+    pub uts: Option<Namespace>,
     /// User namespace mode.
     pub userns_mode: Option<String>,
     /// Parent cgroup.
@@ -145,6 +145,8 @@ pub struct Mount {
     pub no_copy: bool,
     /// Bind propagation such as `rslave`.
     pub propagation: Option<String>,
+    /// SELinux relabelling of a bind, `z` (shared) or `Z` (private).
+    pub selinux: Option<String>,
 }
 
 /// What a [`Mount`] mounts.
@@ -216,6 +218,26 @@ pub enum NetworkMode {
     Service(String),
 }
 
+/// An IPC, PID or UTS namespace other than the container's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespace {
+    /// A mode in the engine's words, such as `host`; passed on as it is.
+    Engine(String),
+    /// The namespace of a running replica of this service on the same node. The service exists
+    /// in the same file, is another one, and is in [`Service::depends_on`] as required.
+    Service(String),
+}
+
+impl Namespace {
+    /// The service whose replica shares the namespace.
+    pub fn service(&self) -> Option<&str> {
+        match self {
+            Self::Service(name) => Some(name),
+            Self::Engine(_) => None,
+        }
+    }
+}
+
 /// One published port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
@@ -229,6 +251,8 @@ pub struct Port {
     pub protocol: String,
     /// Address the entry is bound to; empty for all.
     pub host_ip: String,
+    /// Where the entry starts in the file.
+    pub at: Position,
 }
 
 /// Logging driver of a container.

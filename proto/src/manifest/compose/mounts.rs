@@ -2,7 +2,10 @@
 
 use crate::{
     Error,
-    manifest::grammar::clean_path,
+    manifest::{
+        fault::suggestion,
+        grammar::{clean_path, is_name},
+    },
     yaml::{Map, Node, Value},
 };
 
@@ -10,6 +13,25 @@ use super::{Mount, MountSource, reader::Reader};
 
 const PROPAGATIONS: [&str; 6] = [
     "private", "rprivate", "shared", "rshared", "slave", "rslave",
+];
+
+const SELINUX: [&str; 2] = ["z", "Z"];
+
+/// Engine mount types that are passed on with their source.
+const OTHER_KINDS: [&str; 3] = ["cluster", "image", "npipe"];
+
+const KEYS: [&str; 10] = [
+    "type",
+    "source",
+    "target",
+    "read_only",
+    "consistency",
+    "bind",
+    "volume",
+    "tmpfs",
+    "image",
+    // No key of compose, but what the replacement of `volume_driver` is called.
+    "driver",
 ];
 
 /// Reads every entry in file order.
@@ -20,7 +42,7 @@ pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Mount>, Error
             continue;
         }
         match &item.value {
-            Value::Map(map) => mounts.extend(long(reader, item, map)?),
+            Value::Map(_) => mounts.extend(long(reader, item)?),
             Value::Scalar(_) => {
                 let text = reader.string("volumes", item)?.unwrap_or_default();
                 mounts.push(short(reader, item, &text)?);
@@ -65,24 +87,29 @@ fn short(reader: &Reader<'_>, item: &Node, text: &str) -> Result<Mount, Error> {
     let (source, target) = match second {
         None => (MountSource::Anonymous, first),
         Some(target) if is_path(first) => (bind(reader, item, first, true)?, target),
-        Some(target) => (MountSource::Volume(first.to_owned()), target),
+        Some(target) => (volume(reader, item, first)?, target),
     };
     let options: Vec<&str> = options.split(',').collect();
+    let one_of = |words: &[&str]| {
+        let given = options.iter().find(|option| words.contains(option));
+        given.map(|option| (*option).to_owned())
+    };
     Ok(Mount {
         source,
         target: clean_target(reader, item, target)?,
         read_only: options.contains(&"ro"),
         no_copy: options.contains(&"nocopy"),
-        propagation: options
-            .iter()
-            .find(|option| PROPAGATIONS.contains(option))
-            .map(|option| (*option).to_owned()),
+        propagation: one_of(&PROPAGATIONS),
+        selinux: one_of(&SELINUX),
     })
 }
 
-fn long(reader: &Reader<'_>, item: &Node, map: &Map) -> Result<Option<Mount>, Error> {
+/// An entry in the long form; `None` while a variable keeps it open.
+fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Mount>, Error> {
+    let Some(map) = reader.map("volumes", item, &KEYS)? else {
+        return Ok(None);
+    };
     let text = |map: &Map, key: &str| match map.get(key) {
-        Some(node) if reader.is_open(node) => Ok(None),
         Some(node) => reader.name(&format!("volumes.{key}"), node),
         None => Ok(None),
     };
@@ -104,6 +131,7 @@ fn long(reader: &Reader<'_>, item: &Node, map: &Map) -> Result<Option<Mount>, Er
     let Some(target) = text(map, "target")? else {
         return Err(reader.fault("volumes", item, "needs a target"));
     };
+    let place = |key: &str| map.get(key).unwrap_or(item);
     let source = text(map, "source")?;
     let bind_options = options("bind")?;
     let source = match (kind.as_str(), source) {
@@ -112,37 +140,47 @@ fn long(reader: &Reader<'_>, item: &Node, map: &Map) -> Result<Option<Mount>, Er
                 Some(options) => flag(options, "create_host_path")?.unwrap_or(true),
                 None => true,
             };
-            bind(reader, item, &path, create)?
+            bind(reader, place("source"), &path, create)?
         }
         ("bind", None) => return Err(reader.fault("volumes", item, "needs a source to bind")),
-        ("volume", Some(key)) => MountSource::Volume(key),
+        ("volume", Some(key)) => volume(reader, place("source"), &key)?,
         ("volume", None) => MountSource::Anonymous,
         ("tmpfs", _) => MountSource::Tmpfs,
-        (_, source) => MountSource::Other {
+        (other, source) if OTHER_KINDS.contains(&other) => MountSource::Other {
             kind: kind.clone(),
             source: source.unwrap_or_default(),
         },
+        (other, _) => {
+            let known = ["bind", "volume", "tmpfs"].into_iter().chain(OTHER_KINDS);
+            let near = suggestion(other, known);
+            let what = format!("{other:?} is no type of mount{near}");
+            return Err(reader.fault("volumes.type", place("type"), what));
+        }
+    };
+    let bind_text = |key: &str| match bind_options {
+        Some(options) => text(options, key),
+        None => Ok(None),
     };
     Ok(Some(Mount {
         source,
-        target: clean_target(reader, item, &target)?,
+        target: clean_target(reader, place("target"), &target)?,
         read_only: flag(map, "read_only")?.unwrap_or(false),
         no_copy: match options("volume")? {
             Some(options) => flag(options, "nocopy")?.unwrap_or(false),
             None => false,
         },
-        propagation: match bind_options {
-            Some(options) => text(options, "propagation")?,
-            None => None,
-        },
+        propagation: bind_text("propagation")?.filter(|text| PROPAGATIONS.contains(&text.as_str())),
+        selinux: bind_text("selinux")?.filter(|text| SELINUX.contains(&text.as_str())),
     }))
 }
 
-fn bind(reader: &Reader<'_>, item: &Node, path: &str, create: bool) -> Result<MountSource, Error> {
-    // Relative to what? The daemon never sees the directory of the compose file.
-    if !path.starts_with(['/', '~']) {
+fn bind(reader: &Reader<'_>, node: &Node, path: &str, create: bool) -> Result<MountSource, Error> {
+    // Relative to what? The daemon never sees the directory of the compose file, and knows no
+    // other user's home.
+    let is_home = path == "~" || path.starts_with("~/");
+    if !path.starts_with('/') && !is_home {
         let what = format!("binds the relative path {path:?}, use an absolute one");
-        return Err(reader.fault("volumes", item, what).with("value", path));
+        return Err(reader.fault("volumes", node, what).with("value", path));
     }
     Ok(MountSource::Bind {
         path: path.to_owned(),
@@ -150,10 +188,18 @@ fn bind(reader: &Reader<'_>, item: &Node, path: &str, create: bool) -> Result<Mo
     })
 }
 
-fn clean_target(reader: &Reader<'_>, item: &Node, target: &str) -> Result<String, Error> {
+fn volume(reader: &Reader<'_>, node: &Node, key: &str) -> Result<MountSource, Error> {
+    if !is_name(key) {
+        let what = format!("mounts volume {key:?}, want letters, digits and . _ - only");
+        return Err(reader.fault("volumes", node, what).with("value", key));
+    }
+    Ok(MountSource::Volume(key.to_owned()))
+}
+
+fn clean_target(reader: &Reader<'_>, node: &Node, target: &str) -> Result<String, Error> {
     if !target.starts_with('/') {
         let what = format!("mounts at {target:?}, which is not an absolute path");
-        return Err(reader.fault("volumes", item, what).with("value", target));
+        return Err(reader.fault("volumes", node, what).with("value", target));
     }
     Ok(clean_path(target))
 }

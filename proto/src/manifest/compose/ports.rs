@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::{
     Error,
-    yaml::{Node, Value},
+    yaml::{Node, Position, Resolved, Value},
 };
 
 use super::{Port, reader::Reader};
@@ -29,7 +29,7 @@ pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Port>, Error>
             Value::Scalar(scalar) => {
                 let entry = Short::parse(&scalar.text)
                     .ok_or_else(|| reader.wrong("ports", item, "[ip:][host:]container[/proto]"))?;
-                ports.extend(entry.expand().ok_or_else(|| {
+                ports.extend(entry.expand(item.at).ok_or_else(|| {
                     reader.fault(
                         "ports",
                         item,
@@ -49,14 +49,25 @@ pub(super) fn published(item: &Node) -> Option<(RangeInclusive<u16>, String)> {
     match &item.value {
         Value::Scalar(scalar) => Some((Short::parse(&scalar.text)?.host?, scalar.text.clone())),
         Value::Map(map) => {
-            let published = map.get("published")?.text()?;
-            let target = map.get("target").and_then(Node::text).unwrap_or_default();
+            let published = decimal(map.get("published")?)?;
+            let target = map.get("target").and_then(decimal).unwrap_or_default();
             let protocol = map.get("protocol").and_then(Node::text).unwrap_or("tcp");
             let entry = format!("{published}:{target}/{protocol}");
-            Some((range(published)?, entry))
+            Some((range(&published)?, entry))
         }
         Value::Seq(_) => None,
     }
+}
+
+/// The text of a scalar; a whole number in decimal, however it is written.
+fn decimal(node: &Node) -> Option<String> {
+    let scalar = node.as_scalar()?;
+    Some(match scalar.resolve() {
+        Resolved::Int(value) => value.to_string(),
+        Resolved::Null | Resolved::Bool(_) | Resolved::Float(_) | Resolved::Str(_) => {
+            scalar.text.clone()
+        }
+    })
 }
 
 /// A short entry, split.
@@ -70,9 +81,10 @@ struct Short<'a> {
 impl<'a> Short<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let (addresses, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-        if !matches!(protocol, "tcp" | "udp" | "sctp") {
-            return None;
-        }
+        let known = ["tcp", "udp", "sctp"].into_iter();
+        let protocol = known
+            .into_iter()
+            .find(|known| protocol.eq_ignore_ascii_case(known))?;
         let (rest, container) = match addresses.rsplit_once(':') {
             Some((rest, container)) => (Some(rest), container),
             None => (None, addresses),
@@ -99,13 +111,14 @@ impl<'a> Short<'a> {
         })
     }
 
-    fn expand(self) -> Option<Vec<Port>> {
+    fn expand(self, at: Position) -> Option<Vec<Port>> {
         let port = |target, host: Option<u16>, published| Port {
             target,
             listener: host.filter(|_| listens(self.protocol, self.ip)),
             published,
             protocol: self.protocol.to_owned(),
             host_ip: self.ip.to_owned(),
+            at,
         };
         let containers = self.container.clone();
         match self.host {
@@ -139,6 +152,7 @@ fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Port>, Error> {
         None => Ok(None),
     };
     let protocol = text("protocol")?.unwrap_or_else(|| "tcp".to_owned());
+    let protocol = protocol.to_ascii_lowercase();
     let host_ip = text("host_ip")?.unwrap_or_default();
     let _ = (text("mode")?, text("name")?, text("app_protocol")?);
     let published = match map.get("published") {
@@ -161,6 +175,7 @@ fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Port>, Error> {
         published,
         protocol,
         host_ip,
+        at: item.at,
     }))
 }
 

@@ -13,6 +13,7 @@ use crate::{
     manifest::{
         fault::{Located, invalid, suggestion},
         grammar,
+        hash::canonical_json,
     },
     yaml::{Map, Node, Resolved, Scalar, Value},
 };
@@ -26,7 +27,8 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     /// The node is of a type the field does not take.
     pub(super) fn wrong(&self, field: &str, node: &Node, expected: &str) -> Error {
-        let value = node.text().map(|text| format!(" {text:?}"));
+        let value = node.text().filter(|_| !node.is_null());
+        let value = value.map(|text| format!(" {text:?}"));
         self.fault(
             field,
             node,
@@ -46,7 +48,7 @@ impl Reader<'_> {
             .with("service", service)
             .with("field", field)
             .at(node.at);
-        match node.text() {
+        match node.text().filter(|_| !node.is_null()) {
             Some(text) => error.with("value", text),
             None => error,
         }
@@ -163,7 +165,9 @@ impl Reader<'_> {
             Some((_, value)) => Ok(Some(*value)),
             None => {
                 let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-                Err(self.wrong(field, node, &format!("one of {}", words.join(", "))))
+                let near = suggestion(&text, words.iter().copied());
+                let what = format!("is {text:?}, want {}{near}", words.join(" or "));
+                Err(self.fault(field, node, what))
             }
         }
     }
@@ -181,11 +185,11 @@ impl Reader<'_> {
         let items = self.seq(field, node)?;
         let mut seen = BTreeSet::new();
         for item in items {
-            if let Some(text) = item.text()
-                && !seen.insert(text)
-            {
-                return Err(self.fault(field, item, format!("repeats the item {text:?}")));
+            let text = canonical_json(item);
+            if seen.contains(&text) {
+                return Err(self.fault(field, item, format!("repeats the item {text}")));
             }
+            seen.insert(text);
         }
         Ok(items)
     }

@@ -84,9 +84,9 @@ fn plain_settings_are_taken_as_they_are() {
     assert_eq!(web.dns_opt, ["y"]);
     assert_eq!(web.init, Some(true));
     assert_eq!(web.shm_size, Some(64 << 20));
-    assert_eq!(web.ipc.as_deref(), Some("host"));
-    assert_eq!(web.pid.as_deref(), Some("host"));
-    assert_eq!(web.uts.as_deref(), Some("host"));
+    assert_eq!(web.ipc, Some(Namespace::Engine("host".into())));
+    assert_eq!(web.pid, Some(Namespace::Engine("host".into())));
+    assert_eq!(web.uts, Some(Namespace::Engine("host".into())));
     assert_eq!(web.userns_mode.as_deref(), Some("host"));
     assert_eq!(web.cgroup_parent.as_deref(), Some("/c"));
     assert_eq!(web.cgroup.as_deref(), Some("private"));
@@ -142,6 +142,7 @@ fn mounts_take_short_and_long_form() {
         read_only: false,
         no_copy: false,
         propagation: None,
+        selinux: None,
     };
     let bind = |path: &str, create| MountSource::Bind {
         path: path.to_owned(),
@@ -156,6 +157,7 @@ fn mounts_take_short_and_long_form() {
         },
         Mount {
             propagation: Some("rslave".to_owned()),
+            selinux: Some("z".to_owned()),
             ..mount(bind("/h", true), "/b")
         },
         mount(bind("~/x", true), "/c"),
@@ -168,6 +170,7 @@ fn mounts_take_short_and_long_form() {
         mount(MountSource::Anonymous, "/g"),
         Mount {
             propagation: Some("shared".to_owned()),
+            selinux: None,
             ..mount(bind("/h", false), "/i")
         },
         mount(MountSource::Tmpfs, "/t"),
@@ -267,6 +270,14 @@ fn a_borrowed_namespace_clears_network_settings_and_waits_for_its_owner() {
         healthy.depends_on["db"].condition,
         Condition::ServiceHealthy
     );
+    for field in ["ipc", "pid", "uts"] {
+        let web = service(&format!("{field}: service:db"));
+        let joined =
+            [&web.ipc, &web.pid, &web.uts].map(|n| n.as_ref().and_then(Namespace::service));
+        assert_eq!(joined.into_iter().flatten().collect::<Vec<_>>(), ["db"]);
+        assert_eq!(web.depends_on["db"], started, "{field}");
+        assert_eq!(web.networks, ["_default"], "{field}");
+    }
     assert_eq!(service("network_mode: ''").networks, ["_default"]);
 }
 

@@ -157,7 +157,10 @@ fn service(
             return Ok(Node { value, at });
         }
     };
-    let explicit = map.get("environment").map(explicit).unwrap_or_default();
+    let explicit = match map.get("environment") {
+        Some(node) => explicit(name, node)?,
+        None => BTreeMap::new(),
+    };
     let mut values: BTreeMap<String, String> = BTreeMap::new();
     for file in files(name, &map)? {
         let Some(read) = read.as_mut() else {
@@ -188,22 +191,36 @@ fn service(
 }
 
 /// What `environment` says, with `None` for keys without a value.
-fn explicit(node: &Node) -> BTreeMap<String, Option<String>> {
-    let text = |node: &Node| node.text().filter(|_| !node.is_null()).map(str::to_owned);
+fn explicit(service: &str, node: &Node) -> Result<BTreeMap<String, Option<String>>, FoldError> {
+    let wrong = |node: &Node, what: &str| FoldError::Entry {
+        service: service.to_owned(),
+        at: node.at,
+        what: format!("{what}, not {}", node.kind()),
+    };
     match &node.value {
         Value::Map(map) => map
             .iter()
-            .map(|(key, value)| (key.text.clone(), text(value)))
+            .map(|(key, value)| {
+                let text = value
+                    .text()
+                    .ok_or_else(|| wrong(value, "a variable needs a string"))?;
+                let text = (!value.is_null()).then(|| text.to_owned());
+                Ok((key.text.clone(), text))
+            })
             .collect(),
         Value::Seq(items) => items
             .iter()
-            .filter_map(text)
-            .map(|item| match item.split_once('=') {
-                Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
-                None => (item, None),
+            .map(|item| {
+                let text = item.text().filter(|_| !item.is_null());
+                let text = text.ok_or_else(|| wrong(item, "a variable needs a string"))?;
+                Ok(match text.split_once('=') {
+                    Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+                    None => (text.to_owned(), None),
+                })
             })
             .collect(),
-        Value::Scalar(_) => BTreeMap::new(),
+        Value::Scalar(scalar) if scalar.is_null() => Ok(BTreeMap::new()),
+        Value::Scalar(_) => Err(wrong(node, "environment must be a mapping or a list")),
     }
 }
 

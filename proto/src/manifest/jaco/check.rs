@@ -9,50 +9,53 @@ use email_address::EmailAddress;
 
 use crate::{
     Error, ErrorCode,
-    manifest::{
-        MAX_REPLICAS,
-        fault::{Located, invalid, suggestion},
-    },
+    manifest::fault::{Located, invalid, suggestion},
     v1::service_spec::PlacementMode,
+    yaml::Position,
 };
 
 use super::{
-    Jaco, Override, Route,
+    Jaco, Override, Route, Spanned,
     decode::{Raw, RawOverride, RawRoute},
+    shape::{ACME, Demand, PLACEMENTS, ROUTE, SERVICE, Shape, TLS, Table, meaning},
 };
 
 /// Checks in a fixed order: the deployment, each service, each route.
 pub(super) fn check(raw: Raw) -> Result<Jaco, Error> {
     if raw.deployment.is_empty() {
-        return Err(invalid("deployment name is required").with("field", "deployment"));
+        return Err(invalid("deployment name is required")
+            .with("field", "deployment")
+            .at(raw.deployment.at));
     }
     let acme = acme(&raw)?;
     Ok(Jaco {
-        deployment: raw.deployment,
-        environment: Some(raw.environment).filter(|path| !path.is_empty()),
+        deployment: raw.deployment.value,
+        environment: Some(raw.environment.value).filter(|path| !path.is_empty()),
         services: services(raw.services)?,
         routes: routes(raw.routes, acme)?,
-        acme_email: raw.acme_email,
+        acme_email: raw.acme_email.value,
     })
 }
 
 fn acme(raw: &Raw) -> Result<bool, Error> {
-    let on = match raw.acme.to_ascii_lowercase().as_str() {
-        "" | "on" => true,
-        "off" => false,
-        _ => {
-            let message = format!("acme is {:?}, want on|off", raw.acme);
-            return Err(invalid(message)
+    let word = raw.acme.to_ascii_lowercase();
+    let on = match word.as_str() {
+        "" => true,
+        word => meaning(&ACME, word).ok_or_else(|| {
+            let message = format!("acme is {:?}, want on|off", raw.acme.value);
+            invalid(message)
                 .with("field", "acme")
-                .with("value", &raw.acme));
-        }
+                .with("value", &raw.acme.value)
+                .at(raw.acme.at)
+        })?,
     };
     let email = &raw.acme_email;
     if on && !email.is_empty() && EmailAddress::from_str(email).is_err() {
-        let message = format!("acme_email {email:?} is not a valid email address");
+        let message = format!("acme_email {:?} is not a valid email address", email.value);
         return Err(invalid(message)
             .with("field", "acme_email")
-            .with("value", email));
+            .with("value", &email.value)
+            .at(email.at));
     }
     Ok(on)
 }
@@ -62,12 +65,13 @@ fn services(raw: Vec<RawOverride>) -> Result<Vec<Override>, Error> {
     let mut services = Vec::with_capacity(raw.len());
     for entry in raw {
         let service = service(entry)?;
-        if !seen.insert(service.name.clone()) {
-            let message = format!("service {:?} is declared more than once", service.name);
+        if !seen.insert(service.name.value.clone()) {
+            let name = &service.name;
+            let message = format!("service {:?} is declared more than once", name.value);
             return Err(invalid(message)
-                .with("field", "services")
-                .with("service", &service.name)
-                .at(service.at));
+                .with("field", "services.name")
+                .with("service", &name.value)
+                .at(name.at));
         }
         services.push(service);
     }
@@ -75,49 +79,67 @@ fn services(raw: Vec<RawOverride>) -> Result<Vec<Override>, Error> {
 }
 
 fn service(raw: RawOverride) -> Result<Override, Error> {
-    let fail = |field: &str, message: String| {
+    let name = &raw.name.value;
+    let fail = |field: &str, message: String, at: Position| {
         invalid(message)
             .with("field", format!("services.{field}"))
-            .with("service", &raw.name)
-            .at(raw.at)
+            .with_text("service", name)
+            .at(at)
     };
-    let name = &raw.name;
     if name.is_empty() {
-        return Err(fail("name", "a service override needs a name".to_owned()));
+        let message = "a service override needs a name".to_owned();
+        return Err(fail("name", message, raw.name.at));
     }
-    let replicas = raw.replicas.map(i32::try_from).transpose();
-    let replicas = match replicas {
-        Ok(None) => None,
-        Ok(Some(count)) if (0..=MAX_REPLICAS).contains(&count) => Some(count),
-        Ok(Some(_)) | Err(_) => {
-            let given = raw.replicas.unwrap_or_default();
-            let message =
-                format!("service {name:?} has replicas {given}, want 0 to {MAX_REPLICAS}");
-            return Err(fail("replicas", message).with("value", given));
+    let replicas = match &raw.replicas {
+        None => None,
+        Some(given) => {
+            let count = in_range(&SERVICE, "replicas", given.value).map_err(|want| {
+                let given_count = given.value;
+                let message = format!("service {name:?} has replicas {given_count}, want {want}");
+                fail("replicas", message, given.at).with("value", given_count)
+            })?;
+            Some(Spanned {
+                value: count,
+                at: given.at,
+            })
         }
     };
     let placement = match raw.placement.as_str() {
-        "" | "spread" => PlacementMode::Spread,
-        "pack" => PlacementMode::Pack,
-        "hosts" => PlacementMode::Hosts,
-        "global" => PlacementMode::Global,
-        other => {
-            let near = suggestion(other, ["spread", "pack", "hosts", "global"]);
+        "" => PlacementMode::Spread,
+        word => meaning(&PLACEMENTS, word).ok_or_else(|| {
+            let near = suggestion(word, PLACEMENTS.map(|(known, _)| known));
             let message = format!(
-                "service {name:?} has unknown placement {other:?}, \
+                "service {name:?} has unknown placement {word:?}, \
                  want spread, pack, hosts or global{near}"
             );
-            return Err(fail("placement", message).with("value", other));
-        }
+            fail("placement", message, raw.placement.at).with("value", word)
+        })?,
     };
-    if placement == PlacementMode::Global && replicas.is_some() {
-        let message =
-            format!("service {name:?} is global, one replica on every host: remove replicas");
-        return Err(fail("replicas", message));
-    }
-    if placement == PlacementMode::Hosts && raw.hosts.is_empty() {
-        let message = format!("service {name:?} has placement hosts, but hosts is empty");
-        return Err(fail("hosts", message));
+    let rules = SERVICE.rules.iter();
+    for rule in rules.filter(|rule| rule.word == raw.placement.value) {
+        let is_set = match rule.other {
+            "replicas" => replicas.is_some(),
+            _ => !raw.hosts.is_empty(),
+        };
+        let other = rule.other;
+        match rule.demand {
+            Demand::Absent if is_set => {
+                let message = format!(
+                    "service {name:?} is {}, one replica on every host: remove {other}",
+                    rule.word
+                );
+                let at = replicas.map_or(raw.placement.at, |given| given.at);
+                return Err(fail(other, message, at));
+            }
+            Demand::Filled if !is_set => {
+                let message = format!(
+                    "service {name:?} has placement {}, but {other} is empty",
+                    rule.word
+                );
+                return Err(fail(other, message, raw.placement.at));
+            }
+            Demand::Absent | Demand::Filled => {}
+        }
     }
     Ok(Override {
         name: raw.name,
@@ -125,8 +147,20 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
         placement,
         hosts: raw.hosts,
         networks: raw.networks,
-        at: raw.at,
     })
+}
+
+/// The value as a narrower number, or the range it should be in.
+fn in_range<T: TryFrom<i64>>(table: &Table, key: &str, value: i64) -> Result<T, String> {
+    let (min, max) = match table.key(key).map(|key| &key.shape) {
+        Some(Shape::Int { min, max }) => (*min, *max),
+        Some(Shape::Text(_) | Shape::Flag | Shape::List(_) | Shape::Table(_)) | None => {
+            (i64::MIN, i64::MAX)
+        }
+    };
+    let narrow = T::try_from(value).ok();
+    let narrow = narrow.filter(|_| (min..=max).contains(&value));
+    narrow.ok_or_else(|| format!("{min} to {max}"))
 }
 
 fn routes(raw: Vec<RawRoute>, acme: bool) -> Result<Vec<Route>, Error> {
@@ -134,6 +168,7 @@ fn routes(raw: Vec<RawRoute>, acme: bool) -> Result<Vec<Route>, Error> {
     let mut paths: BTreeMap<(String, String), String> = BTreeMap::new();
     let mut routes = Vec::with_capacity(raw.len());
     for entry in raw {
+        let tls_at = entry.tls.at;
         let route = route(entry, acme)?;
         let first = *tls.entry(route.domain.clone()).or_insert(route.tls_auto);
         if first != route.tls_auto {
@@ -143,11 +178,11 @@ fn routes(raw: Vec<RawRoute>, acme: bool) -> Result<Vec<Route>, Error> {
             );
             return Err(Error::new(ErrorCode::RouteTlsMixed, message)
                 .with("domain", &route.domain)
-                .at(route.at));
+                .at(tls_at));
         }
-        match paths.entry((route.domain.clone(), route.path.clone())) {
+        match paths.entry((route.domain.clone(), route.path.value.clone())) {
             Entry::Vacant(place) => {
-                place.insert(route.service.clone());
+                place.insert(route.service.value.clone());
             }
             Entry::Occupied(taken) => return Err(repeated(&route, taken.get())),
         }
@@ -157,53 +192,57 @@ fn routes(raw: Vec<RawRoute>, acme: bool) -> Result<Vec<Route>, Error> {
 }
 
 fn repeated(route: &Route, other: &str) -> Error {
-    let (domain, path) = (&route.domain, &route.path);
+    let (domain, path) = (&route.domain, &route.path.value);
     if path.is_empty() {
         let message = format!("domain {domain:?} has two routes without a path");
         return Error::new(ErrorCode::RouteMultipleCatchall, message)
             .with("domain", domain)
-            .with("services", format!("{other},{}", route.service))
+            .with("services", format!("{other},{}", route.service.value))
             .at(route.at);
     }
     invalid(format!("route conflict: {domain}{path} appears twice"))
-        .with("field", "routes")
+        .with("field", "routes.path")
         .with("domain", domain)
         .with("path", path)
-        .at(route.at)
+        .at(route.path.at)
 }
 
 fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
-    let fail = |field: &str, message: String| {
+    let domain = &raw.domain.value;
+    let fail = |field: &str, message: String, at: Position| {
         invalid(message)
             .with("field", format!("routes.{field}"))
-            .with("domain", &raw.domain)
-            .at(raw.at)
+            .with_text("domain", domain)
+            .at(at)
     };
-    if raw.domain.is_empty() {
-        return Err(fail("domain", "a route needs a domain".to_owned()));
+    if domain.is_empty() {
+        let message = "a route needs a domain".to_owned();
+        return Err(fail("domain", message, raw.domain.at));
     }
-    let domain = &raw.domain;
     if raw.service.is_empty() {
-        return Err(fail("service", format!("route {domain:?} needs a service")));
+        let message = format!("route {domain:?} needs a service");
+        return Err(fail("service", message, raw.service.at));
     }
-    let port = match u16::try_from(raw.port) {
-        Ok(port) if port > 0 => port,
-        Ok(_) | Err(_) => {
-            let message = format!("route {domain:?} has port {}, want 1 to 65535", raw.port);
-            return Err(fail("port", message).with("value", raw.port));
-        }
-    };
+    let given = raw.port.ok_or_else(|| {
+        let message = format!("route {domain:?} needs a port");
+        fail("port", message, raw.at)
+    })?;
+    let port = in_range(&ROUTE, "port", given.value).map_err(|want| {
+        let port = given.value;
+        let message = format!("route {domain:?} has port {port}, want {want}");
+        fail("port", message, given.at).with("value", port)
+    })?;
     let tls_auto = match raw.tls.as_str() {
         "" => acme,
-        "auto" => true,
-        "off" => false,
-        other => {
-            let message = format!("route {domain:?} has unknown tls {other:?}, want auto or off");
-            return Err(fail("tls", message).with("value", other));
-        }
+        word => meaning(&TLS, word).ok_or_else(|| {
+            let near = suggestion(word, TLS.map(|(known, _)| known));
+            let message =
+                format!("route {domain:?} has unknown tls {word:?}, want auto or off{near}");
+            fail("tls", message, raw.tls.at).with("value", word)
+        })?,
     };
     Ok(Route {
-        domain: raw.domain,
+        domain: raw.domain.value,
         service: raw.service,
         port,
         tls_auto,

@@ -3,38 +3,42 @@
 use crate::{
     Error, ErrorCode,
     manifest::fault::{Located, invalid, suggestion, unreadable},
-    yaml::{self, Map, Node, Position, Resolved, Value},
+    yaml::{self, Map, Node, Position, Resolved, Scalar, Value},
+};
+
+use super::{
+    Spanned,
+    shape::{FLAGS, Shape, TOP, Table, meaning},
 };
 
 /// The file as written.
 pub(super) struct Raw {
-    pub(super) deployment: String,
-    pub(super) environment: String,
+    pub(super) deployment: Spanned<String>,
+    pub(super) environment: Spanned<String>,
     pub(super) routes: Vec<RawRoute>,
     pub(super) services: Vec<RawOverride>,
-    pub(super) acme: String,
-    pub(super) acme_email: String,
+    pub(super) acme: Spanned<String>,
+    pub(super) acme_email: Spanned<String>,
 }
 
 /// A route as written.
 pub(super) struct RawRoute {
     pub(super) at: Position,
-    pub(super) domain: String,
-    pub(super) service: String,
-    pub(super) port: i64,
-    pub(super) tls: String,
-    pub(super) path: String,
+    pub(super) domain: Spanned<String>,
+    pub(super) service: Spanned<String>,
+    pub(super) port: Option<Spanned<i64>>,
+    pub(super) tls: Spanned<String>,
+    pub(super) path: Spanned<String>,
     pub(super) strip_path: bool,
 }
 
 /// An override as written.
 pub(super) struct RawOverride {
-    pub(super) at: Position,
-    pub(super) name: String,
-    pub(super) replicas: Option<i64>,
-    pub(super) placement: String,
-    pub(super) hosts: Vec<String>,
-    pub(super) networks: Vec<String>,
+    pub(super) name: Spanned<String>,
+    pub(super) replicas: Option<Spanned<i64>>,
+    pub(super) placement: Spanned<String>,
+    pub(super) hosts: Vec<Spanned<String>>,
+    pub(super) networks: Vec<Spanned<String>>,
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Raw, Error> {
@@ -48,50 +52,40 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Raw, Error> {
         at: Position::START,
     });
     refuse_compose_service(&root)?;
-    let keys = [
-        "deployment",
-        "environment",
-        "routes",
-        "services",
-        "acme",
-        "acme_email",
-    ];
-    let top = Fields::of("", &root, &keys)?;
+    table("", &root, &TOP)?;
+    let top = Fields::of(&root);
     Ok(Raw {
-        deployment: top.string("deployment")?,
-        environment: top.string("environment")?,
-        routes: top.list("routes", route)?,
-        services: top.list("services", service)?,
-        acme: top.string("acme")?,
-        acme_email: top.string("acme_email")?,
+        deployment: top.text("deployment"),
+        environment: top.text("environment"),
+        routes: top.items("routes").map(route).collect(),
+        services: top.items("services").map(service).collect(),
+        acme: top.text("acme"),
+        acme_email: top.text("acme_email"),
     })
 }
 
-fn route(path: &str, node: &Node) -> Result<RawRoute, Error> {
-    let keys = ["domain", "service", "port", "tls", "path", "strip_path"];
-    let fields = Fields::of(path, node, &keys)?;
-    Ok(RawRoute {
+fn route(node: &Node) -> RawRoute {
+    let fields = Fields::of(node);
+    RawRoute {
         at: node.at,
-        domain: fields.string("domain")?,
-        service: fields.string("service")?,
-        port: fields.int("port")?.unwrap_or(0),
-        tls: fields.string("tls")?,
-        path: fields.string("path")?,
-        strip_path: fields.boolean("strip_path")?,
-    })
+        domain: fields.text("domain"),
+        service: fields.text("service"),
+        port: fields.int("port"),
+        tls: fields.text("tls"),
+        path: fields.text("path"),
+        strip_path: fields.flag("strip_path"),
+    }
 }
 
-fn service(path: &str, node: &Node) -> Result<RawOverride, Error> {
-    let keys = ["name", "replicas", "placement", "hosts", "networks"];
-    let fields = Fields::of(path, node, &keys)?;
-    Ok(RawOverride {
-        at: node.at,
-        name: fields.string("name")?,
-        replicas: fields.int("replicas")?,
-        placement: fields.string("placement")?,
-        hosts: fields.list("hosts", string)?,
-        networks: fields.list("networks", string)?,
-    })
+fn service(node: &Node) -> RawOverride {
+    let fields = Fields::of(node);
+    RawOverride {
+        name: fields.text("name"),
+        replicas: fields.int("replicas"),
+        placement: fields.text("placement"),
+        hosts: fields.texts("hosts"),
+        networks: fields.texts("networks"),
+    }
 }
 
 /// Refuses `compose_service`, at whatever depth it stands: a service is named by its compose
@@ -111,113 +105,140 @@ fn refuse_compose_service(node: &Node) -> Result<(), Error> {
     }
 }
 
-/// One mapping with a closed list of keys.
+/// Fails on the first node that does not have the shape.
+fn shaped(path: &str, node: &Node, shape: &Shape) -> Result<(), Error> {
+    if node.is_null() {
+        return Ok(());
+    }
+    let fits = |fits: bool, expected: &str| {
+        let fault = || wrong(path, node, expected);
+        fits.then_some(()).ok_or_else(fault)
+    };
+    match shape {
+        Shape::Text(_) => fits(node.text().is_some(), "a string"),
+        Shape::Flag => fits(node.as_scalar().and_then(flag).is_some(), "a boolean"),
+        Shape::Int { .. } => match node.as_scalar().map(Scalar::resolve) {
+            Some(Resolved::Int(value)) => fits(i64::try_from(value).is_ok(), "a smaller number"),
+            Some(Resolved::Null | Resolved::Bool(_) | Resolved::Float(_) | Resolved::Str(_))
+            | None => fits(false, "a whole number"),
+        },
+        Shape::List(item) => {
+            let items = node.as_seq().ok_or_else(|| wrong(path, node, "a list"))?;
+            let mut items = items.iter().enumerate();
+            items.try_for_each(|(index, node)| shaped(&format!("{path}[{index}]"), node, item))
+        }
+        Shape::Table(keys) => table(path, node, keys),
+    }
+}
+
+fn table(path: &str, node: &Node, table: &Table) -> Result<(), Error> {
+    let map = match &node.value {
+        Value::Map(map) => map,
+        Value::Scalar(scalar) if scalar.is_null() => return Ok(()),
+        Value::Scalar(_) | Value::Seq(_) => return Err(wrong(path, node, "a mapping")),
+    };
+    let is_extension = |text: &str| text.starts_with("x-");
+    for (key, _) in map.iter() {
+        let text = key.text.as_str();
+        if table.key(text).is_none() && !is_extension(text) {
+            let near = suggestion(text, table.names());
+            let message = format!("unknown key {text:?} in jaco.yaml{near}");
+            return Err(invalid(message).with("field", text).at(key.at));
+        }
+    }
+    for (key, node) in map.iter() {
+        let Some(known) = table.key(&key.text) else {
+            continue;
+        };
+        let path = match path {
+            "" => key.text.clone(),
+            path => format!("{path}.{}", key.text),
+        };
+        shaped(&path, node, &known.shape)?;
+    }
+    Ok(())
+}
+
+fn wrong(path: &str, node: &Node, expected: &str) -> Error {
+    let subject = if path.is_empty() { "jaco.yaml" } else { path };
+    let text = node.text().map(|text| format!(" {text:?}"));
+    let message = format!(
+        "{subject} must be {expected}, not {}{}",
+        node.kind(),
+        text.unwrap_or_default()
+    );
+    Error::new(ErrorCode::ParseFailed, message)
+        .with_text("field", path)
+        .with_text("value", node.text().unwrap_or_default())
+        .at(node.at)
+}
+
+fn flag(scalar: &Scalar) -> Option<bool> {
+    match scalar.resolve() {
+        Resolved::Bool(value) => Some(value),
+        Resolved::Str(text) if scalar.plain => meaning(&FLAGS, text),
+        Resolved::Null | Resolved::Int(_) | Resolved::Float(_) | Resolved::Str(_) => None,
+    }
+}
+
+/// A mapping whose shape is known to be right.
 struct Fields<'a> {
-    path: &'a str,
     map: Option<&'a Map>,
+    at: Position,
 }
 
 impl<'a> Fields<'a> {
-    fn of(path: &'a str, node: &'a Node, keys: &[&str]) -> Result<Self, Error> {
-        let map = match &node.value {
-            Value::Map(map) => map,
-            Value::Scalar(scalar) if scalar.is_null() => return Ok(Self { path, map: None }),
-            Value::Scalar(_) | Value::Seq(_) => return Err(wrong(path, node, "a mapping")),
-        };
-        for (key, _) in map.iter() {
-            let text = key.text.as_str();
-            if !keys.contains(&text) && !text.starts_with("x-") {
-                let near = suggestion(text, keys.iter().copied());
-                let message = format!("unknown key {text:?} in jaco.yaml{near}");
-                return Err(invalid(message).with("field", text).at(key.at));
-            }
+    fn of(node: &'a Node) -> Self {
+        Self {
+            map: node.as_map(),
+            at: node.at,
         }
-        Ok(Self {
-            path,
-            map: Some(map),
-        })
     }
 
     fn node(&self, key: &str) -> Option<&'a Node> {
         self.map?.get(key).filter(|node| !node.is_null())
     }
 
-    fn path(&self, key: &str) -> String {
-        match self.path {
-            "" => key.to_owned(),
-            path => format!("{path}.{key}"),
-        }
-    }
-
-    fn string(&self, key: &str) -> Result<String, Error> {
-        match self.node(key) {
-            Some(node) => string(&self.path(key), node),
-            None => Ok(String::new()),
-        }
-    }
-
-    fn int(&self, key: &str) -> Result<Option<i64>, Error> {
-        let Some(node) = self.node(key) else {
-            return Ok(None);
+    /// The text of a key; one that is not set is empty and stands where the mapping starts.
+    fn text(&self, key: &str) -> Spanned<String> {
+        let absent = Spanned {
+            value: String::new(),
+            at: self.at,
         };
-        let resolved = node.as_scalar().map(yaml::Scalar::resolve);
-        match resolved {
-            Some(Resolved::Int(value)) => i64::try_from(value)
-                .map(Some)
-                .map_err(|_| wrong(&self.path(key), node, "a smaller number")),
-            Some(Resolved::Null | Resolved::Bool(_) | Resolved::Float(_) | Resolved::Str(_))
-            | None => Err(wrong(&self.path(key), node, "a whole number")),
+        self.node(key).map_or(absent, text)
+    }
+
+    fn int(&self, key: &str) -> Option<Spanned<i64>> {
+        let node = self.node(key)?;
+        match node.as_scalar()?.resolve() {
+            Resolved::Int(value) => Some(Spanned {
+                value: i64::try_from(value).ok()?,
+                at: node.at,
+            }),
+            Resolved::Null | Resolved::Bool(_) | Resolved::Float(_) | Resolved::Str(_) => None,
         }
     }
 
-    fn boolean(&self, key: &str) -> Result<bool, Error> {
-        let Some(node) = self.node(key) else {
-            return Ok(false);
-        };
-        let plain = node.as_scalar().filter(|scalar| scalar.plain);
-        match plain.map(|scalar| scalar.text.as_str()) {
-            Some(
-                "true" | "True" | "TRUE" | "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON",
-            ) => Ok(true),
-            Some(
-                "false" | "False" | "FALSE" | "n" | "N" | "no" | "No" | "NO" | "off" | "Off"
-                | "OFF",
-            ) => Ok(false),
-            Some(_) | None => Err(wrong(&self.path(key), node, "a boolean")),
-        }
+    fn flag(&self, key: &str) -> bool {
+        let scalar = self.node(key).and_then(Node::as_scalar);
+        scalar.and_then(flag).unwrap_or(false)
     }
 
-    fn list<T>(
-        &self,
-        key: &str,
-        read: impl Fn(&str, &Node) -> Result<T, Error>,
-    ) -> Result<Vec<T>, Error> {
-        let Some(node) = self.node(key) else {
-            return Ok(Vec::new());
-        };
-        let path = self.path(key);
-        let items = node.as_seq().ok_or_else(|| wrong(&path, node, "a list"))?;
-        items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| read(&format!("{path}[{index}]"), item))
-            .collect()
+    fn items(&self, key: &str) -> impl Iterator<Item = &'a Node> {
+        let items = self.node(key).and_then(Node::as_seq);
+        items.unwrap_or_default().iter()
+    }
+
+    fn texts(&self, key: &str) -> Vec<Spanned<String>> {
+        self.items(key).map(text).collect()
     }
 }
 
-/// The source text of any scalar; null is empty.
-fn string(path: &str, node: &Node) -> Result<String, Error> {
-    match node.text() {
-        Some(_) if node.is_null() => Ok(String::new()),
-        Some(text) => Ok(text.to_owned()),
-        None => Err(wrong(path, node, "a string")),
+/// The source text of a scalar; null is empty.
+fn text(node: &Node) -> Spanned<String> {
+    let text = node.text().filter(|_| !node.is_null());
+    Spanned {
+        value: text.unwrap_or_default().to_owned(),
+        at: node.at,
     }
-}
-
-fn wrong(path: &str, node: &Node, expected: &str) -> Error {
-    let subject = if path.is_empty() { "jaco.yaml" } else { path };
-    let message = format!("{subject} must be {expected}, not {}", node.kind());
-    Error::new(ErrorCode::ParseFailed, message)
-        .with("field", path)
-        .at(node.at)
 }

@@ -1,15 +1,18 @@
 //! Checks across files and against the cluster, one function per rule.
+//!
+//! A fault that either file could be blamed for stands where `jaco.yaml` has it.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use crate::{
     Error, ErrorCode,
     manifest::{
-        compose::Compose,
+        compose::{self, Compose},
         fault::{Located, invalid, suggestion},
-        jaco::Jaco,
+        jaco::{self, Jaco, Override},
     },
     v1::{self, service_spec::PlacementMode},
+    yaml::Position,
 };
 
 use super::{ClusterView, Privileged, replicas};
@@ -17,35 +20,39 @@ use super::{ClusterView, Privileged, replicas};
 /// Overrides name compose services, and pinned ones have a host per replica.
 pub(super) fn overrides(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     let services = &compose.project.services;
-    for given in &jaco.services {
-        if !services.contains_key(&given.name) {
-            let near = suggestion(&given.name, services.keys().map(String::as_str));
+    for Override { name, .. } in &jaco.services {
+        if !services.contains_key(&name.value) {
+            let near = suggestion(name, services.keys().map(String::as_str));
             let message = format!(
                 "service {:?} not found in the compose file{near}",
-                given.name
+                name.value
             );
             return Err(Error::new(ErrorCode::UnknownService, message)
-                .with("service", &given.name)
-                .at(given.at));
+                .with("service", &name.value)
+                .with("file", jaco::FILE)
+                .at(name.at));
         }
     }
     for given in &jaco.services {
-        let Some(service) = services.get(&given.name) else {
+        let Some(service) = services.get(&given.name.value) else {
             continue;
         };
-        let hosts = given.hosts.iter().collect::<BTreeSet<_>>().len();
+        let hosts: BTreeSet<&str> = given.hosts.iter().map(|host| host.as_str()).collect();
+        let hosts = hosts.len();
         let replicas = replicas(Some(given), service);
         let enough = usize::try_from(replicas).is_ok_and(|replicas| replicas <= hosts);
         if given.placement == PlacementMode::Hosts && !enough {
             let message = format!(
                 "service {:?} wants {replicas} replicas on {hosts} pinned hosts, one per host",
-                given.name
+                given.name.value
             );
+            let at = given.replicas.map_or(given.name.at, |replicas| replicas.at);
             return Err(Error::new(ErrorCode::ReplicasExceedPinnedHosts, message)
-                .with("service", &given.name)
+                .with("service", &given.name.value)
                 .with("replicas", replicas)
                 .with("hosts", hosts)
-                .at(given.at));
+                .with("file", jaco::FILE)
+                .at(at));
         }
     }
     Ok(())
@@ -57,26 +64,30 @@ pub(super) fn override_networks(jaco: &Jaco, compose: &Compose) -> Result<(), Er
         for network in &given.networks {
             compose
                 .check_network(&given.name, network)
-                .map_err(|error| error.at(given.at))?;
+                .map_err(|error| error.with("file", jaco::FILE).at(network.at))?;
         }
     }
     Ok(())
 }
 
 /// Pinned hosts are members.
-pub(super) fn hosts(services: &[v1::ServiceSpec], cluster: &impl ClusterView) -> Result<(), Error> {
-    let pinned = services
-        .iter()
-        .filter(|service| service.placement() == PlacementMode::Hosts);
-    for service in pinned {
-        if let Some(host) = service.hosts.iter().find(|host| !cluster.has_host(host)) {
+pub(super) fn hosts(jaco: &Jaco, cluster: &impl ClusterView) -> Result<(), Error> {
+    let pinned = jaco.services.iter();
+    let mut pinned: Vec<&Override> = pinned
+        .filter(|given| given.placement == PlacementMode::Hosts)
+        .collect();
+    pinned.sort_by_key(|given| given.name.as_str());
+    for given in pinned {
+        if let Some(host) = given.hosts.iter().find(|host| !cluster.has_host(host)) {
             let message = format!(
-                "service {:?} is pinned to {host:?}, which is not a member",
-                service.name
+                "service {:?} is pinned to {:?}, which is not a member",
+                given.name.value, host.value
             );
             return Err(Error::new(ErrorCode::UnknownHost, message)
-                .with("service", &service.name)
-                .with("host", host));
+                .with("service", &given.name.value)
+                .with("host", &host.value)
+                .with("file", jaco::FILE)
+                .at(host.at));
         }
     }
     Ok(())
@@ -86,30 +97,32 @@ pub(super) fn hosts(services: &[v1::ServiceSpec], cluster: &impl ClusterView) ->
 pub(super) fn route_services(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     let services = &compose.project.services;
     for route in &jaco.routes {
-        if !services.contains_key(&route.service) {
+        if !services.contains_key(&route.service.value) {
             let near = suggestion(&route.service, services.keys().map(String::as_str));
             let message = format!(
                 "route {:?} references unknown service {:?}{near}",
-                route.domain, route.service
+                route.domain, route.service.value
             );
             return Err(Error::new(ErrorCode::UnknownService, message)
-                .with("service", &route.service)
+                .with("service", &route.service.value)
                 .with("domain", &route.domain)
-                .at(route.at));
+                .with("file", jaco::FILE)
+                .at(route.service.at));
         }
     }
     for route in &jaco.routes {
-        let service = services.get(&route.service);
+        let service = services.get(&route.service.value);
         if service.is_some_and(|service| service.network_mode.is_some()) {
             let message = format!(
                 "routes on a service with network_mode lead nowhere: {:?} to {:?}",
-                route.domain, route.service
+                route.domain, route.service.value
             );
             return Err(invalid(message)
-                .with("service", &route.service)
-                .with("field", "routes")
+                .with("service", &route.service.value)
+                .with("field", "routes.service")
                 .with("domain", &route.domain)
-                .at(route.at));
+                .with("file", jaco::FILE)
+                .at(route.service.at));
         }
     }
     Ok(())
@@ -144,7 +157,9 @@ pub(super) fn tcp_routes(jaco: &Jaco, compose: &Compose) -> Result<Vec<v1::TcpRo
                     return Err(Error::new(ErrorCode::PortConflict, message)
                         .with("port", listener)
                         .with("service", name)
-                        .with("services", both.join(",")));
+                        .with("services", both.join(","))
+                        .with("file", compose::FILE)
+                        .at(port.at));
                 }
             }
         }
@@ -155,6 +170,7 @@ pub(super) fn tcp_routes(jaco: &Jaco, compose: &Compose) -> Result<Vec<v1::TcpRo
 /// No listener belongs to another deployment.
 pub(super) fn port_owners(
     jaco: &Jaco,
+    compose: &Compose,
     tcp_routes: &[v1::TcpRoute],
     cluster: &impl ClusterView,
 ) -> Result<(), Error> {
@@ -162,6 +178,10 @@ pub(super) fn port_owners(
         let Ok(port) = u16::try_from(route.published_port) else {
             continue;
         };
+        let service = compose.project.services.get(&route.service);
+        let mut ports = service.into_iter().flat_map(|service| &service.ports);
+        let entry = ports.find(|entry| entry.listener == Some(port));
+        let at = entry.map_or(Position::START, |entry| entry.at);
         let owner = cluster.port_owner(port);
         if let Some(owner) = owner.filter(|owner| *owner != jaco.deployment) {
             let message = format!("port {port} is published by deployment {owner:?}");
@@ -169,7 +189,9 @@ pub(super) fn port_owners(
                 .with("port", port)
                 .with("service", &route.service)
                 .with("owner", &owner)
-                .with("deployment", &owner));
+                .with("deployment", &owner)
+                .with("file", compose::FILE)
+                .at(at));
         }
     }
     Ok(())
@@ -178,7 +200,7 @@ pub(super) fn port_owners(
 /// No route belongs to another deployment.
 pub(super) fn route_owners(jaco: &Jaco, cluster: &impl ClusterView) -> Result<(), Error> {
     for route in &jaco.routes {
-        let (domain, path) = (&route.domain, &route.path);
+        let (domain, path) = (&route.domain, &route.path.value);
         let owner = cluster.route_owner(domain, path);
         if let Some(owner) = owner.filter(|owner| *owner != jaco.deployment) {
             let message = format!("route {domain}{path} belongs to deployment {owner:?}");
@@ -186,7 +208,8 @@ pub(super) fn route_owners(jaco: &Jaco, cluster: &impl ClusterView) -> Result<()
                 .with("domain", domain)
                 .with("path", path)
                 .with("deployment", owner)
-                .at(route.at));
+                .with("file", jaco::FILE)
+                .at(route.path.at));
         }
     }
     Ok(())
@@ -198,7 +221,7 @@ pub(super) fn privileges(
     cluster: &impl ClusterView,
 ) -> Result<Vec<Privileged>, Error> {
     let privileged = compose.privileged();
-    if let Some((service, fields)) = privileged.first()
+    if let Some((service, fields, at)) = privileged.first()
         && !cluster.allows_privileged()
     {
         let identity = cluster.identity();
@@ -207,11 +230,13 @@ pub(super) fn privileges(
         return Err(Error::new(ErrorCode::PrivilegeDenied, message)
             .with("service", service)
             .with("fields", fields)
-            .with("identity", identity));
+            .with("identity", identity)
+            .with("file", compose::FILE)
+            .at(*at));
     }
     let privileged = privileged.into_iter();
     Ok(privileged
-        .map(|(service, fields)| Privileged {
+        .map(|(service, fields, _)| Privileged {
             service: service.to_owned(),
             fields,
         })

@@ -1,6 +1,6 @@
 //! What a replica's core is told, and what it asks for.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::runtime::{
     engine::{EngineError, Found, Inspected},
@@ -75,6 +75,9 @@ pub enum PrepareError {
     Retry(String),
 }
 
+/// Signs of progress closer to each other than this are told as one.
+pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -90,6 +93,8 @@ pub enum Input {
     Found(u64, Result<Vec<Found>, EngineError>),
     /// Outcome of [`Effect::Prepare`].
     Prepared(u64, Result<(), PrepareError>),
+    /// The pull of [`Effect::Pull`] moves; said at least once in [`PROGRESS_EVERY`] while it does.
+    PullProgressed(u64),
     /// Outcome of [`Effect::Pull`].
     Pulled(u64, Result<(), EngineError>),
     /// Outcome of [`Effect::Launch`]: the container's id.

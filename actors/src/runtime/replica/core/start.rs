@@ -4,8 +4,8 @@ use jaco_proto::v1::ReplicaState;
 use prost_types::Timestamp;
 
 use super::{
-    Assignment, Core, Effect, Gate, Now, PULL_BACKOFF_MAX, Phase, PrepareError, RETRY, TELL_AFTER,
-    Wanted, exponential,
+    Assignment, Core, Effect, Gate, Now, PULL_BACKOFF_MAX, PULL_SILENCE, Phase, PrepareError,
+    RETRY, TELL_AFTER, Wanted, exponential,
     watch::{Origin, Watch},
 };
 use crate::runtime::{
@@ -162,7 +162,7 @@ impl Core {
         }
         match result {
             Ok(()) if self.restarting || !wanted.pull => self.launch(),
-            Ok(()) => self.first_pull(&wanted),
+            Ok(()) => self.first_pull(now, &wanted),
             Err(PrepareError::Engine(error)) => self.trouble(now, &error),
             Err(PrepareError::Retry(reason)) => {
                 let delay = exponential(self.setbacks, RETRY);
@@ -192,21 +192,36 @@ impl Core {
         }
     }
 
-    fn first_pull(&mut self, wanted: &Wanted) {
+    fn first_pull(&mut self, now: Now, wanted: &Wanted) {
         self.pull_attempts = 0;
         let report = Report::new(ReplicaState::Pulling, wanted.raft_index)
             .because(code::PULLING, format!("pulling {}", wanted.image))
             .with("deployment", &wanted.deployment)
             .with("host", &self.host);
         self.publish(report);
-        self.pull();
+        self.pull(now);
     }
 
-    pub(super) fn pull(&mut self) {
-        self.phase = Phase::Pulling;
+    pub(super) fn pull(&mut self, now: Now) {
+        self.phase = Phase::Pulling(now.instant + PULL_SILENCE);
         self.pull_attempts = self.pull_attempts.saturating_add(1);
         let generation = self.next_generation();
         self.effects.push(Effect::Pull(generation));
+    }
+
+    pub(super) fn pull_progressed(&mut self, now: Now) {
+        if let Phase::Pulling(until) = &mut self.phase {
+            *until = now.instant + PULL_SILENCE;
+        }
+    }
+
+    /// Neither the registry nor the engine says anything any more: the attempt ends here.
+    pub(super) fn pull_silent(&mut self, now: Now) {
+        self.effects.push(Effect::Cancel);
+        // Whatever the attempt still answers comes too late.
+        self.next_generation();
+        let message = format!("no progress for {} seconds", PULL_SILENCE.as_secs());
+        self.pulled(now, Err(EngineError::Api { status: 0, message }));
     }
 
     pub(super) fn pulled(&mut self, now: Now, result: Result<(), EngineError>) {
@@ -252,7 +267,9 @@ impl Core {
                 self.watch(now, &container, wanted.raft_index, Origin::New);
             }
             Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
-            Err(EngineError::NotFound(_)) if restart && wanted.pull => self.first_pull(&wanted),
+            Err(EngineError::NotFound(_)) if restart && wanted.pull => {
+                self.first_pull(now, &wanted);
+            }
             Err(EngineError::Conflict(_)) if self.conflicts < CONFLICTS => {
                 // A create of an earlier actor may still be under way under this name.
                 self.conflicts += 1;

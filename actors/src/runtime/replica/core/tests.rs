@@ -2,9 +2,13 @@
 
 use std::time::UNIX_EPOCH;
 
+use prost_types::Timestamp;
+
 use super::*;
 use crate::runtime::engine::{Found, Health, Inspected, Status};
 use ReplicaState::{Degraded, Failed, Pending, Pulling, Running, Stopped, Updating};
+
+mod pulls;
 
 struct Bench {
     core: Core,
@@ -400,43 +404,6 @@ fn a_start_that_cannot_be_prepared_yet_is_retried_ever_later() {
 }
 
 #[test]
-fn pulls_are_retried_for_ever_at_doubling_intervals() {
-    let mut bench = Bench::new();
-    bench
-        .give(Input::Assign(own(7)))
-        .found(vec![])
-        .prepared(Ok(()));
-    for attempt in 1..=15u32 {
-        bench.pulled(Err(refused()));
-        let last = bench.last();
-        assert_eq!(
-            (last.state, last.code.as_str()),
-            (Pending, "image_pull_failed")
-        );
-        assert_eq!(last.details["attempt"], attempt.to_string());
-        assert_eq!(last.details["reason"], "web:1: no");
-        assert!(last.details.contains_key("next_retry_at"));
-        let expected = (1u64 << (attempt - 1)).min(3600);
-        assert_eq!(bench.timeout(), Duration::from_secs(expected));
-    }
-    bench.pulled(Ok(())).launched(Ok("c1"));
-    assert_eq!(bench.core.failures, 0);
-}
-
-#[test]
-fn a_service_that_never_pulls_goes_straight_to_create() {
-    let mut bench = Bench::new();
-    let mut local = wanted(7);
-    local.pull = false;
-    bench
-        .give(Input::Assign(Assignment::Own(local)))
-        .found(vec![])
-        .prepared(Ok(()))
-        .launched(Err(EngineError::NotFound("no such image".into())));
-    assert_eq!(bench.last().code, "docker_error");
-}
-
-#[test]
 fn a_refused_start_is_published_and_retried_without_using_the_budget() {
     let mut bench = Bench::new();
     bench.give(Input::Assign(own(7)));
@@ -554,23 +521,6 @@ fn an_unhealthy_container_is_degraded_and_restarted() {
 }
 
 #[test]
-fn a_restart_pulls_only_when_the_image_is_gone() {
-    let mut bench = Bench::new();
-    bench
-        .up(7, "c1")
-        .give(Input::Hint)
-        .inspected(Ok(seen(Status::Exited, None)))
-        .timeout();
-    bench
-        .discarded(&["c1"])
-        .found(vec![])
-        .prepared(Ok(()))
-        .launched(Err(EngineError::NotFound("no such image".into())))
-        .pulled(Ok(()))
-        .launched(Ok("c2"));
-}
-
-#[test]
 fn an_exhausted_replica_recovers_only_by_running_or_a_new_row() {
     let exhausted = Report::new(Failed, 7)
         .because("restart_exhausted", "")
@@ -643,20 +593,6 @@ fn an_unreachable_engine_is_pending_with_the_reason_and_recovers() {
         .inspected(Ok(seen(Status::Running, None)));
     assert_eq!(bench.last().container_id, "c1");
     assert_eq!(bench.core.failures, 0);
-}
-
-#[test]
-fn a_superseded_pull_is_cancelled() {
-    let mut bench = Bench::new();
-    bench
-        .give(Input::Assign(own(7)))
-        .found(vec![])
-        .prepared(Ok(()))
-        .give(Input::Assign(own(8)))
-        .found(vec![])
-        .prepared(Ok(()));
-    assert_eq!(bench.cancelled, 1);
-    assert_eq!(bench.last().raft_index, 8);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::client::replica::Reason;
 
 const REVISION: u64 = 5;
 
@@ -18,10 +19,16 @@ fn seen(id: &str, state: ReplicaState) -> Replica {
         host: "one".to_owned(),
         image: "i:2".to_owned(),
         state,
-        code: String::new(),
-        reason: String::new(),
+        reason: Reason::default(),
         wanted: 40,
         seen: 40,
+    }
+}
+
+fn code(code: &str) -> Reason {
+    Reason {
+        code: code.to_owned(),
+        ..Reason::default()
     }
 }
 
@@ -143,8 +150,11 @@ fn a_failure_of_what_ran_before_is_not_a_failure() {
 #[test]
 fn a_failed_replica_is_named_with_its_reason_and_so_are_the_others() {
     let failed = Replica {
-        code: "container_exited".to_owned(),
-        reason: "container_exited (exit 1)".to_owned(),
+        reason: Reason {
+            code: "container_exited".to_owned(),
+            details: [("exit_code".to_owned(), "1".to_owned())].into(),
+            ..Reason::default()
+        },
         ..seen("r0", ReplicaState::Failed)
     };
     let replicas = vec![
@@ -285,11 +295,11 @@ fn the_step_is_that_of_the_slowest_replica() {
     };
     let running = seen("r0", ReplicaState::Running);
     let pulling = Replica {
-        code: "pulling".to_owned(),
+        reason: code("pulling"),
         ..seen("r1", ReplicaState::Pulling)
     };
     let unpulled = Replica {
-        code: "image_pull_failed".to_owned(),
+        reason: code("image_pull_failed"),
         ..seen("r2", ReplicaState::Pending)
     };
     let old = Replica {

@@ -37,6 +37,9 @@ pub(super) fn ulimits(reader: &Reader<'_>, node: &Node) -> Result<BTreeMap<Strin
 pub(super) fn devices(reader: &Reader<'_>, node: &Node) -> Result<Vec<Device>, Error> {
     let mut devices = Vec::new();
     for item in reader.seq("devices", node)? {
+        if reader.is_open(item) {
+            continue;
+        }
         let (source, target, permissions) = match &item.value {
             Value::Map(_) => {
                 let keys = ["source", "target", "permissions"];
@@ -45,12 +48,14 @@ pub(super) fn devices(reader: &Reader<'_>, node: &Node) -> Result<Vec<Device>, E
                     Some(node) => reader.name(&format!("devices.{key}"), node),
                     None => Ok(None),
                 };
+                let source = map.and_then(|map| map.get("source"));
+                if source.is_some_and(|source| reader.is_open(source)) {
+                    continue;
+                }
                 (text("source")?, text("target")?, text("permissions")?)
             }
             Value::Scalar(_) | Value::Seq(_) => {
-                let Some(text) = reader.name("devices", item)? else {
-                    continue;
-                };
+                let text = reader.name("devices", item)?.unwrap_or_default();
                 let mut parts = text.split(':').map(str::to_owned);
                 let device = (parts.next(), parts.next(), parts.next());
                 if parts.next().is_some() {
@@ -59,12 +64,13 @@ pub(super) fn devices(reader: &Reader<'_>, node: &Node) -> Result<Vec<Device>, E
                 device
             }
         };
-        let Some(source) = source.filter(|source| !source.is_empty()) else {
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let Some(source) = given(source) else {
             return Err(reader.fault("devices", item, "needs a source"));
         };
         devices.push(Device {
-            target: target.unwrap_or_else(|| source.clone()),
-            permissions: permissions.unwrap_or_else(|| "rwm".to_owned()),
+            target: given(target).unwrap_or_else(|| source.clone()),
+            permissions: given(permissions).unwrap_or_else(|| "rwm".to_owned()),
             source,
         });
     }
@@ -85,7 +91,10 @@ pub(super) fn gpus(reader: &Reader<'_>, node: &Node) -> Result<Vec<GpuRequest>, 
     let mut requests = Vec::new();
     for item in reader.seq("gpus", node)? {
         let Some(map) = reader.map("gpus", item, &keys)? else {
-            continue;
+            if reader.is_open(item) {
+                continue;
+            }
+            return Err(reader.wrong("gpus", item, "a mapping"));
         };
         let mut request = all.clone();
         let mut count = None;

@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn add_namespace_dependencies(service: &mut Service) {
     let mut targets: Vec<String> = [&service.ipc, &service.pid, &service.uts]
         .into_iter()
-        .filter_map(|mode| mode.as_deref()?.strip_prefix("service:"))
+        .filter_map(|mode| mode.as_ref()?.service())
         .map(str::to_owned)
         .collect();
     if let Some(NetworkMode::Service(target)) = &service.network_mode {
@@ -56,7 +56,10 @@ pub(super) fn healthcheck(reader: &Reader<'_>, node: &Node) -> Result<Option<Hea
                     Value::Seq(items) => reader.strings(&field, items)?,
                     Value::Scalar(_) | Value::Map(_) => reader
                         .name(&field, node)?
-                        .map(|line| vec!["CMD-SHELL".to_owned(), line])
+                        .map(|line| match line.as_str() {
+                            "NONE" => vec![line],
+                            _ => vec!["CMD-SHELL".to_owned(), line],
+                        })
                         .unwrap_or_default(),
                 }
             }
@@ -66,7 +69,12 @@ pub(super) fn healthcheck(reader: &Reader<'_>, node: &Node) -> Result<Option<Hea
             "start_interval" => {
                 reader.duration(&field, node)?;
             }
-            "retries" => check.retries = reader.int(&field, node)?,
+            "retries" => {
+                check.retries = reader.int(&field, node)?;
+                if check.retries.is_some_and(|count| count < 0) {
+                    return Err(reader.wrong(&field, node, "0 or more"));
+                }
+            }
             "disable" => disabled = reader.boolean(&field, node)?.unwrap_or(false),
             _ => {}
         }
@@ -121,13 +129,16 @@ pub(super) fn depends_on(
             ("service_started", Condition::ServiceStarted),
             ("service_healthy", Condition::ServiceHealthy),
         ];
-        let condition = reader.choice(&format!("{field}.condition"), condition, &words)?;
+        let chosen = reader.choice(&format!("{field}.condition"), condition, &words)?;
+        if chosen.is_none() && !reader.is_open(condition) {
+            return Err(reader.fault(&field, condition, "needs a condition"));
+        }
         let required = match entry.get("required") {
             Some(node) => reader.boolean(&format!("{field}.required"), node)?,
             None => None,
         };
         let dependency = Dependency {
-            condition: condition.unwrap_or(Condition::ServiceStarted),
+            condition: chosen.unwrap_or(Condition::ServiceStarted),
             required: required.unwrap_or(true),
         };
         edges.insert(key.text.clone(), dependency);

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::{
     Error,
-    manifest::compose::{NetworkMode, Service, document::DEFAULT_NETWORK, reader::Reader},
+    manifest::compose::{
+        Namespace, NetworkMode, Service, document::DEFAULT_NETWORK, reader::Reader,
+    },
     yaml::{Node, Value},
 };
 
@@ -65,37 +67,56 @@ pub(super) fn network_mode(reader: &Reader<'_>, node: &Node) -> Result<Option<Ne
     }
 }
 
+pub(super) fn namespace(
+    reader: &Reader<'_>,
+    field: &str,
+    node: &Node,
+) -> Result<Option<Namespace>, Error> {
+    let mode = reader.name(field, node)?;
+    Ok(mode.map(|mode| match mode.strip_prefix("service:") {
+        Some(target) => Namespace::Service(target.to_owned()),
+        None => Namespace::Engine(mode),
+    }))
+}
+
 pub(super) fn extra_hosts(reader: &Reader<'_>, node: &Node) -> Result<Vec<String>, Error> {
     let mut lines = Vec::new();
-    let mut add = |host: &str, ip: &str| {
+    let wrong = |node: &Node| reader.wrong("extra_hosts", node, "host:ip or host=ip");
+    let mut add = |host: &str, ip: &str, node: &Node| {
         let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']'));
-        lines.push(format!("{host}:{}", bare.unwrap_or(ip)));
+        let ip = bare.unwrap_or(ip);
+        if host.is_empty() || ip.is_empty() {
+            return Err(wrong(node));
+        }
+        lines.push(format!("{host}:{ip}"));
+        Ok(())
     };
     if let Value::Map(map) = &node.value {
         for (key, node) in map.iter() {
             let field = format!("extra_hosts.{}", key.text);
-            match &node.value {
-                Value::Seq(items) => {
-                    for ip in reader.strings(&field, items)? {
-                        add(&key.text, &ip);
-                    }
-                }
+            let (addresses, open) = match &node.value {
+                Value::Seq(items) => (reader.strings(&field, items)?, true),
                 Value::Scalar(_) | Value::Map(_) => {
-                    if let Some(ip) = reader.name(&field, node)? {
-                        add(&key.text, &ip);
-                    }
+                    let address = reader.name(&field, node)?;
+                    (address.into_iter().collect(), reader.is_open(node))
                 }
+            };
+            if addresses.is_empty() && !open {
+                return Err(wrong(node));
+            }
+            for ip in addresses {
+                add(&key.text, &ip, node)?;
             }
         }
     } else {
-        for item in reader.seq("extra_hosts", node)? {
-            let Some(text) = reader.name("extra_hosts", item)? else {
+        for item in reader.distinct("extra_hosts", node)? {
+            if reader.is_open(item) {
                 continue;
-            };
-            let Some((host, ip)) = text.split_once('=').or_else(|| text.split_once(':')) else {
-                return Err(reader.wrong("extra_hosts", item, "host:ip or host=ip"));
-            };
-            add(host, ip);
+            }
+            let text = reader.string("extra_hosts", item)?.unwrap_or_default();
+            let pair = text.split_once('=').or_else(|| text.split_once(':'));
+            let (host, ip) = pair.ok_or_else(|| wrong(item))?;
+            add(host, ip, item)?;
         }
     }
     lines.sort();

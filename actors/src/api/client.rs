@@ -1,0 +1,233 @@
+//! The API for the program that runs the node: the same handlers and the same admission, reached
+//! by a function call.
+
+use std::{
+    convert::Infallible,
+    fmt,
+    sync::{Arc, Weak},
+    task::{Context, Poll},
+};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use jaco_proto::{
+    error::DecodedError,
+    v1::{
+        self, audit_client::AuditClient, cluster_client::ClusterClient,
+        deploy_client::DeployClient, registry_credentials_client::RegistryCredentialsClient,
+        tokens_client::TokensClient, watch_client::WatchClient,
+    },
+};
+use tonic::{Status, Streaming, body::Body, service::Routes};
+use tower::{Layer, Service, ServiceExt};
+
+use super::{
+    admission::Transport,
+    layer::{Admission, AdmissionLayer},
+    server::services,
+};
+use crate::node::Shared;
+
+/// The services of one node, for its own process.
+pub(crate) struct InProcess {
+    shared: Arc<Shared>,
+    services: Admission<Routes>,
+}
+
+impl InProcess {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let admission = AdmissionLayer {
+            transport: Transport::Process,
+            shared: shared.clone(),
+        };
+        Self {
+            services: admission.layer(services(&shared)),
+            shared,
+        }
+    }
+
+    async fn call(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+        // Held until the answer is there: a stopping node waits for it. What streams after the
+        // answer is not waited for.
+        let stopping = self.shared.stopping();
+        if *stopping.borrow() {
+            return Status::from(Shared::stopped()).into_http();
+        }
+        match self.services.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+/// What the generated clients of `jaco.v1` speak to instead of a connection.
+///
+/// It does not keep its node: once that was dropped, calls fail with `raft_unavailable`.
+#[derive(Clone)]
+pub struct LocalService(Weak<InProcess>);
+
+impl fmt::Debug for LocalService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LocalService")
+    }
+}
+
+impl Service<Request<Body>> for LocalService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let node = self.0.upgrade();
+        Box::pin(async move {
+            Ok(match node {
+                Some(node) => node.call(request).await,
+                None => Status::from(Shared::stopped()).into_http(),
+            })
+        })
+    }
+}
+
+/// An operator of a node of this process; made by [`crate::Node::client`].
+///
+/// It calls the same handlers as a client on the unix socket, as identity `local`, without a
+/// socket in between. The methods here are what most programs need; the whole API of
+/// [`jaco_proto::v1`] is behind [`Client::cluster`], [`Client::deploy`] and so on.
+///
+/// Messages have no largest size. Streams are read at the pace of their reader, and end with `raft_unavailable` when the node
+/// stops. Dropping a call or a stream cancels it.
+#[derive(Clone, Debug)]
+pub struct Client(LocalService);
+
+impl Client {
+    pub(crate) fn new(node: &Arc<InProcess>) -> Self {
+        Self(LocalService(Arc::downgrade(node)))
+    }
+
+    /// The `Cluster` service.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterClient<LocalService> {
+        ClusterClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The `Deploy` service.
+    #[must_use]
+    pub fn deploy(&self) -> DeployClient<LocalService> {
+        DeployClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The `Tokens` service.
+    #[must_use]
+    pub fn tokens(&self) -> TokensClient<LocalService> {
+        TokensClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The `RegistryCredentials` service.
+    #[must_use]
+    pub fn registry_credentials(&self) -> RegistryCredentialsClient<LocalService> {
+        RegistryCredentialsClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The `Audit` service.
+    #[must_use]
+    pub fn audit(&self) -> AuditClient<LocalService> {
+        AuditClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The `Watch` service.
+    #[must_use]
+    pub fn watcher(&self) -> WatchClient<LocalService> {
+        WatchClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// Founds a cluster of this one node, called `name`, or by its id if that is empty.
+    ///
+    /// # Errors
+    /// `cluster_already_initialized` if the node is a member; see `Cluster.Init`.
+    pub async fn init(&self, name: &str) -> Result<v1::ClusterInitResponse, DecodedError> {
+        let request = v1::ClusterInitRequest {
+            cluster_name: name.to_owned(),
+        };
+        Ok(self.cluster().init(request).await?.into_inner())
+    }
+
+    /// What the node knows about itself and its cluster.
+    ///
+    /// # Errors
+    /// See `Cluster.Status`.
+    pub async fn status(&self) -> Result<v1::ClusterStatusResponse, DecodedError> {
+        let request = v1::ClusterStatusRequest {};
+        Ok(self.cluster().status(request).await?.into_inner())
+    }
+
+    /// Applies a deployment: the text of its `jaco.yaml` and of its compose file, whose
+    /// `env_file`s and `${VAR}`s are resolved already. Returns once it is committed; what comes
+    /// of it is seen by [`Client::replicas`] and [`Client::watch`].
+    ///
+    /// # Errors
+    /// `validation_failed` with the place of the first fault and others; see `Deploy.Apply`.
+    pub async fn apply(
+        &self,
+        jaco_yaml: &str,
+        compose_yaml: &str,
+    ) -> Result<v1::ApplyResponse, DecodedError> {
+        let request = v1::ApplyRequest {
+            jaco_yaml: jaco_yaml.into(),
+            compose_yaml: compose_yaml.into(),
+            dry_run: false,
+        };
+        Ok(self.deploy().apply(request).await?.into_inner())
+    }
+
+    /// Deletes a deployment; its containers are stopped and removed after that. One that does
+    /// not exist is deleted already.
+    ///
+    /// # Errors
+    /// See `Deploy.Delete`.
+    pub async fn delete(&self, deployment: &str) -> Result<(), DecodedError> {
+        let request = v1::DeleteRequest {
+            deployment: deployment.to_owned(),
+        };
+        self.deploy().delete(request).await?;
+        Ok(())
+    }
+
+    /// The replicas of a deployment, wanted and seen.
+    ///
+    /// # Errors
+    /// See `Deploy.GetReplicas`.
+    pub async fn replicas(&self, deployment: &str) -> Result<Vec<v1::ReplicaDetail>, DecodedError> {
+        let request = v1::GetReplicasRequest {
+            deployment_filter: deployment.to_owned(),
+            ..Default::default()
+        };
+        let answer = self.deploy().get_replicas(request).await?;
+        Ok(answer.into_inner().replicas)
+    }
+
+    /// Follows changes of the replicated state; see `Watch.Subscribe` for what a request may say.
+    ///
+    /// # Errors
+    /// `validation_failed` for an unknown entity type.
+    pub async fn watch(
+        &self,
+        request: v1::SubscribeRequest,
+    ) -> Result<Streaming<v1::SubscribeEvent>, DecodedError> {
+        Ok(self.watcher().subscribe(request).await?.into_inner())
+    }
+
+    /// The output of a deployment's replicas.
+    ///
+    /// # Errors
+    /// `deployment_not_found`, `unknown_service`; `logs_unavailable` without an engine.
+    pub async fn logs(
+        &self,
+        request: v1::LogsRequest,
+    ) -> Result<Streaming<v1::LogLine>, DecodedError> {
+        Ok(self.deploy().logs(request).await?.into_inner())
+    }
+}

@@ -1,0 +1,346 @@
+//! From the few things a program wants to say about its node to a configuration that holds.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{Node, NodeConfig, StartError};
+use crate::{clock::Clock, network::ipam::Pool};
+
+/// Longest path of a unix socket, in bytes (`sockaddr_un`, unix(7), less its final zero).
+const SOCKET_PATH_BYTES: usize = 107;
+/// Where a container engine listens unless told otherwise.
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+
+/// A setting that a node cannot be started with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The setting has no value.
+    #[error("{0} is empty")]
+    Empty(&'static str),
+    /// Not a sequence of DNS labels of at most 253 characters.
+    #[error("hostname {0:?} cannot be a node's name")]
+    Hostname(String),
+    /// Members and clients are told this address; nobody can dial `0.0.0.0`, `::` or port 0.
+    #[error("{setting} {address} cannot be dialled: an address and a port are needed")]
+    Undialable {
+        /// Which setting.
+        setting: &'static str,
+        /// Its value.
+        address: SocketAddr,
+    },
+    /// The path is longer than the kernel takes.
+    #[error("{setting} {path} is {bytes} bytes long, over the {limit} a socket may have", path = path.display(), limit = SOCKET_PATH_BYTES)]
+    SocketPath {
+        /// Which setting.
+        setting: &'static str,
+        /// Its value.
+        path: PathBuf,
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// Two listeners want one TCP port.
+    #[error("{first} and {second} both want port {port}")]
+    SamePort {
+        /// A setting.
+        first: &'static str,
+        /// Another one.
+        second: &'static str,
+        /// The port.
+        port: u16,
+    },
+}
+
+/// Says what is special about a node; made by [`Node::builder`].
+///
+/// A node that was told nothing but its directory opens no port and no socket: it is reached by
+/// its own process, through [`Node::client`]. Each listener is asked for by its setter.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is started"]
+pub struct NodeBuilder(NodeConfig);
+
+impl NodeBuilder {
+    pub(super) fn new(data_dir: PathBuf) -> Self {
+        Self(NodeConfig {
+            data_dir,
+            hostname: None,
+            listen_addr: None,
+            cluster_addr: None,
+            certificate_ips: Vec::new(),
+            unix_socket: None,
+            inherited_socket: None,
+            docker_socket: DOCKER_SOCKET.into(),
+            http_port: None,
+            metrics_addr: None,
+            ipam: Pool::default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            fault_injection: false,
+            clock: Clock::system(),
+        })
+    }
+
+    /// Names the node. Default: the name it has in its cluster, else the system's.
+    pub fn hostname(mut self, name: impl Into<String>) -> Self {
+        self.0.hostname = Some(name.into());
+        self
+    }
+
+    /// Serves the API over TLS on a TCP address, which members and clients are told.
+    pub fn listen_addr(mut self, address: SocketAddr) -> Self {
+        self.0.listen_addr = Some(address);
+        self
+    }
+
+    /// Tells members the UDP address of this node.
+    pub fn cluster_addr(mut self, address: SocketAddr) -> Self {
+        self.0.cluster_addr = Some(address);
+        self
+    }
+
+    /// Names further addresses in the node's certificate, when one is made. The listen and
+    /// the cluster address are in it anyway.
+    pub fn certificate_ips(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.0.certificate_ips.extend(addresses);
+        self
+    }
+
+    /// Serves the API on a unix socket, to whoever may open it. Mode 0660; its directory is
+    /// created when missing.
+    pub fn unix_socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.0.unix_socket = Some(path.into());
+        self
+    }
+
+    /// Serves the API on a socket that listens already, instead of one of its own. It is never
+    /// removed.
+    pub fn inherited_socket(mut self, socket: UnixListener) -> Self {
+        self.0.inherited_socket = Some(Arc::new(socket));
+        self
+    }
+
+    /// Where the container engine listens. Default: `/var/run/docker.sock`. It may come up after
+    /// the node, and go away and come back.
+    pub fn docker_socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.0.docker_socket = path.into();
+        self
+    }
+
+    /// Serves the routes over plain HTTP on a TCP port of all addresses; 0 lets the system
+    /// choose.
+    pub fn http_port(mut self, port: u16) -> Self {
+        self.0.http_port = Some(port);
+        self
+    }
+
+    /// Serves metrics in Prometheus text over plain HTTP at `/metrics`; port 0 lets the system
+    /// choose.
+    pub fn metrics_addr(mut self, address: SocketAddr) -> Self {
+        self.0.metrics_addr = Some(address);
+        self
+    }
+
+    /// Where the addresses of containers come from. Default: `10.244.0.0/16` in blocks of /24.
+    /// Nodes that share an engine need pools that do not overlap.
+    pub fn ipam(mut self, pool: Pool) -> Self {
+        self.0.ipam = pool;
+        self
+    }
+
+    /// The version shown to members and clients. Default: this crate's.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.0.version = version.into();
+        self
+    }
+
+    /// Lets operators of this machine kill single actors. Default: `false`.
+    pub fn fault_injection(mut self, allowed: bool) -> Self {
+        self.0.fault_injection = allowed;
+        self
+    }
+
+    /// The source of timestamps. Default: the system's clock.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.0.clock = clock;
+        self
+    }
+
+    /// The configuration, checked, for a start later on.
+    ///
+    /// # Errors
+    /// The first setting that no node can be started with.
+    pub fn build(self) -> Result<NodeConfig, ConfigError> {
+        let mut config = self.0;
+        if config.data_dir.as_os_str().is_empty() {
+            return Err(ConfigError::Empty("data_dir"));
+        }
+        if let Some(name) = &config.hostname
+            && jaco_net::pki::check_hostname(name).is_err()
+        {
+            return Err(ConfigError::Hostname(name.clone()));
+        }
+        let advertised = [
+            ("listen_addr", config.listen_addr),
+            ("cluster_addr", config.cluster_addr),
+        ];
+        for (setting, address) in advertised {
+            let Some(address) = address else { continue };
+            if address.ip().is_unspecified() || address.port() == 0 {
+                return Err(ConfigError::Undialable { setting, address });
+            }
+            config.certificate_ips.push(address.ip());
+        }
+        config.certificate_ips.sort_unstable();
+        config.certificate_ips.dedup();
+        if let Some(path) = &config.unix_socket {
+            check_socket("unix_socket", path)?;
+        }
+        check_socket("docker_socket", &config.docker_socket)?;
+        // The ingress takes its port on every address.
+        let ingress = config
+            .http_port
+            .map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+        let listeners = [
+            ("http_port", ingress),
+            ("listen_addr", config.listen_addr),
+            ("metrics_addr", config.metrics_addr),
+        ];
+        for (index, (second, address)) in listeners.iter().enumerate() {
+            let Some(address) = address.filter(|address| address.port() > 0) else {
+                continue;
+            };
+            let mut earlier = listeners[..index].iter();
+            if let Some((first, _)) = earlier.find(|(_, other)| collide(*other, address)) {
+                return Err(ConfigError::SamePort {
+                    first,
+                    second,
+                    port: address.port(),
+                });
+            }
+        }
+        Ok(config)
+    }
+
+    /// Starts the node, as [`Node::start`].
+    ///
+    /// # Errors
+    /// [`StartError::Config`] as [`NodeBuilder::build`], or as [`Node::start`].
+    pub async fn start(self) -> Result<Node, StartError> {
+        Node::start(self.build()?).await
+    }
+}
+
+/// Whether two TCP listeners cannot both be had.
+fn collide(one: Option<SocketAddr>, other: SocketAddr) -> bool {
+    one.is_some_and(|one| {
+        one.port() == other.port()
+            && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
+    })
+}
+
+fn check_socket(setting: &'static str, path: &Path) -> Result<(), ConfigError> {
+    match path.as_os_str().len() {
+        0 => Err(ConfigError::Empty(setting)),
+        bytes if bytes > SOCKET_PATH_BYTES => Err(ConfigError::SocketPath {
+            setting,
+            path: path.to_owned(),
+            bytes,
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_directory_is_all_a_node_needs() {
+        let config = Node::builder("/somewhere").build().unwrap();
+        assert_eq!(config.data_dir, Path::new("/somewhere"));
+        let listeners = (config.listen_addr, config.unix_socket, config.http_port);
+        assert_eq!(listeners, (None, None, None));
+        assert_eq!(config.docker_socket, Path::new(DOCKER_SOCKET));
+        assert_eq!(config.version, env!("CARGO_PKG_VERSION"));
+    }
+
+    #[test]
+    fn a_certificate_names_every_advertised_address_once() {
+        let config = Node::builder("/d")
+            .listen_addr(address("10.0.0.5:7000"))
+            .cluster_addr(address("10.0.0.5:7001"))
+            .certificate_ips([[10, 0, 0, 6].into()])
+            .build()
+            .unwrap();
+        let ips = ["10.0.0.5", "10.0.0.6"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        assert_eq!(config.certificate_ips, ips);
+    }
+
+    #[test]
+    fn what_no_node_can_run_with_is_refused_by_its_setting() {
+        let new = || Node::builder("/d");
+        let long = "/".repeat(SOCKET_PATH_BYTES + 1);
+        let undialable = |setting, text| ConfigError::Undialable {
+            setting,
+            address: address(text),
+        };
+        let too_long = |setting| ConfigError::SocketPath {
+            setting,
+            path: long.clone().into(),
+            bytes: long.len(),
+        };
+        let table = [
+            (Node::builder(""), ConfigError::Empty("data_dir")),
+            (new().unix_socket(""), ConfigError::Empty("unix_socket")),
+            (new().docker_socket(""), ConfigError::Empty("docker_socket")),
+            (new().hostname("a_b"), ConfigError::Hostname("a_b".into())),
+            (new().hostname(""), ConfigError::Hostname(String::new())),
+            (
+                new().listen_addr(address("0.0.0.0:7000")),
+                undialable("listen_addr", "0.0.0.0:7000"),
+            ),
+            (
+                new().listen_addr(address("10.0.0.5:0")),
+                undialable("listen_addr", "10.0.0.5:0"),
+            ),
+            (
+                new().cluster_addr(address("[::]:7001")),
+                undialable("cluster_addr", "[::]:7001"),
+            ),
+            (new().unix_socket(&long), too_long("unix_socket")),
+            (new().docker_socket(&long), too_long("docker_socket")),
+            (
+                new()
+                    .listen_addr(address("10.0.0.5:7000"))
+                    .metrics_addr(address("0.0.0.0:7000")),
+                ConfigError::SamePort {
+                    first: "listen_addr",
+                    second: "metrics_addr",
+                    port: 7000,
+                },
+            ),
+            (
+                new().listen_addr(address("10.0.0.5:80")).http_port(80),
+                ConfigError::SamePort {
+                    first: "http_port",
+                    second: "listen_addr",
+                    port: 80,
+                },
+            ),
+        ];
+        for (builder, expected) in table {
+            assert_eq!(builder.build().unwrap_err(), expected);
+        }
+        assert!(new().unix_socket(&long[1..]).build().is_ok());
+        let apart = new().listen_addr(address("10.0.0.5:7000"));
+        let apart = apart.metrics_addr(address("127.0.0.1:7000"));
+        assert!(apart.build().is_ok());
+    }
+}

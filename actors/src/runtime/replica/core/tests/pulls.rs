@@ -1,0 +1,180 @@
+//! Pulls: attempts, their failures, and giving up on silence.
+
+use super::*;
+
+impl Bench {
+    /// From nothing to the first pull attempt.
+    fn pulling(&mut self, raft_index: u64) -> &mut Self {
+        self.give(Input::Assign(own(raft_index)))
+            .found(vec![])
+            .prepared(Ok(()))
+    }
+
+    /// The attempt in flight moves.
+    fn progress(&mut self) -> &mut Self {
+        match self.asked {
+            Some(Effect::Pull(g)) => self.give(Input::PullProgressed(g)),
+            ref other => panic!("expected a pull, not {other:?}"),
+        }
+    }
+
+    fn pass(&mut self, time: Duration) -> &mut Self {
+        self.now.instant += time;
+        self.now.wall += time;
+        self.give(Input::Timeout)
+    }
+}
+
+#[test]
+fn pulls_are_retried_for_ever_at_doubling_intervals() {
+    let mut bench = Bench::new();
+    bench
+        .give(Input::Assign(own(7)))
+        .found(vec![])
+        .prepared(Ok(()));
+    for attempt in 1..=15u32 {
+        bench.pulled(Err(refused()));
+        let last = bench.last();
+        assert_eq!(
+            (last.state, last.code.as_str()),
+            (Pending, "image_pull_failed")
+        );
+        assert_eq!(last.details["attempt"], attempt.to_string());
+        assert_eq!(last.details["reason"], "web:1: no");
+        assert!(last.details.contains_key("next_retry_at"));
+        let expected = (1u64 << (attempt - 1)).min(3600);
+        assert_eq!(bench.timeout(), Duration::from_secs(expected));
+    }
+    bench.pulled(Ok(())).launched(Ok("c1"));
+    assert_eq!(bench.core.failures, 0);
+}
+
+#[test]
+fn a_service_that_never_pulls_goes_straight_to_create() {
+    let mut bench = Bench::new();
+    let mut local = wanted(7);
+    local.pull = false;
+    bench
+        .give(Input::Assign(Assignment::Own(local)))
+        .found(vec![])
+        .prepared(Ok(()))
+        .launched(Err(EngineError::NotFound("no such image".into())));
+    assert_eq!(bench.last().code, "docker_error");
+}
+
+#[test]
+fn a_superseded_pull_is_cancelled() {
+    let mut bench = Bench::new();
+    bench
+        .give(Input::Assign(own(7)))
+        .found(vec![])
+        .prepared(Ok(()))
+        .give(Input::Assign(own(8)))
+        .found(vec![])
+        .prepared(Ok(()));
+    assert_eq!(bench.cancelled, 1);
+    assert_eq!(bench.last().raft_index, 8);
+}
+
+#[test]
+fn a_restart_pulls_only_when_the_image_is_gone() {
+    let mut bench = Bench::new();
+    bench
+        .up(7, "c1")
+        .give(Input::Hint)
+        .inspected(Ok(seen(Status::Exited, None)))
+        .timeout();
+    bench
+        .discarded(&["c1"])
+        .found(vec![])
+        .prepared(Ok(()))
+        .launched(Err(EngineError::NotFound("no such image".into())))
+        .pulled(Ok(()))
+        .launched(Ok("c2"));
+}
+
+#[test]
+fn an_attempt_without_progress_fails_and_the_next_one_follows() {
+    let mut bench = Bench::new();
+    bench.pulling(7);
+    for attempt in 1..=4u32 {
+        assert_eq!(bench.timeout(), PULL_SILENCE);
+        assert_eq!(bench.cancelled, attempt);
+        let last = bench.last();
+        assert_eq!(
+            (last.state, last.code.as_str()),
+            (Pending, "image_pull_failed")
+        );
+        assert_eq!(last.details["attempt"], attempt.to_string());
+        assert_eq!(last.details["reason"], "web:1: no progress for 300 seconds");
+        let retry = bench.now.wall + Duration::from_secs(1 << (attempt - 1));
+        assert_eq!(
+            last.details["next_retry_at"],
+            Timestamp::from(retry).to_string()
+        );
+        // What the given-up attempt still answers is not of the next one.
+        let said = bench.published.len();
+        bench.progress().pulled(Ok(()));
+        assert_eq!((bench.asked.take(), bench.published.len()), (None, said));
+        assert_eq!(bench.timeout(), Duration::from_secs(1 << (attempt - 1)));
+    }
+    bench.pulled(Ok(())).launched(Ok("c1"));
+    assert_eq!(bench.core.failures, 0);
+}
+
+#[test]
+fn an_attempt_that_moves_lasts_for_hours() {
+    let mut bench = Bench::new();
+    bench.pulling(7);
+    let pause = PULL_SILENCE - Duration::from_secs(1);
+    for _ in 0..50 {
+        bench.pass(pause).progress();
+    }
+    assert_eq!(bench.states(), [Pulling]);
+    assert_eq!(bench.timeout(), PULL_SILENCE);
+    assert_eq!(bench.last().code, "image_pull_failed");
+}
+
+#[test]
+fn progress_of_an_older_attempt_keeps_no_newer_one_alive() {
+    let mut bench = Bench::new();
+    bench.pulling(7);
+    let Some(Effect::Pull(old)) = bench.asked else {
+        panic!("expected a pull");
+    };
+    bench.pulled(Err(refused())).timeout();
+    let due = bench.core.poll_timeout();
+    bench.now.instant += Duration::from_secs(100);
+    bench.give(Input::PullProgressed(old));
+    assert_eq!(bench.core.poll_timeout(), due);
+}
+
+#[test]
+fn a_row_that_leaves_during_a_pull_or_its_backoff_leaves_at_once() {
+    for failed in [false, true] {
+        let mut bench = Bench::new();
+        bench.pulling(7);
+        if failed {
+            bench.pulled(Err(refused()));
+        }
+        bench.give(Input::Assign(Assignment::Gone)).found(vec![]);
+        assert_eq!(bench.cancelled, 1);
+        assert!(bench.finished);
+        assert_eq!(bench.core.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn an_actor_that_wakes_up_in_a_backoff_begins_anew() {
+    let mut earlier = Bench::new();
+    earlier.pulling(7).pulled(Err(refused())).timeout();
+    earlier.pulled(Err(refused()));
+    let mut bench = Bench::seeded(Seed {
+        report: Some(earlier.last().clone()),
+        failures: 0,
+    });
+    bench.pulling(7);
+    assert_eq!(bench.last().code, "pulling");
+    bench.pulled(Err(refused()));
+    assert_eq!(bench.last().details["attempt"], "1");
+}

@@ -1,0 +1,149 @@
+//! Nodes of this process, driven by this process: no socket, no port.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::{path::Path, time::Duration};
+
+use jaco_actors::{Client, ConfigError, Node, NodeBuilder, StartError};
+use jaco_proto::v1;
+
+use super::lab::{PATIENCE, state, until};
+
+const WEB: &str = "services: {web: {image: nginx}}";
+
+fn node(dir: &Path) -> NodeBuilder {
+    Node::builder(dir.join("data")).docker_socket(dir.join("no-engine.sock"))
+}
+
+#[tokio::test]
+async fn two_nodes_live_in_one_process_and_share_nothing() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut nodes = Vec::new();
+    for (dir, name) in dirs.iter().zip(["first", "second"]) {
+        let node = node(dir.path()).hostname(name).start().await.unwrap();
+        node.client().init(name).await.unwrap();
+        let applied = node
+            .client()
+            .apply(&format!("deployment: {name}"), WEB)
+            .await;
+        assert_eq!(applied.unwrap().applied_revision, 1);
+        nodes.push(node);
+    }
+    for (node, name) in nodes.iter().zip(["first", "second"]) {
+        let status = node.client().status().await.unwrap();
+        assert_eq!(status.leader_hostname, name);
+        let state = until(node, "a placed replica", |state| {
+            !state.replicas_desired.is_empty()
+        })
+        .await;
+        let names: Vec<_> = state.deployments.keys().collect();
+        assert_eq!(names, [name]);
+    }
+    // One of them stops, and the other does not notice.
+    nodes[0].stop().await;
+    nodes[1].client().delete("second").await.unwrap();
+    until(&nodes[1], "an empty state", |state| {
+        state.replicas_desired.is_empty()
+    })
+    .await;
+    nodes[1].stop().await;
+}
+
+#[tokio::test]
+async fn no_listener_is_opened_that_was_not_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path()).start().await.unwrap();
+    node.client().init("").await.unwrap();
+    let actors: Vec<_> = node.tree().describe().into_iter().map(|a| a.path).collect();
+    for listener in ["node/api/unix", "node/api/tls", "node/ingress/proxy"] {
+        assert!(!actors.iter().any(|path| path == listener), "{listener}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_program_is_a_local_operator_in_the_audit_trail() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path())
+        .fault_injection(true)
+        .start()
+        .await
+        .unwrap();
+    let client = node.client();
+    let refused = client.apply("deployment: a", WEB).await.unwrap_err();
+    assert_eq!(refused.code, "cluster_uninitialized");
+    client.init("one").await.unwrap();
+    let again = client.init("two").await.unwrap_err();
+    assert_eq!(again.code, "cluster_already_initialized");
+    client.apply("deployment: a", WEB).await.unwrap();
+    let query = v1::AuditQueryRequest {
+        types: vec![v1::AuditEventType::Apply.into()],
+        ..Default::default()
+    };
+    let mut trail = client.audit().query(query).await.unwrap().into_inner();
+    assert_eq!(trail.message().await.unwrap().unwrap().identity, "local");
+    // As on the unix socket, and nowhere else.
+    let kill = v1::KillActorRequest {
+        path: "node/scheduler/reconcile".to_owned(),
+        ..Default::default()
+    };
+    client.cluster().kill_actor(kill).await.unwrap();
+    node.stop().await;
+}
+
+/// A stream that the program holds and does not read.
+async fn watched(client: &Client) -> tonic::Streaming<v1::SubscribeEvent> {
+    client.watch(v1::SubscribeRequest::default()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_stop_ends_streams_and_calls_and_waits_for_no_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path()).start().await.unwrap();
+    let client = node.client();
+    client.init("one").await.unwrap();
+    let mut stream = watched(&client).await;
+    // Clients of a listener are given 10 s to take what they were sent.
+    tokio::time::timeout(Duration::from_secs(8), node.stop())
+        .await
+        .expect("the stop waits for a reader that is its caller");
+    loop {
+        match stream.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("an end without a reason"),
+            Err(status) => {
+                assert_eq!(status.message(), "raft_unavailable");
+                break;
+            }
+        }
+    }
+    let refused = client.status().await.unwrap_err();
+    assert_eq!(refused.code, "raft_unavailable");
+}
+
+#[tokio::test]
+async fn a_client_does_not_keep_the_directory_of_a_stopped_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = node(dir.path()).start().await.unwrap();
+    let (client, founded) = (first.client(), first.client().init("one").await.unwrap());
+    let stream = watched(&client).await;
+    first.stop().await;
+    drop(first);
+    let second = node(dir.path()).start().await.unwrap();
+    let cluster = state(&second).cluster.clone().unwrap();
+    assert_eq!(cluster.cluster_id, founded.cluster_id);
+    assert_eq!(client.status().await.unwrap_err().code, "raft_unavailable");
+    drop(stream);
+    tokio::time::timeout(PATIENCE, second.stop()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_setting_that_cannot_be_fails_the_start_with_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = node(dir.path()).hostname("no spaces").start().await.err();
+    let Some(StartError::Config(error)) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(error, ConfigError::Hostname("no spaces".to_owned()));
+    assert!(!dir.path().join("data").exists(), "nothing was touched");
+}

@@ -1,0 +1,151 @@
+//! Every command, with what the daemon knows when it is called.
+
+use super::{
+    Script,
+    world::{converging, empty, failing, full, pending, refusing, watched},
+};
+
+/// One command line.
+pub(super) struct Case {
+    /// Name of its files: the command, then what is special about the case.
+    pub(super) name: &'static str,
+    /// The arguments; `DIR` is a directory with manifests.
+    pub(super) line: &'static str,
+    /// Prepares the daemon.
+    pub(super) world: fn(&mut Script),
+    /// The exit status.
+    pub(super) status: u8,
+}
+
+const fn case(name: &'static str, line: &'static str, world: fn(&mut Script)) -> Case {
+    Case {
+        name,
+        line,
+        world,
+        status: 0,
+    }
+}
+
+const fn fails(name: &'static str, line: &'static str, world: fn(&mut Script)) -> Case {
+    Case {
+        status: 1,
+        ..case(name, line, world)
+    }
+}
+
+pub(super) const CASES: &[Case] = &[
+    case(
+        "cluster-init",
+        "cluster init --name c --no-systemd-enable",
+        full,
+    ),
+    case(
+        "cluster-init.quiet",
+        "cluster init --no-systemd-enable -q",
+        full,
+    ),
+    fails(
+        "cluster-init.error",
+        "cluster init --no-systemd-enable",
+        refusing,
+    ),
+    case("cluster-status", "cluster status", full),
+    case("cluster-status.empty", "cluster status", empty),
+    fails("cluster-status.error", "cluster status", refusing),
+    case("node-list", "node list", full),
+    case("node-list.empty", "node list", empty),
+    fails("node-list.error", "node list --consistent", refusing),
+    case("apply", "apply DIR/jaco.yaml --detach", full),
+    case("apply.dry-run", "apply DIR/jaco.yaml --dry-run", full),
+    case(
+        "apply.dry-run-empty",
+        "apply DIR/jaco.yaml --dry-run",
+        empty,
+    ),
+    case("apply.quiet", "apply DIR/jaco.yaml --detach -q", full),
+    case("apply-wait", "apply DIR/jaco.yaml", converging),
+    case("apply-wait.quiet", "apply DIR/jaco.yaml -q", converging),
+    fails("apply-wait.failed", "apply DIR/jaco.yaml", failing),
+    fails("apply-wait.pending", "apply DIR/jaco.yaml", pending),
+    fails("apply.error", "apply DIR/jaco.yaml", refusing),
+    fails("apply.file-error", "apply DIR/gone.yaml", full),
+    fails(
+        "apply.compose-error",
+        "apply DIR/jaco.yaml --compose DIR/gone.yml",
+        full,
+    ),
+    case("status", "status", full),
+    case("status.empty", "status", empty),
+    case("status.watch", "status app -w", watched),
+    fails("status.error", "status", refusing),
+    case("get-deployments", "get deployments", full),
+    case("get-deployments.empty", "get deployments", empty),
+    fails("get-deployments.error", "get deployments", refusing),
+    case("get-deployment", "get deployment app", full),
+    case("get-deployment.bare", "get deployment db", full),
+    fails("get-deployment.error", "get deployment gone", full),
+    case("get-replicas", "get replicas", full),
+    case(
+        "get-replicas.empty",
+        "get replicas --deployment gone",
+        empty,
+    ),
+    fails("get-replicas.error", "get replicas", refusing),
+    case("get-replica", "get replica app-web-1", full),
+    case("get-replica.bare", "get replica app-web-0", full),
+    fails("get-replica.error", "get replica gone", full),
+    case("get-routes", "get routes", full),
+    case("get-routes.empty", "get routes --domain gone.example", full),
+    fails("get-routes.error", "get routes", refusing),
+    case("get-route", "get route shop.example", full),
+    fails("get-route.error", "get route gone.example", refusing),
+    case("logs", "logs app/web", full),
+    case("logs.quiet", "logs app/web -q", full),
+    case("logs.empty", "logs app/web -f", empty),
+    fails("logs.error", "logs app/web", refusing),
+    case("rollback", "rollback app", full),
+    case("rollback.quiet", "rollback app -q", full),
+    fails("rollback.error", "rollback app", refusing),
+    case("delete", "delete app", full),
+    case("delete.quiet", "delete app -q", full),
+    fails("delete.error", "delete app", refusing),
+    case(
+        "token-issue",
+        "token issue --name ci --allow-privileged",
+        full,
+    ),
+    case("token-issue.quiet", "token issue --name ci -q", full),
+    fails("token-issue.error", "token issue --name ci", refusing),
+    case("token-revoke", "token revoke ci", full),
+    case("token-revoke.quiet", "token revoke ci -q", full),
+    fails("token-revoke.error", "token revoke ci", refusing),
+    case("token-list", "token list", full),
+    case("token-list.empty", "token list", empty),
+    fails("token-list.error", "token list", refusing),
+    case("registry-logout", "registry logout GHCR.io/Own", full),
+    case("registry-logout.quiet", "registry logout ghcr.io -q", full),
+    fails("registry-logout.error", "registry logout ghcr.io", refusing),
+    case("registry-list", "registry list", full),
+    case("registry-list.empty", "registry list", empty),
+    fails("registry-list.error", "registry list", refusing),
+    case("audit", "audit", full),
+    case("audit.empty", "audit --type apply", empty),
+    case("audit-follow", "audit -f", full),
+    case("audit-follow.empty", "audit -f", empty),
+    fails("audit.error", "audit", refusing),
+    case("actors", "actors", full),
+    case("actors.empty", "actors", empty),
+    fails("actors.error", "actors", refusing),
+    case("actors-kill", "actors kill node/raft --mode panic", full),
+    case("actors-kill.quiet", "actors kill node/raft -q", full),
+    fails("actors-kill.error", "actors kill node/raft", refusing),
+    case(
+        "validate",
+        "validate --jaco DIR/jaco.yaml --compose DIR/compose.yml",
+        full,
+    ),
+    fails("validate.error", "validate --jaco DIR/bad.yaml", full),
+    fails("validate.usage-error", "validate", full),
+    case("version", "version", full),
+    fails("version.usage-error", "version now", full),
+];

@@ -1,0 +1,401 @@
+//! What the daemons of the cases know.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use jaco_proto::secret::SecretBytes;
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{
+        self, AuditEventType, DeploymentStatus, NodeStatus, ReplicaState, node_suffrage,
+        service_spec::PlacementMode,
+    },
+};
+use prost_types::Timestamp;
+
+use super::{Captured, Script};
+use crate::client::{
+    fake::{self, AtEnd, Fake},
+    output::Format,
+    registry,
+};
+
+/// A time with more than whole seconds.
+const AT: Timestamp = Timestamp {
+    seconds: 1_795_174_813,
+    nanos: 9,
+};
+const IMAGE: &str = "registry.example:5000/a-team-with-a-long-name/web:1.2.3";
+
+pub(super) fn write_manifests(dir: &Path) {
+    let compose =
+        format!("services:\n  web:\n    image: {IMAGE}\n    environment:\n      MODE: ${{MODE}}\n");
+    for (name, text) in [
+        ("jaco.yaml", "deployment: app\n"),
+        ("compose.yml", compose.as_str()),
+        ("bad.yaml", "deployment: app\nreplcas: 2\n"),
+    ] {
+        fs::write(dir.join(name), text).unwrap();
+    }
+}
+
+fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = pairs.iter().map(|&(k, v)| (k.to_owned(), v.to_owned()));
+    owned.collect()
+}
+
+/// A daemon without anything, and without a cluster.
+pub(super) fn empty(_: &mut Script) {}
+
+/// A daemon that answers every call with an error.
+pub(super) fn refusing(script: &mut Script) {
+    script.refuse = Some(
+        Error::new(ErrorCode::ReservedPort, "port 80 is for the ingress")
+            .with("service", "web")
+            .with("port", 80)
+            .with("entry", "80:80\nError: fake"),
+    );
+}
+
+/// A daemon that has everything there is to show.
+pub(super) fn full(script: &mut Script) {
+    script.status = vec![status()];
+    script.replicas = vec![replicas()];
+    script.routes = realized_routes();
+    script.cluster = cluster();
+    script.tokens = tokens();
+    script.credentials = vec![v1::RegistryCredentialSummary {
+        registry: "ghcr.io/own".to_owned(),
+        username: "u".to_owned(),
+        updated_at: Some(AT),
+    }];
+    script.actors = actors();
+    script.audit = audit();
+    script.logs = logs();
+    script.apply = Some(Ok(applied()));
+}
+
+/// A daemon whose state changes once under a watch.
+pub(super) fn watched(script: &mut Script) {
+    script.status = vec![status(), v1::DeployStatusResponse::default()];
+}
+
+/// A daemon that brings an apply up in two steps.
+pub(super) fn converging(script: &mut Script) {
+    wait(
+        script,
+        &[
+            (ReplicaState::Pulling, "pulling"),
+            (ReplicaState::Running, ""),
+        ],
+    );
+}
+
+/// A daemon on which an apply fails.
+pub(super) fn failing(script: &mut Script) {
+    wait(script, &[(ReplicaState::Failed, "restart_exhausted")]);
+}
+
+/// A daemon that cannot place an apply.
+pub(super) fn pending(script: &mut Script) {
+    wait(script, &[(ReplicaState::Pending, "")]);
+    let deployment = &mut script.status[0].deployments[0];
+    deployment.set_status(DeploymentStatus::Pending);
+    deployment.status_details = texts(&[("reason", "no_host")]);
+}
+
+fn wait(script: &mut Script, states: &[(ReplicaState, &str)]) {
+    let look = v1::DeployStatusResponse {
+        deployments: vec![v1::Deployment {
+            name: "app".to_owned(),
+            applied_revision: 3,
+            status: DeploymentStatus::Active.into(),
+            services: vec![service("web", PlacementMode::Spread)],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let seen = |&(state, code): &(ReplicaState, &str)| {
+        vec![v1::ReplicaDetail {
+            state: state.into(),
+            code: code.to_owned(),
+            ..web()
+        }]
+    };
+    script.apply = Some(Ok(applied()));
+    script.status = vec![look; states.len()];
+    script.replicas = vec![vec![]];
+    script.replicas.extend(states.iter().map(seen));
+    script.at_end = AtEnd::Silence;
+}
+
+fn applied() -> v1::ApplyResponse {
+    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    v1::ApplyResponse {
+        applied_revision: 3,
+        diff: Some(v1::Diff {
+            adds: owned(&["replica app-web-0", "route shop.example/api"]),
+            updates: owned(&["deployment app (rev 2→3)"]),
+            removes: owned(&["tcp_route 5432"]),
+        }),
+    }
+}
+
+fn service(name: &str, placement: PlacementMode) -> v1::ServiceSpec {
+    v1::ServiceSpec {
+        name: name.to_owned(),
+        replicas: 1,
+        placement: placement.into(),
+        ..Default::default()
+    }
+}
+
+fn status() -> v1::DeployStatusResponse {
+    let hosts = v1::ServiceSpec {
+        hosts: vec!["one".to_owned(), "two".to_owned()],
+        networks: vec!["_default".to_owned()],
+        ..service("web", PlacementMode::Hosts)
+    };
+    v1::DeployStatusResponse {
+        // Out of order: a status keeps the order of the server, a list is by name.
+        deployments: vec![
+            v1::Deployment {
+                name: "db".to_owned(),
+                applied_revision: 1,
+                status: DeploymentStatus::Pending.into(),
+                status_details: texts(&[("service", "db"), ("missing", "three")]),
+                ..Default::default()
+            },
+            v1::Deployment {
+                name: "app".to_owned(),
+                applied_revision: 3,
+                previous_revision: 2,
+                status: DeploymentStatus::Active.into(),
+                acme_email: "ops@shop.example".to_owned(),
+                services: vec![service("db", PlacementMode::Spread), hosts],
+                jaco_yaml: b"deployment: app\n".to_vec(),
+                compose_yaml: b"services:\n  web:\n    image: \"i\"\n\n  db: {image: <&>}\n"
+                    .to_vec(),
+                ..Default::default()
+            },
+        ],
+        replicas: vec![
+            v1::ReplicaObserved {
+                id: "app-web-0".to_owned(),
+                state: ReplicaState::Running.into(),
+                host: "one".to_owned(),
+                container_id: "0123456789abcdef".repeat(4),
+                last_health_at: Some(AT),
+                ..Default::default()
+            },
+            v1::ReplicaObserved {
+                id: "app-web-1".to_owned(),
+                state: ReplicaState::Failed.into(),
+                host: "two".to_owned(),
+                code: "container_exited".to_owned(),
+                message: "the container ended".to_owned(),
+                details: texts(&[("exit_code", "1")]),
+                ..Default::default()
+            },
+        ],
+        routes: vec![
+            route("shop.example", "/api", true),
+            route("shop.example", "", true),
+            route("api.example", "", false),
+        ],
+        certs: vec![
+            v1::CertState {
+                domain: "shop.example".to_owned(),
+                environment: "prod".to_owned(),
+                not_after: Some(AT),
+                last_renewal_at: Some(AT),
+                ..Default::default()
+            },
+            v1::CertState {
+                domain: "api.example".to_owned(),
+                ..Default::default()
+            },
+        ],
+    }
+}
+
+fn route(domain: &str, path: &str, tls_auto: bool) -> v1::Route {
+    v1::Route {
+        domain: domain.to_owned(),
+        path: path.to_owned(),
+        deployment: "app".to_owned(),
+        service: "web".to_owned(),
+        port: 8080,
+        tls_auto,
+        strip_path: !path.is_empty(),
+        ..Default::default()
+    }
+}
+
+fn realized_routes() -> Vec<v1::RealizedRoute> {
+    let realized = |path: &str, ready_replicas| v1::RealizedRoute {
+        path: path.to_owned(),
+        catch_all: path.is_empty(),
+        deployment: "app".to_owned(),
+        service: "web".to_owned(),
+        port: 8080,
+        tls_auto: true,
+        strip_path: !path.is_empty(),
+        ready_replicas,
+        total_replicas: 2,
+    };
+    vec![realized("/api/v2", 2), realized("/api", 1), realized("", 0)]
+}
+
+fn web() -> v1::ReplicaDetail {
+    v1::ReplicaDetail {
+        id: "app-web-0".to_owned(),
+        deployment: "app".to_owned(),
+        service: "web".to_owned(),
+        host: "one".to_owned(),
+        state: ReplicaState::Running.into(),
+        image: IMAGE.to_owned(),
+        revision: 41,
+        ..Default::default()
+    }
+}
+
+fn replicas() -> Vec<v1::ReplicaDetail> {
+    let dependency = |service: &str, condition: &str, state: ReplicaState| v1::DependencyState {
+        service: service.to_owned(),
+        condition: condition.to_owned(),
+        state: state.into(),
+        satisfied: state == ReplicaState::Running,
+    };
+    let failed = v1::ReplicaDetail {
+        id: "app-web-1".to_owned(),
+        index: 1,
+        host: "two".to_owned(),
+        state: ReplicaState::Failed.into(),
+        container_id: "c0ffee".to_owned(),
+        restart_count: 3,
+        code: "container_exited".to_owned(),
+        details: texts(&[("exit_code", "1"), ("reason", "out of memory")]),
+        started_at: Some(AT),
+        last_health_at: Some(AT),
+        last_attempt_at: Some(AT),
+        depends_on: vec![
+            dependency("db", "service_healthy", ReplicaState::Degraded),
+            dependency("cache", "", ReplicaState::Running),
+        ],
+        ..web()
+    };
+    vec![web(), failed]
+}
+
+fn cluster() -> v1::ClusterStatusResponse {
+    let node = |hostname: &str, status: NodeStatus| v1::Node {
+        hostname: hostname.to_owned(),
+        address: format!("{hostname}.example:7001"),
+        status: status.into(),
+        ..Default::default()
+    };
+    let suffrage = |hostname: &str, kind: node_suffrage::Kind| v1::NodeSuffrage {
+        hostname: hostname.to_owned(),
+        kind: kind.into(),
+    };
+    v1::ClusterStatusResponse {
+        nodes: vec![
+            node("one", NodeStatus::Ready),
+            node("two", NodeStatus::IsolationUnavailable),
+            node("three", NodeStatus::Unspecified),
+        ],
+        leader: "one.example:7001".to_owned(),
+        raft_index: 97,
+        initialized: true,
+        suffrages: vec![
+            suffrage("one", node_suffrage::Kind::Voter),
+            suffrage("two", node_suffrage::Kind::Nonvoter),
+        ],
+        ..Default::default()
+    }
+}
+
+fn tokens() -> Vec<v1::TokenInfo> {
+    let token = |identity: &str, revoked, allows_privileged| v1::TokenInfo {
+        identity: identity.to_owned(),
+        issued_at: Some(AT),
+        revoked_at: revoked,
+        allows_privileged,
+    };
+    vec![token("bootstrap", None, false), token("ci", Some(AT), true)]
+}
+
+fn actors() -> Vec<v1::ActorInfo> {
+    let actor = |path: &str, kind: &str| v1::ActorInfo {
+        path: path.to_owned(),
+        kind: kind.to_owned(),
+        state: "running".to_owned(),
+        uptime_ms: 61_000,
+        ..Default::default()
+    };
+    let broken = v1::ActorInfo {
+        state: "backoff".to_owned(),
+        restarts: 2,
+        uptime_ms: 0,
+        mailbox_depth: 4,
+        last_failure: "panicked: x".to_owned(),
+        ..actor("node/runtime/replica:app-web-0", "ReplicaActor")
+    };
+    vec![
+        actor("node", "one_for_one"),
+        actor("node/raft", "RaftActor"),
+        actor("node/runtime", "one_for_one"),
+        broken,
+    ]
+}
+
+fn audit() -> Vec<v1::AuditEvent> {
+    let event = |kind: i32, payload: &[(&str, &str)]| v1::AuditEvent {
+        r#type: kind,
+        identity: "local".to_owned(),
+        ts: Some(AT),
+        raft_index: 12,
+        payload: texts(payload),
+        ..Default::default()
+    };
+    let apply = [("revision", "3"), ("deployment", "app")];
+    let nobody = v1::AuditEvent {
+        r#type: AuditEventType::BackupTaken.into(),
+        raft_index: 14,
+        ..Default::default()
+    };
+    vec![
+        event(AuditEventType::Apply.into(), &apply),
+        event(AuditEventType::NodeJoin.into(), &[]),
+        nobody,
+    ]
+}
+
+fn logs() -> Vec<Result<v1::LogLine, Error>> {
+    let line = |stream: &str, ts, text: &str| {
+        Ok(v1::LogLine {
+            replica_id: "app-web-0".to_owned(),
+            host: "one".to_owned(),
+            stream: stream.to_owned(),
+            ts,
+            line: text.to_owned(),
+        })
+    };
+    vec![
+        line("stdout", Some(AT), "GET /?a=<b>&c \"200\""),
+        line("warning", None, "connection refused"),
+        line("stderr", None, ""),
+    ]
+}
+
+/// `registry login` behind its password.
+pub(super) async fn logged_in(format: Format) -> Captured {
+    let server = Fake::start().await;
+    let password = SecretBytes::new(b"secret".to_vec());
+    let (result, output) = fake::capture(format, async |ui| {
+        registry::login("GHCR.io/Own", "u", &password, &server.client(), ui).await
+    })
+    .await;
+    assert_eq!(result, Ok(()));
+    output
+}

@@ -1,0 +1,138 @@
+//! The JSON Schema of `jaco.yaml`, for editors.
+
+use serde_json::{Map, Value, json};
+
+use super::shape::{Demand, FLAGS, Key, Rule, Shape, TOP, Table, Text};
+
+/// The schema of `jaco.yaml` (JSON Schema, draft 2020-12) as JSON text.
+///
+/// Made from the table that the decoder reads. What it accepts may still break a rule that a
+/// schema cannot express: that names are unique, that a domain has one TLS mode, what an address
+/// looks like, and everything about the compose file and the cluster.
+pub fn json_schema() -> String {
+    let mut schema = table(&TOP);
+    let head = [
+        (
+            "$schema",
+            json!("https://json-schema.org/draft/2020-12/schema"),
+        ),
+        ("title", json!("jaco.yaml")),
+        (
+            "description",
+            json!("What a deployment wants from the cluster, beside its compose file."),
+        ),
+        ("$defs", json!({ "extension": extension() })),
+    ];
+    for (key, value) in head {
+        schema.insert(key.to_owned(), value);
+    }
+    format!("{:#}\n", Value::Object(schema))
+}
+
+/// Anything that does not mention the key that is refused at every depth.
+fn extension() -> Value {
+    let itself = json!({ "$ref": "#/$defs/extension" });
+    json!({
+        "propertyNames": { "not": { "const": "compose_service" } },
+        "additionalProperties": itself,
+        "items": itself,
+    })
+}
+
+fn table(table: &Table) -> Map<String, Value> {
+    let properties = table.keys.iter().map(|key| {
+        let mut property = shape(&key.shape, key.required);
+        property.insert("description".to_owned(), json!(key.about));
+        (key.name.to_owned(), Value::Object(property))
+    });
+    let required = table.keys.iter().filter(|key| key.required);
+    let required: Vec<_> = required.map(|key| key.name).collect();
+    let mut schema = object(json!({
+        "type": "object",
+        "properties": properties.collect::<Map<_, _>>(),
+        "patternProperties": { "^x-": { "$ref": "#/$defs/extension" } },
+        "additionalProperties": false,
+        "required": required,
+    }));
+    if !table.rules.is_empty() {
+        let rules: Vec<_> = table
+            .rules
+            .iter()
+            .map(|rule| conditional(table, rule))
+            .collect();
+        schema.insert("allOf".to_owned(), json!(rules));
+    }
+    schema
+}
+
+fn conditional(table: &Table, rule: &Rule) -> Value {
+    let demand = match rule.demand {
+        Demand::Filled => json!({
+            "required": [rule.other],
+            "properties": { rule.other: { "type": "array", "minItems": 1 } },
+        }),
+        // A key that is set to null is not set.
+        Demand::Absent if table.key(rule.other).is_some_and(|key: &Key| !key.required) => {
+            json!({ "properties": { rule.other: { "type": "null" } } })
+        }
+        Demand::Absent => json!(false),
+    };
+    json!({
+        "if": {
+            "required": [rule.key],
+            "properties": { rule.key: { "const": rule.word } },
+        },
+        "then": demand,
+    })
+}
+
+fn shape(shape: &Shape, required: bool) -> Map<String, Value> {
+    let or_null = |kinds: &[&'static str]| {
+        let null = (!required).then_some("null");
+        kinds.iter().copied().chain(null).collect::<Vec<_>>()
+    };
+    object(match shape {
+        Shape::Text(Text::Any) if required => {
+            json!({ "type": or_null(&["string", "number", "boolean"]), "minLength": 1 })
+        }
+        Shape::Text(Text::Any) => json!({ "type": or_null(&["string", "number", "boolean"]) }),
+        Shape::Text(Text::Words(words)) => {
+            let words = words.iter().map(|word| json!(word));
+            json!({ "enum": words.chain([json!(""), Value::Null]).collect::<Vec<_>>() })
+        }
+        Shape::Text(Text::AnyCase(words)) => {
+            json!({ "type": or_null(&["string"]), "pattern": any_case(words) })
+        }
+        Shape::Int { min, max } => {
+            json!({ "type": or_null(&["integer"]), "minimum": min, "maximum": max })
+        }
+        Shape::Flag => json!({
+            "anyOf": [{ "type": or_null(&["boolean"]) }, { "enum": FLAGS.map(|(word, _)| word) }],
+        }),
+        Shape::List(item) => json!({
+            "type": or_null(&["array"]),
+            "items": Value::Object(self::shape(item, false)),
+        }),
+        Shape::Table(keys) => return table(keys),
+    })
+}
+
+/// A pattern for the words in any case, and for nothing at all.
+fn any_case(words: &[&str]) -> String {
+    let word = |word: &&str| -> String {
+        word.chars()
+            .map(|c| format!("[{}{}]", c.to_ascii_uppercase(), c))
+            .collect()
+    };
+    let words: Vec<_> = words.iter().map(word).collect();
+    format!("^({})?$", words.join("|"))
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
+    }
+}
