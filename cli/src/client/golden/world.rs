@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use jaco_proto::secret::SecretBytes;
 use jaco_proto::{
     Error, ErrorCode,
+    secret::SecretBytes,
     v1::{
         self, AuditEventType, DeploymentStatus, NodeStatus, ReplicaState, node_suffrage,
         service_spec::PlacementMode,
