@@ -108,15 +108,15 @@ impl Api {
             .into_inner())
     }
 
-    /// Founds a cluster and returns its id.
+    /// Founds a cluster.
     ///
     /// # Errors
     /// As the daemon answers.
-    pub async fn init(&self) -> Result<String, DecodedError> {
+    pub async fn init(&self) -> Result<v1::ClusterInitResponse, DecodedError> {
         let request = v1::ClusterInitRequest {
             cluster_name: "chaos".to_owned(),
         };
-        Ok(self.cluster().init(request).await?.into_inner().cluster_id)
+        Ok(self.cluster().init(request).await?.into_inner())
     }
 
     /// Applies and returns the new revision.

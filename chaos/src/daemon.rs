@@ -33,10 +33,14 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// Instead of the machine's engine.
     pub docker_socket: Option<PathBuf>,
-    /// Log everything there is.
-    pub verbose: bool,
     /// Instead of [`HOST`].
     pub hostname: Option<String>,
+    /// More lines for the configuration file.
+    pub config: String,
+    /// Variables for the daemon's environment.
+    pub environment: Vec<(String, String)>,
+    /// A command line that starts the daemon, which is appended to it; it must `exec`.
+    pub launcher: Vec<String>,
     /// Do not print the end of the log when it is dropped; for programs whose output is read.
     pub quiet: bool,
 }
@@ -53,6 +57,10 @@ pub struct Daemon {
     listen: u16,
     process: Option<Child>,
     cluster_id: String,
+    operator_token: String,
+    environment: Vec<(String, String)>,
+    launcher: Vec<String>,
+    http_port: u16,
     quiet: bool,
 }
 
@@ -75,12 +83,12 @@ impl Daemon {
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhostname: {hostname}\nipam_pool: {}\nlog_level: {}\n",
+             http_port: {http}\nhostname: {hostname}\nipam_pool: {}\n{}",
             data_dir.display(),
             dir.path().join(SOCKET).display(),
             docker.display(),
             place::free_pool(&engine).await?,
-            if settings.verbose { "debug" } else { "info" },
+            settings.config,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
         let api = Api::new(&dir.path().join(SOCKET))?;
@@ -92,6 +100,10 @@ impl Daemon {
             listen,
             process: None,
             cluster_id: String::new(),
+            operator_token: String::new(),
+            environment: settings.environment,
+            launcher: settings.launcher,
+            http_port: http,
             quiet: settings.quiet,
         })
     }
@@ -115,7 +127,8 @@ impl Daemon {
         let api = self.api.clone();
         self.unless_ended(until("the API answers", PATIENCE, || api.status()))
             .await?;
-        self.cluster_id = self.api.init().await?;
+        let founded = self.api.init().await?;
+        (self.cluster_id, self.operator_token) = (founded.cluster_id, founded.operator_token);
         self.ready().await
     }
 
@@ -129,14 +142,8 @@ impl Daemon {
     /// # Errors
     /// When it does not run. That it fails is for the caller to see.
     pub async fn jaco(&self, words: &[&str]) -> Result<Output> {
-        let mut command = tokio::process::Command::new(place::program("jaco")?);
-        command
-            .args(words)
-            .env("JACO_SOCKET", self.dir.path().join("s"))
-            .env("JACO_CONFIG", self.dir.path().join("jacod.yaml"))
-            .env_remove("JACO_DATA_DIR")
-            .stdin(Stdio::null());
-        Ok(command.output().await?)
+        let mut command = tokio::process::Command::from(self.cli()?);
+        Ok(command.args(words).output().await?)
     }
 
     /// Where its API listens for remote clients.
@@ -155,7 +162,17 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let process = Command::new(place::program("jacod")?)
+        let binary = place::program("jacod")?;
+        let mut command = match &self.launcher[..] {
+            [] => Command::new(binary),
+            [program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(binary);
+                command
+            }
+        };
+        let process = command
+            .envs(self.environment.iter().map(|(k, v)| (k, v)))
             .arg("--config")
             .arg(self.dir.path().join("jacod.yaml"))
             .arg("--enable-fault-injection")
@@ -292,16 +309,6 @@ impl Daemon {
         proc::cpu_time(self.pid()?)
     }
 
-    /// The command line's program, set up to call it.
-    ///
-    /// # Errors
-    /// Without the binary.
-    pub fn jaco(&self) -> Result<Command> {
-        let mut command = Command::new(place::program("jaco")?);
-        command.env("JACO_SOCKET", self.scratch(SOCKET));
-        Ok(command)
-    }
-
     /// Its API.
     #[must_use]
     pub fn api(&self) -> &Api {
@@ -324,6 +331,32 @@ impl Daemon {
     #[must_use]
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
+    }
+
+    /// The operator token of its cluster; empty before [`Daemon::init`].
+    #[must_use]
+    pub fn operator_token(&self) -> &str {
+        &self.operator_token
+    }
+
+    /// `jaco`, as the operator of this daemon over its socket.
+    ///
+    /// # Errors
+    /// Without the binary.
+    pub fn cli(&self) -> Result<Command> {
+        let mut command = Command::new(place::program("jaco")?);
+        command
+            .env_clear()
+            .env("JACO_SOCKET", self.socket())
+            .env("JACO_CONFIG", self.scratch("jacod.yaml"))
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Port of its plain HTTP ingress.
+    #[must_use]
+    pub fn http_port(&self) -> u16 {
+        self.http_port
     }
 
     /// Its data directory.

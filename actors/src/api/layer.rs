@@ -207,11 +207,17 @@ fn outcome(
         .get("grpc-status")
         .and_then(|value| value.to_str().ok())
         .unwrap_or("0");
-    let millis = started.elapsed().as_millis();
+    // A status of ours says its error code, and nothing else, in the message.
+    let error = response
+        .headers()
+        .get("grpc-message")
+        .and_then(|value| value.to_str().ok())
+        .filter(|message| message.parse::<ErrorCode>().is_ok());
+    let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     if is_write(method) {
-        tracing::info!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, millis, "request");
+        tracing::info!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, error, millis, "request");
     } else {
-        tracing::debug!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, millis, "request");
+        tracing::debug!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, error, millis, "request");
     }
 }
 

@@ -70,7 +70,7 @@ impl Tokens for TokensService {
             &caller.identity,
             Payload::TokenIssue(v1::TokenIssue {
                 identity: identity.clone(),
-                hashed_secret: admission::hash(token.as_bytes()).to_vec(),
+                hashed_secret: admission::hash(token.expose().as_bytes()).to_vec(),
                 allows_privileged,
             }),
         );
@@ -78,7 +78,7 @@ impl Tokens for TokensService {
         propose(&node.raft, command).await?;
         Ok(Response::new(v1::TokenIssueResponse {
             identity,
-            token,
+            token: token.expose().to_owned(),
             issued_at,
         }))
     }

@@ -9,11 +9,12 @@ use std::{
 
 use jaco_net::{
     pki::{
-        self, BootstrapCert, SecretString,
+        self, BootstrapCert,
         files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
     },
     tls::Identity,
 };
+use jaco_proto::secret::SecretString;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -285,7 +286,11 @@ impl Layout {
                 made.key_pem().expose().as_bytes(),
                 pki::files::SECRET,
             )?;
-            staging.file("setup-token", secret.as_bytes(), pki::files::SECRET)?;
+            staging.file(
+                "setup-token",
+                secret.expose().as_bytes(),
+                pki::files::SECRET,
+            )?;
             staging.commit()?;
         }
         let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));

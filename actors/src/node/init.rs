@@ -7,6 +7,7 @@ use jaco_net::pki::{
 };
 use jaco_proto::{
     Error, ErrorCode, chain,
+    secret::SecretString,
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{
@@ -32,7 +33,7 @@ const FOUNDING_INDEX: u64 = 1;
 #[derive(Clone)]
 pub struct Founding {
     pub(super) cluster_id: String,
-    pub(super) operator_token: String,
+    pub(super) operator_token: SecretString,
     pub(super) name: String,
 }
 
@@ -54,7 +55,7 @@ impl Founding {
     pub(super) fn response(self) -> v1::ClusterInitResponse {
         v1::ClusterInitResponse {
             cluster_id: self.cluster_id,
-            operator_token: self.operator_token,
+            operator_token: self.operator_token.expose().to_owned(),
         }
     }
 }
@@ -104,7 +105,8 @@ pub(super) fn found(
             cluster_id: cluster_id.clone(),
             ca_cert: ca.cert_pem().as_bytes().to_vec(),
             ca_key: ca.key_pem().expose().as_bytes().to_vec(),
-            operator_token_hashed_secret: admission::hash(operator_token.as_bytes()).to_vec(),
+            operator_token_hashed_secret: admission::hash(operator_token.expose().as_bytes())
+                .to_vec(),
             self_hostname: hostname.to_owned(),
             self_address: text(config.cluster_addr),
             cluster_name: name,

@@ -14,10 +14,10 @@ use std::{
 };
 
 use jaco_net::pki::{
-    self, ClusterCa, SecretString, check_hostname,
+    self, ClusterCa, check_hostname,
     files::{NodeFiles, SECRET, SECRET_DIR, Staging},
 };
-use jaco_proto::v1;
+use jaco_proto::{secret::SecretString, v1};
 use jaco_raftnode::{
     archive::{self, Archive, Limits},
     restore::restored,

@@ -1,6 +1,7 @@
 //! What the parts of a node share: configuration, and the cluster once there is one.
 
 use std::{
+    fmt::Write as _,
     net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -12,6 +13,7 @@ use std::{
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
     Error, ErrorCode,
+    secret::SecretString,
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{
@@ -22,6 +24,7 @@ use tokio::{
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
+use zeroize::Zeroize as _;
 
 use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding};
 use crate::{
@@ -383,9 +386,14 @@ pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<
 ///
 /// # Errors
 /// `rand_failed` if the system has no randomness to give.
-pub(crate) fn random_token() -> Result<String, Error> {
+pub(crate) fn random_token() -> Result<SecretString, Error> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}"); // a String never refuses
+    }
+    bytes.zeroize();
+    Ok(SecretString::new(text))
 }

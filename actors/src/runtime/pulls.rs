@@ -138,7 +138,7 @@ mod tests {
     fn login(secret: &str) -> Option<Credential> {
         Some(Credential {
             username: "robot".into(),
-            secret: secret.into(),
+            secret: secret.to_owned().into(),
             server: "r.io".into(),
         })
     }

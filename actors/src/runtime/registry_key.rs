@@ -3,11 +3,11 @@
 //! Keys are `host[:port][/path]`, canonical on both sides: what an operator stores and what a
 //! pull looks up meet in [`jaco_raftnode::registry`].
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use imbl::OrdMap;
-use jaco_proto::v1::RegistryCredential;
+use jaco_proto::{secret::SecretString, v1::RegistryCredential};
 
 pub use reference::{InvalidReference, Reference};
 
@@ -17,23 +17,14 @@ mod reference;
 const REDACTED: &str = "<redacted>";
 
 /// A login for one registry.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     /// Account name.
     pub username: String,
     /// Password or token.
-    pub secret: String,
+    pub secret: SecretString,
     /// Host part of the stored key.
     pub server: String,
-}
-
-impl fmt::Debug for Credential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credential")
-            .field("username", &self.username)
-            .field("server", &self.server)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Shortest secret that is looked for in texts: a shorter one is part of common words.
@@ -43,12 +34,12 @@ impl Credential {
     /// `text` without the secret, as it is or as it is sent: a registry may quote what it got.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
-        if self.secret.len() < REDACTED_MIN {
+        let secret = self.secret.expose();
+        if secret.len() < REDACTED_MIN {
             return text.to_owned();
         }
-        let sent = BASE64.encode(format!("{}:{}", self.username, self.secret));
-        text.replace(&self.secret, REDACTED)
-            .replace(&sent, REDACTED)
+        let sent = BASE64.encode(format!("{}:{secret}", self.username));
+        text.replace(secret, REDACTED).replace(&sent, REDACTED)
     }
 }
 
@@ -92,7 +83,7 @@ pub fn resolve(
 fn credential(key: &str, stored: &RegistryCredential) -> Credential {
     Credential {
         username: stored.username.clone(),
-        secret: String::from_utf8_lossy(&stored.secret).into_owned(),
+        secret: String::from_utf8_lossy(&stored.secret).into_owned().into(),
         server: host_of(key).to_owned(),
     }
 }
@@ -157,7 +148,7 @@ mod tests {
             "bad login <redacted> (Basic <redacted>) of user-of-docker.io"
         );
         let short = Credential {
-            secret: "a".into(),
+            secret: "a".to_owned().into(),
             ..login
         };
         assert_eq!(short.redact("a manifest"), "a manifest");

@@ -43,7 +43,7 @@ async fn main() -> Result<()> {
     daemon.api().apply(&workload).await?;
     daemon.api().converged(&workload).await?;
 
-    let mut command = daemon.jaco()?;
+    let mut command = daemon.cli()?;
     command
         .args(["logs", "-f", "--since", "0s"])
         .arg(format!("{}/writer", workload.name))

@@ -13,4 +13,5 @@ mod full_disk;
 mod power_cut;
 mod replica_actor;
 mod script;
+mod secrets;
 mod storm;

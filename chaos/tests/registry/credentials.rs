@@ -157,7 +157,7 @@ async fn a_wrong_password_waits_for_the_right_one_and_neither_is_ever_shown() ->
     let registry = Registry::private(&[("alice", right)]).await?;
     registry.push("shop/app:1", "private").await?;
     let daemon = Daemon::found(Settings {
-        verbose: true,
+        config: "log_level: debug\n".to_owned(),
         ..Default::default()
     })
     .await?;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
-use jaco_proto::duration;
+use jaco_proto::{duration, secret::SecretString};
 
 use super::{
     actors, apply, audit, backup, cluster,
@@ -46,7 +46,7 @@ pub(crate) struct Globals {
     ///
     /// Other users of this machine can see it; a file or the variable is safer.
     #[arg(long, global = true, value_name = "TOKEN")]
-    token: Option<String>,
+    token: Option<SecretString>,
 
     /// File with the operator token for remote daemons
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "token")]

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::{
-    connection::{Client, broken, within},
+    connection::{Client, within},
     failure::{Failure, Local, Stop},
     output::{Ui, View},
     place::PlaceArgs,
@@ -96,7 +96,7 @@ async fn download(client: &Client, file: &mut Destination) -> Result<(), Stop> {
             .await
     };
     let mut pieces = client.stream(call).await?;
-    while let Some(piece) = pieces.message().await.map_err(|status| broken(&status))? {
+    while let Some(piece) = pieces.next().await? {
         file.write(&piece.data)?;
     }
     Ok(())

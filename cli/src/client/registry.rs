@@ -4,8 +4,10 @@ mod password;
 
 use std::time::Duration;
 
-use jaco_net::pki::SecretBytes;
-use jaco_proto::v1::{self, registry_credentials_client::RegistryCredentialsClient};
+use jaco_proto::{
+    secret::SecretBytes,
+    v1::{self, registry_credentials_client::RegistryCredentialsClient},
+};
 use serde::Serialize;
 
 use super::{

@@ -71,7 +71,7 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
         Failure::new(Local::FileError, format!("read {shown}: {error}")).with("path", shown)
     })?;
     refuse_running(socket, &place.config.unix_socket).await?;
-    let config = daemon::config::node(&place.config, false).map_err(|error| {
+    let config = daemon::config::node(&place.config, None, false).map_err(|error| {
         Failure::new(Local::RestoreFailed, "the configuration cannot be used")
             .with("reason", format!("{error:#}"))
     })?;

@@ -10,7 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ClusterCa, Error, NodeCert, NodeKey, SecretString, certificates, check_hostname};
+use jaco_proto::secret::SecretString;
+
+use super::{ClusterCa, Error, NodeCert, NodeKey, certificates, check_hostname};
 
 /// Mode of files that hold secrets.
 pub const SECRET: u32 = 0o600;

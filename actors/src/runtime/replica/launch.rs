@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bollard::models::ContainerCreateBody;
+use jaco_proto::secret::Redacted;
 
 use super::core::{PROGRESS_EVERY, PrepareError};
 use crate::{
@@ -25,7 +26,8 @@ pub(super) struct Launch {
     name: String,
     deployment: String,
     service: String,
-    body: ContainerCreateBody,
+    /// Holds the environment.
+    body: Redacted<ContainerCreateBody>,
     /// Networks after the first.
     rest: Vec<String>,
     aliases: Vec<String>,
@@ -85,7 +87,7 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
         deployment: row.deployment.clone(),
         service: row.service.clone(),
         name: container_name(&row.id),
-        body,
+        body: Redacted(body),
         rest: bridges
             .into_iter()
             .skip(1)
@@ -134,7 +136,7 @@ pub(super) async fn launch(shared: Arc<Shared>, launch: Launch) -> Result<String
 }
 
 async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String, EngineError> {
-    let container = engine.create(&launch.name, launch.body).await?;
+    let container = engine.create(&launch.name, launch.body.0).await?;
     let finished = async {
         for network in &launch.rest {
             engine.connect(network, &container, &launch.aliases).await?;

@@ -8,9 +8,10 @@ use std::{
     time::SystemTime,
 };
 
-use jaco_net::pki::{ClusterCa, SecretBytes};
+use jaco_net::pki::ClusterCa;
 use jaco_proto::{
     Error, ErrorCode,
+    secret::SecretBytes,
     v1::{
         self, AuditEventType, DeploymentStatus, NodeStatus, ReplicaState, node_suffrage,
         service_spec::PlacementMode,
