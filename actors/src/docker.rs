@@ -15,6 +15,8 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use http::HeaderValue;
 use jaco_proto::chain;
 
+mod document;
+
 /// Longest wait for an answer; streams are not bounded by it.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -41,6 +43,14 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    fn refused(status: u16, message: String) -> Self {
+        match status {
+            404 => Self::NotFound(message),
+            409 => Self::Conflict(message),
+            status => Self::Api { status, message },
+        }
+    }
+
     /// The same error with other words.
     pub(crate) fn map(self, words: impl FnOnce(String) -> String) -> Self {
         match self {
@@ -69,11 +79,7 @@ impl From<Error> for EngineError {
             Error::DockerResponseServerError {
                 status_code,
                 message,
-            } => match status_code {
-                404 => Self::NotFound(message),
-                409 => Self::Conflict(message),
-                status => Self::Api { status, message },
-            },
+            } => Self::refused(status_code, message),
             Error::DockerStreamError { error } => Self::Api {
                 status: 0,
                 message: error,

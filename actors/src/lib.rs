@@ -34,9 +34,11 @@
 //! - [`runtime`]: one actor per container of this machine.
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.
+//! - [`telemetry`]: what is counted, and the listener that shows it.
 //! - [`supervision`]: the kit all of them are built with; usable on its own.
 //! - [`labels`]: how containers and networks are found again.
 //! - [`clock`]: wall-clock time as a dependency.
+//! - [`testing`]: the gRPC API without a node behind it, for tests.
 //!
 //! An actor holds no truth: it looks at the replicated state and at the world when it starts,
 //! and drives one to the other. Any of them can be killed at any moment; its supervisor starts
@@ -50,9 +52,12 @@ pub mod ingress;
 pub mod labels;
 pub mod network;
 pub mod node;
+mod repeat;
 pub mod runtime;
 pub mod scheduler;
 pub mod supervision;
+pub mod telemetry;
+pub mod testing;
 
 pub use api::Client;
 pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};

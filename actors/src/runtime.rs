@@ -28,6 +28,7 @@ use crate::{
     clock::Clock,
     network::BridgeDirectory,
     supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec},
+    telemetry::Metrics,
 };
 use engine::Engine;
 use projection::Attachment;
@@ -99,6 +100,8 @@ pub struct Deps {
     /// Turns true once this node has applied what was committed when it started; nothing is
     /// swept before.
     pub caught_up: watch::Receiver<bool>,
+    /// Where starts of containers are counted.
+    pub metrics: Metrics,
 }
 
 impl fmt::Debug for Deps {

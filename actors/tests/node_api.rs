@@ -14,6 +14,8 @@ mod embed;
 mod lab;
 #[path = "node_api/lifecycle.rs"]
 mod lifecycle;
+#[path = "node_api/metrics.rs"]
+mod metrics;
 #[path = "node_api/restore.rs"]
 mod restore;
 #[path = "node_api/security.rs"]

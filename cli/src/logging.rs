@@ -6,14 +6,19 @@
 mod event;
 mod journal;
 mod layer;
+mod subsystem;
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     env,
     io::{self, Write},
+    panic,
     path::Path,
+    thread,
 };
 
 use jaco_proto::config::{LogFilter, LogLevel};
+pub use subsystem::SUBSYSTEMS;
 use tracing_subscriber::{Registry, layer::SubscriberExt};
 
 use self::{
@@ -46,15 +51,38 @@ pub fn init(process: Process, flag: Option<&str>, configured: Option<&str>) {
     };
     let filter = LogFilter::resolve([flag, variable.as_deref(), configured], fallback);
     let under_systemd = env::var_os("INVOCATION_ID").is_some();
-    let sink = match (process, under_systemd) {
+    let sink = sink(process, under_systemd, Path::new(JOURNAL_SOCKET));
+    let subscriber = Registry::default().with(Filtered::new(process, filter, sink));
+    let _ = tracing::subscriber::set_global_default(subscriber); // the first call stays
+}
+
+fn sink(process: Process, under_systemd: bool, journal: &Path) -> Sink {
+    match (process, under_systemd) {
         (Process::Cli, _) | (Process::Daemon, false) => Sink::Text(stderr()),
-        (Process::Daemon, true) => match Journal::connect(Path::new(JOURNAL_SOCKET), "jacod") {
+        (Process::Daemon, true) => match Journal::connect(journal, "jacod") {
             Ok(journal) => Sink::Journal(journal),
             Err(_) => Sink::Json(stderr()), // the journal reads stderr, too
         },
-    };
-    let subscriber = Registry::default().with(Filtered::new(filter, sink));
-    let _ = tracing::subscriber::set_global_default(subscriber); // the first call stays
+    }
+}
+
+/// Logs every panic of the daemon as one line of the log, instead of the several lines without
+/// a level that would go to stderr.
+pub fn log_panics() {
+    panic::set_hook(Box::new(|info| {
+        let backtrace = Backtrace::capture();
+        let shown =
+            (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+        let thread = thread::current();
+        // "panicked at" is what people and tools look for.
+        tracing::error!(
+            subsystem = "jacod",
+            thread = thread.name().unwrap_or("unnamed"),
+            backtrace = shown,
+            "{}",
+            info.to_string().replace('\n', " ")
+        );
+    }));
 }
 
 /// Whether a text starts with a level.
@@ -74,6 +102,23 @@ fn stderr() -> WriteLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn form_depends_on_the_process_and_on_who_started_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let form = |process, under_systemd| match sink(process, under_systemd, &path) {
+            Sink::Text(_) => "text",
+            Sink::Json(_) => "json",
+            Sink::Journal(_) => "journal",
+        };
+        assert_eq!(form(Process::Daemon, false), "text");
+        assert_eq!(form(Process::Daemon, true), "json");
+        assert_eq!(form(Process::Cli, true), "text");
+        let _journal = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        assert_eq!(form(Process::Daemon, true), "journal");
+        assert_eq!(form(Process::Daemon, false), "text");
+    }
 
     #[test]
     fn only_the_part_before_the_first_comma_is_a_level() {

@@ -14,6 +14,7 @@ mod body;
 mod clock;
 mod forward;
 mod headers;
+mod observe;
 mod path;
 mod pool;
 mod relay;
@@ -21,6 +22,7 @@ mod server;
 pub mod table;
 pub mod upstream;
 
+pub use observe::{Finished, Meter, Observe};
 pub use server::ProxyServer;
 pub use table::{Match, Route, RouteTable, Rule};
 pub use upstream::Upstream;
@@ -34,6 +36,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use self::{
+    observe::Meters,
     pool::Pool,
     upstream::{Dice, Health},
 };
@@ -92,7 +95,8 @@ enum Phase {
 pub struct Proxy(Arc<Shared>);
 
 struct Shared {
-    table: ArcSwap<RouteTable>,
+    live: ArcSwap<Live>,
+    observer: Arc<dyn Observe>,
     settings: Settings,
     health: Health,
     dice: Dice,
@@ -101,12 +105,32 @@ struct Shared {
     phase: Mutex<watch::Sender<Phase>>,
 }
 
+/// A table and where its requests are counted.
+struct Live {
+    table: Arc<RouteTable>,
+    meters: Meters,
+}
+
+impl Live {
+    fn new(table: Arc<RouteTable>, observer: &dyn Observe) -> Self {
+        let meters = Meters::new(observer, &table);
+        Self { table, meters }
+    }
+}
+
 impl Proxy {
-    /// A proxy that answers 404 until it is given a table.
+    /// A proxy that answers 404 until it is given a table, and counts nothing.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
+        Self::observed(settings, Arc::new(()))
+    }
+
+    /// As [`Proxy::new`], with `observer` to count requests.
+    #[must_use]
+    pub fn observed(settings: Settings, observer: Arc<dyn Observe>) -> Self {
         Self(Arc::new(Shared {
-            table: ArcSwap::default(),
+            live: ArcSwap::from_pointee(Live::new(Arc::default(), &*observer)),
+            observer,
             health: Health::new(settings.down_for),
             dice: Dice::new(),
             pool: Pool::new(&settings),
@@ -117,11 +141,12 @@ impl Proxy {
 
     /// Replaces the table unless it is equal to the current one; tells whether it did.
     pub fn swap(&self, table: RouteTable) -> bool {
-        if **self.0.table.load() == table {
+        if *self.0.live.load().table == table {
             return false;
         }
         let table = Arc::new(table);
-        self.0.table.store(table.clone());
+        let live = Live::new(table.clone(), &*self.0.observer);
+        self.0.live.store(Arc::new(live));
         self.0
             .pool
             .retain(|addr| table.upstreams().any(|upstream| upstream.addr == addr));
@@ -131,7 +156,7 @@ impl Proxy {
     /// The current table.
     #[must_use]
     pub fn table(&self) -> Arc<RouteTable> {
-        self.0.table.load_full()
+        self.0.live.load().table.clone()
     }
 
     /// Closes every listener and idle connection, lets running requests finish for at most
@@ -163,7 +188,7 @@ impl Proxy {
 impl std::fmt::Debug for Proxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Proxy")
-            .field("table", &self.0.table.load())
+            .field("table", &self.0.live.load().table)
             .finish_non_exhaustive()
     }
 }

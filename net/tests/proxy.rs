@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header::SERVER};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Frame;
-use jaco_net::proxy::{RouteTable, Rule, Settings};
+use jaco_net::proxy::{Proxy, RouteTable, Rule, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use world::*;
 
@@ -458,4 +458,66 @@ async fn clients_that_rest_too_long_are_disconnected() {
         .unwrap();
     assert!(read_head(&mut client).await.starts_with("HTTP/1.1 404"));
     assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn every_finished_request_is_counted_where_it_belongs() {
+    let answering = replica(async |_| text("x")).await;
+    let counted = Arc::new(Counted::default());
+    let proxy = Proxy::observed(Settings::default(), counted.clone());
+    let world = World::bind(([127, 0, 0, 1], 0).into(), &proxy);
+    let api = Rule {
+        path: "/api".into(),
+        service: "api".into(),
+        ..rule([answering])
+    };
+    let idle = Rule {
+        path: "/idle".into(),
+        service: "idle".into(),
+        ..rule([])
+    };
+    world.proxy.swap(RouteTable::new([api, idle]));
+
+    let ask = async |host: &str, path: &str| {
+        let request = Request::get(path)
+            .header("host", host)
+            .body(Empty::<Bytes>::new())
+            .unwrap();
+        let response = world.client().await.send(request).await;
+        body(response).await;
+    };
+    ask("A.example", "/api/x?secret=1").await;
+    ask("a.example", "/idle").await;
+    ask("a.example", "/nowhere").await;
+    ask("attacker-chosen.example", "/").await;
+    // The guard is dropped when the server lets go of the body, which the client does not see.
+    while counted.lines().len() < 4 {
+        tokio::task::yield_now().await;
+    }
+
+    let mut lines = counted.lines();
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "-  404 true",
+            "a.example  404 true",
+            "a.example api 200 true",
+            "a.example idle 503 true",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_switch_of_protocols_is_counted_but_not_timed() {
+    let (echo, _ended) = switching_replica().await;
+    let counted = Arc::new(Counted::default());
+    let proxy = Proxy::observed(Settings::default(), counted.clone());
+    let world = World::bind(([127, 0, 0, 1], 0).into(), &proxy);
+    world.proxy.swap(RouteTable::new([rule([echo])]));
+    let _open = world.switched().await;
+    while counted.lines().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(counted.lines(), ["a.example  101 false"]);
 }

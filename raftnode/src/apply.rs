@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jaco_proto::{Error, chain};
+use jaco_proto::{Error, chain, v1};
 
 use crate::{
     Event, State,
@@ -10,6 +10,18 @@ use crate::{
     fsm,
     storage::Row,
 };
+
+/// Hears of every command around its application.
+pub trait Probe {
+    /// A command is about to be applied.
+    fn begin(&mut self) {}
+
+    /// It was, and accepted or refused.
+    fn end(&mut self, _index: u64, _command: &v1::Command, _accepted: bool) {}
+}
+
+/// Does not listen.
+impl Probe for () {}
 
 /// Applies committed entries in order; pure.
 #[derive(Clone, Debug)]
@@ -74,7 +86,7 @@ impl Applier {
     ///
     /// Stops for good before the first entry that this version does not understand: skipping it
     /// would make this node's state differ from the others'. A newer version goes on from there.
-    pub fn apply(&mut self, entries: Vec<Committed>) -> Progress {
+    pub fn apply(&mut self, entries: Vec<Committed>, probe: &mut impl Probe) -> Progress {
         let mut progress = Progress::default();
         let mut state = State::clone(&self.state);
         for entry in entries {
@@ -83,7 +95,7 @@ impl Applier {
                 progress.answers.extend(entry.ticket.map(|t| (t, answer)));
                 continue;
             }
-            let answer = match apply_one(&state, entry.index, &entry.payload) {
+            let answer = match apply_one(&state, entry.index, &entry.payload, probe) {
                 Ok(Some(applied)) => {
                     state = applied.state;
                     progress.events.extend(applied.events);
@@ -117,15 +129,21 @@ impl Applier {
     }
 }
 
-fn apply_one(state: &State, index: u64, payload: &Payload) -> Result<Option<fsm::Applied>, String> {
+fn apply_one(
+    state: &State,
+    index: u64,
+    payload: &Payload,
+    probe: &mut impl Probe,
+) -> Result<Option<fsm::Applied>, String> {
     let data = match payload {
         Payload::Noop | Payload::ConfChange => return Ok(None),
         Payload::Command(data) => data,
     };
     let command = fsm::decode(data).map_err(|e| format!("entry {index}: {}", chain(&e)))?;
-    fsm::apply(state, index, &command)
-        .map(Some)
-        .map_err(|e| chain(&e))
+    probe.begin();
+    let applied = fsm::apply(state, index, &command).map_err(|e| chain(&e))?;
+    probe.end(index, &command, applied.result.is_ok());
+    Ok(Some(applied))
 }
 
 #[cfg(test)]
@@ -134,6 +152,15 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
+
+    #[derive(Default)]
+    struct Heard(Vec<(u64, &'static str, bool)>);
+
+    impl Probe for Heard {
+        fn end(&mut self, index: u64, command: &v1::Command, accepted: bool) {
+            self.0.push((index, crate::command_name(command), accepted));
+        }
+    }
 
     fn entry(index: u64, data: Vec<u8>) -> Committed {
         Committed {
@@ -170,6 +197,7 @@ mod tests {
                     ticket: None,
                 })
                 .into(),
+            &mut (),
         );
         assert_eq!(progress.applied, Some((4, 7)));
         assert_eq!(applier.state().applied_index, 4);
@@ -180,11 +208,14 @@ mod tests {
     fn entry_of_a_newer_version_stops_the_node_before_it() {
         let mut applier = Applier::new(State::default());
         let unknown = vec![0x82, 0x7d, 0x00];
-        let progress = applier.apply(vec![
+        let mut heard = Heard::default();
+        let entries = vec![
             entry(1, store("a")),
             entry(2, unknown),
             entry(3, store("b")),
-        ]);
+        ];
+        let progress = applier.apply(entries, &mut heard);
+        assert_eq!(heard.0, [(1, "cert_blob_upsert", true)]);
         assert_eq!(progress.applied, Some((1, 2)));
         assert_eq!(progress.answers[0], (10, Answer::Applied(1)));
         for (ticket, answer) in &progress.answers[1..] {
@@ -194,6 +225,9 @@ mod tests {
         assert!(applier.state().cert_blobs.contains_key("a"));
         assert!(!applier.state().cert_blobs.contains_key("b"));
         assert!(applier.halted().is_some());
-        assert_eq!(applier.apply(vec![entry(4, store("c"))]).applied, None);
+        assert_eq!(
+            applier.apply(vec![entry(4, store("c"))], &mut ()).applied,
+            None
+        );
     }
 }

@@ -30,7 +30,9 @@ pub mod testing;
 pub mod watch;
 
 pub use crate::core::{RaftStatus, Role};
-pub use actor::{Limits, NoTransport, RaftArgs, RaftHandle, ReadError, SpawnError, Transport};
+pub use actor::{
+    Applied, Limits, NoTransport, Observe, RaftArgs, RaftHandle, ReadError, SpawnError, Transport,
+};
 pub use command::{batch, command, command_name};
 pub use event::{Change, Delta, EntityType, Event};
 pub use propose::{Committed, Propose, ProposeError};

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use jaco_net::proxy::{Proxy, ProxyServer, Settings};
+use jaco_net::proxy::{Proxy, ProxyServer};
 use jaco_raftnode::{Propose, State};
 use tokio::{sync::watch, time::Instant};
 
@@ -18,7 +18,10 @@ use super::{
     debounce::Debounce,
     table::{Facts, route_table, same_input},
 };
-use crate::supervision::{Context, Failure, Reply, TaskHandle, Worker};
+use crate::{
+    repeat::Repeats,
+    supervision::{Context, Failure, Reply, TaskHandle, Worker},
+};
 
 /// Quiet time before a change is acted on.
 const QUIET: Duration = Duration::from_millis(200);
@@ -41,11 +44,11 @@ pub struct ProxyArgs {
 }
 
 impl ProxyArgs {
-    /// A data plane for one node that listens on `http_port` of all addresses; port 0 lets the
+    /// The data plane `proxy` for one node that listens on `http_port` of all addresses; port 0 lets the
     /// system choose.
     #[must_use]
-    pub fn new(state: Arc<dyn Propose>, facts: Facts, http_port: u16, settings: Settings) -> Self {
-        let (proxy, opened) = (Proxy::new(settings), Arc::new(AtomicBool::new(false)));
+    pub fn new(state: Arc<dyn Propose>, facts: Facts, http_port: u16, proxy: Proxy) -> Self {
+        let opened = Arc::new(AtomicBool::new(false));
         Self {
             state,
             facts,
@@ -94,6 +97,7 @@ pub struct ProxyActor {
     listening: Option<SocketAddr>,
     /// Whether the last attempt to bind failed and another one is due.
     retrying: bool,
+    refusals: Repeats,
 }
 
 impl Worker for ProxyActor {
@@ -112,6 +116,7 @@ impl Worker for ProxyActor {
             timer: None,
             listening: None,
             retrying: false,
+            refusals: Repeats::default(),
         };
         actor.publish();
         actor.open(ctx);
@@ -199,6 +204,7 @@ impl ProxyActor {
         match self.bind() {
             Ok((server, addr)) => {
                 tracing::info!(subsystem = "ingress", %addr, "ingress listens");
+                self.refusals.clear();
                 self.listening = Some(addr);
                 ctx.spawn(async move {
                     server.serve().await;
@@ -206,7 +212,9 @@ impl ProxyActor {
                 });
             }
             Err(why) => {
-                tracing::error!(subsystem = "ingress", port, %why, "failed to bind the ingress port");
+                if self.refusals.is_news(&why) {
+                    tracing::error!(subsystem = "ingress", port, error = %why, "failed to bind the ingress port");
+                }
                 self.retrying = true;
                 ctx.send_after(BIND_RETRY, Msg::Bind);
             }

@@ -39,6 +39,7 @@ pub fn route_table(state: &State, facts: &Facts) -> RouteTable {
             path: route.path.clone(),
             strip_path: route.strip_path,
             redirect_to_https: route.tls_auto && facts.https,
+            service: route.service.clone(),
             upstreams: services
                 .get(&service)
                 .into_iter()

@@ -15,8 +15,11 @@ use super::{
     engine::{EngineError, EngineNetwork},
     names::NetworkId,
 };
-use crate::supervision::{
-    CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
+use crate::{
+    repeat::Repeats,
+    supervision::{
+        CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
+    },
 };
 
 /// Longer than an ensure that has to stop containers first, behind one that an engine hangs on.
@@ -91,6 +94,7 @@ pub enum Msg {
 pub struct BridgeManager {
     env: Env,
     bridges: BTreeMap<NetworkId, Bridge>,
+    unlisted: Repeats,
 }
 
 struct Bridge {
@@ -123,6 +127,7 @@ impl Worker for BridgeManager {
         let manager = Self {
             env,
             bridges: BTreeMap::new(),
+            unlisted: Repeats::default(),
         };
         manager.list(ctx, Duration::ZERO);
         Ok(manager)
@@ -153,6 +158,7 @@ impl Worker for BridgeManager {
             }
             Msg::Changed(states) => self.follow(ctx, states).await?,
             Msg::Listed(Ok(networks)) => {
+                self.unlisted.clear();
                 for network in networks {
                     let ours = is_of_cluster(&network, &self.env.cluster_id);
                     if let (true, Some(id)) = (ours, owner(&network)) {
@@ -161,7 +167,9 @@ impl Worker for BridgeManager {
                 }
             }
             Msg::Listed(Err(error)) => {
-                warn!(subsystem = "bridge", %error, "cannot look for leftover networks");
+                if self.unlisted.is_news(&error) {
+                    warn!(subsystem = "bridge", %error, "cannot look for leftover networks");
+                }
                 self.list(ctx, RETRY);
             }
         }

@@ -53,6 +53,27 @@ pub enum ConfigError {
     },
 }
 
+impl NodeConfig {
+    /// A node that nothing is special about.
+    pub(crate) fn new(data_dir: PathBuf) -> Self {
+        Self {
+            data_dir,
+            hostname: None,
+            listen_addr: None,
+            cluster_addr: None,
+            certificate_ips: Vec::new(),
+            unix_socket: None,
+            docker_socket: DOCKER_SOCKET.into(),
+            http_port: None,
+            metrics_addr: None,
+            ipam: Pool::default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            fault_injection: false,
+            clock: Clock::system(),
+        }
+    }
+}
+
 /// Says what is special about a node; made by [`Node::builder`].
 ///
 /// A node that was told nothing but its directory opens no port and no socket: it is reached by
@@ -63,20 +84,7 @@ pub struct NodeBuilder(NodeConfig);
 
 impl NodeBuilder {
     pub(super) fn new(data_dir: PathBuf) -> Self {
-        Self(NodeConfig {
-            data_dir,
-            hostname: None,
-            listen_addr: None,
-            cluster_addr: None,
-            certificate_ips: Vec::new(),
-            unix_socket: None,
-            docker_socket: DOCKER_SOCKET.into(),
-            http_port: None,
-            ipam: Pool::default(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            fault_injection: false,
-            clock: Clock::system(),
-        })
+        Self(NodeConfig::new(data_dir))
     }
 
     /// Names the node. Default: the name it has in its cluster, else the system's.
@@ -122,6 +130,13 @@ impl NodeBuilder {
     /// choose.
     pub fn http_port(mut self, port: u16) -> Self {
         self.0.http_port = Some(port);
+        self
+    }
+
+    /// Serves metrics in Prometheus text over plain HTTP at `/metrics`; port 0 lets the system
+    /// choose.
+    pub fn metrics_addr(mut self, address: SocketAddr) -> Self {
+        self.0.metrics_addr = Some(address);
         self
     }
 
@@ -181,15 +196,29 @@ impl NodeBuilder {
             check_socket("unix_socket", path)?;
         }
         check_socket("docker_socket", &config.docker_socket)?;
-        let listen_port = config.listen_addr.map(|address| address.port());
-        match (config.http_port, listen_port) {
-            (Some(port), Some(taken)) if port == taken => Err(ConfigError::SamePort {
-                first: "http_port",
-                second: "listen_addr",
-                port,
-            }),
-            _ => Ok(config),
+        // The ingress takes its port on every address.
+        let ingress = config
+            .http_port
+            .map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+        let listeners = [
+            ("http_port", ingress),
+            ("listen_addr", config.listen_addr),
+            ("metrics_addr", config.metrics_addr),
+        ];
+        for (index, (second, address)) in listeners.iter().enumerate() {
+            let Some(address) = address.filter(|address| address.port() > 0) else {
+                continue;
+            };
+            let mut earlier = listeners[..index].iter();
+            if let Some((first, _)) = earlier.find(|(_, other)| collide(*other, address)) {
+                return Err(ConfigError::SamePort {
+                    first,
+                    second,
+                    port: address.port(),
+                });
+            }
         }
+        Ok(config)
     }
 
     /// Starts the node, as [`Node::start`].
@@ -199,6 +228,14 @@ impl NodeBuilder {
     pub async fn start(self) -> Result<Node, StartError> {
         Node::start(self.build()?).await
     }
+}
+
+/// Whether two TCP listeners cannot both be had.
+fn collide(one: Option<SocketAddr>, other: SocketAddr) -> bool {
+    one.is_some_and(|one| {
+        one.port() == other.port()
+            && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
+    })
 }
 
 fn check_socket(setting: &'static str, path: &Path) -> Result<(), ConfigError> {
@@ -277,6 +314,16 @@ mod tests {
             (new().unix_socket(&long), too_long("unix_socket")),
             (new().docker_socket(&long), too_long("docker_socket")),
             (
+                new()
+                    .listen_addr(address("10.0.0.5:7000"))
+                    .metrics_addr(address("0.0.0.0:7000")),
+                ConfigError::SamePort {
+                    first: "listen_addr",
+                    second: "metrics_addr",
+                    port: 7000,
+                },
+            ),
+            (
                 new().listen_addr(address("10.0.0.5:80")).http_port(80),
                 ConfigError::SamePort {
                     first: "http_port",
@@ -289,5 +336,8 @@ mod tests {
             assert_eq!(builder.build().unwrap_err(), expected);
         }
         assert!(new().unix_socket(&long[1..]).build().is_ok());
+        let apart = new().listen_addr(address("10.0.0.5:7000"));
+        let apart = apart.metrics_addr(address("127.0.0.1:7000"));
+        assert!(apart.build().is_ok());
     }
 }

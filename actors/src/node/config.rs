@@ -28,6 +28,8 @@ pub struct NodeConfig {
     /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose. `None`:
     /// routes are kept, and served by nobody.
     pub http_port: Option<u16>,
+    /// Where metrics are served over plain HTTP, if anywhere; port 0 lets the system choose.
+    pub metrics_addr: Option<SocketAddr>,
     /// Address pool of the containers.
     pub ipam: Pool,
     /// Version shown to members and clients.

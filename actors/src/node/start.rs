@@ -8,7 +8,7 @@ use std::{
 };
 
 use jaco_net::{
-    proxy::Settings,
+    proxy::{Proxy, Settings},
     tls::{self, CertSlot},
 };
 use jaco_proto::chain;
@@ -16,7 +16,7 @@ use jaco_raftnode::{
     Limits, NoTransport, Propose, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
 };
 use ractor::SpawnErr;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     ConfigError, NodeBuilder, NodeConfig, Running, Shared,
@@ -24,12 +24,13 @@ use super::{
     files::{FilesError, Layout, Membership},
 };
 use crate::{
-    api::{ApiArgs, Client, InProcess, TlsApiActor, UnixApiActor, backup},
+    api::{ApiArgs, Client, InProcess, TlsApiActor, UnixApiActor},
     ingress::{self, ProxyActor, ProxyArgs},
     network,
     runtime::{self, engine::DockerEngine},
     scheduler,
     supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
+    telemetry::{Metrics, TelemetryActor, TelemetryArgs},
 };
 
 /// Longest wait for clients that are being served when the node stops.
@@ -99,22 +100,16 @@ impl Node {
         let certificate = CertSlot::new(&identity);
         let tls = tls::api_server(certificate.clone())?;
         let (report, fatal) = mpsc::unbounded_channel();
+        let metrics = Metrics::new(&hostname, config.clock.clone());
+        let telemetry = TelemetryArgs {
+            metrics: metrics.clone(),
+            addr: config.metrics_addr,
+        };
+        let shared = Shared::new(config, metrics, certificate, tls, report);
         let shared = Arc::new(Shared {
-            config,
-            tree: OnceLock::new(),
-            lifecycle: OnceLock::new(),
-            running: OnceLock::new(),
-            opened: Mutex::default(),
             setup_token: Mutex::new(setup_token),
-            certificate,
-            tls,
-            failures: Mutex::default(),
             member: AtomicBool::new(membership.is_some()),
-            settled: watch::Sender::new(false),
-            stopping: watch::Sender::new(false),
-            stopping_here: watch::Sender::new(false),
-            backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
-            fatal: report,
+            ..shared
         });
 
         let args = Args {
@@ -139,10 +134,13 @@ impl Node {
             listeners.push(handle);
         }
         let (api, _) = ChildSpec::supervisor("api", api);
+        let (telemetry, _) = ChildSpec::worker::<TelemetryActor>("telemetry", telemetry);
         let root = SupervisorSpec::new(Strategy::OneForOne)
             .child(lifecycle)
-            .child(api);
+            .child(api)
+            .child(telemetry);
         let tree = Arc::new(Tree::start("node", root).await?);
+        shared.metrics.watch_tree(&tree);
         let _ = shared.tree.set(tree.clone()); // set once, right here
         let node = Self {
             tree,
@@ -269,11 +267,13 @@ pub(super) fn open(
     let state = storage.load_state()?;
     let limits = Limits::default();
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
+    let raft = RaftHandle::new(state, limits.clone());
+    shared.metrics.watch_raft(&raft);
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
-        raft: RaftHandle::new(state, limits.clone()),
+        raft,
         storage,
         limits,
         engine,
@@ -309,18 +309,24 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
             raft: raft.clone(),
             clock: clock.clone(),
             caught_up: is_leader.clone(),
+            metrics: shared.metrics.clone(),
         },
     );
     let _ = node.runtime.set(access); // set once: the verticals are assembled once
-    let (scheduler, _) =
-        scheduler::supervisor(scheduler::Args::new(raft.clone(), is_leader, clock));
+    let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
+        raft.clone(),
+        is_leader,
+        clock,
+        shared.metrics.clone(),
+    ));
     let mut ingress = SupervisorSpec::new(Strategy::OneForOne);
     if let Some(port) = shared.config.http_port {
         let facts = ingress::table::Facts {
             hostname: node.hostname.clone(),
             https: false,
         };
-        let proxy = ProxyArgs::new(raft, facts, port, Settings::default());
+        let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
+        let proxy = ProxyArgs::new(raft, facts, port, proxy);
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
@@ -341,6 +347,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
         transport: Arc::new(NoTransport),
+        observer: Arc::new(shared.metrics.clone()),
         on_fatal: Arc::new(move |error: &storage::Error| {
             let _ = fatal(&report, error);
         }),

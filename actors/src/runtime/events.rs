@@ -6,7 +6,10 @@ use futures::StreamExt;
 use tracing::{info, warn};
 
 use super::{Shared, engine::Event, manager};
-use crate::supervision::{Context, Failure, Handle, Worker};
+use crate::{
+    repeat::Repeats,
+    supervision::{Context, Failure, Handle, Worker},
+};
 
 /// Wait between attempts to subscribe.
 const RETRY: Duration = Duration::from_secs(1);
@@ -34,6 +37,7 @@ pub enum Msg {
 /// Follows the engine's events and hands them to the manager.
 pub struct EngineEventsActor {
     args: Args,
+    failures: Repeats,
 }
 
 impl Worker for EngineEventsActor {
@@ -42,7 +46,10 @@ impl Worker for EngineEventsActor {
     const KIND: &'static str = "EngineEventsActor";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        let this = Self { args };
+        let this = Self {
+            args,
+            failures: Repeats::default(),
+        };
         this.set_up(false);
         ctx.send_to_self(Msg::Connect);
         Ok(this)
@@ -52,6 +59,7 @@ impl Worker for EngineEventsActor {
         match msg {
             Msg::Connect => self.connect(ctx),
             Msg::Connected => {
+                self.failures.clear();
                 info!(subsystem = "runtime/reconciler", "engine events connected");
                 self.set_up(true);
             }
@@ -60,7 +68,7 @@ impl Worker for EngineEventsActor {
                 let _ = self.args.manager.cast(manager::Msg::Engine(event));
             }
             Msg::Ended(reason) => {
-                if self.args.shared.events_up() {
+                if self.failures.is_news(&reason) {
                     warn!(subsystem = "runtime/reconciler", %reason, "engine events lost");
                 }
                 self.set_up(false);

@@ -21,7 +21,10 @@ use super::{
         report::{Report, code},
     },
 };
-use crate::supervision::{ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, Worker};
+use crate::{
+    repeat::Repeats,
+    supervision::{ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, Worker},
+};
 
 mod sweep;
 
@@ -85,6 +88,8 @@ pub struct ReplicaManager {
     seen: Arc<State>,
     reclaiming: BTreeSet<String>,
     listing: bool,
+    unlisted: Repeats,
+    unreclaimed: Repeats,
 }
 
 impl Worker for ReplicaManager {
@@ -101,6 +106,8 @@ impl Worker for ReplicaManager {
             children: BTreeMap::new(),
             seen,
             reclaiming: BTreeSet::new(),
+            unlisted: Repeats::default(),
+            unreclaimed: Repeats::default(),
             listing: false,
         };
         this.recall(ctx);
@@ -140,8 +147,14 @@ impl Worker for ReplicaManager {
             Msg::Listed(listed) => self.listed(ctx, listed),
             Msg::Reclaimed(container, result) => {
                 self.reclaiming.remove(&container);
-                if let Err(error) = result {
-                    warn!(subsystem = "runtime/reconciler", %container, %error, "container not reclaimed");
+                match result {
+                    Ok(()) => {
+                        self.unreclaimed.clear();
+                    }
+                    Err(error) if self.unreclaimed.is_news(format!("{container} {error}")) => {
+                        warn!(subsystem = "runtime/reconciler", %container, %error, "container not reclaimed");
+                    }
+                    Err(_) => {}
                 }
             }
             Msg::Engine(event) => self.tell(&event.replica_id, replica::Msg::Hint),

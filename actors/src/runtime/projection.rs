@@ -1,13 +1,13 @@
 //! A compose service and a row as the engine's create request. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, DeviceRequest, EndpointSettings, HealthConfig, HostConfig,
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
 };
 use jaco_proto::{
-    manifest::compose::{Healthcheck, Namespace, NetworkMode, Service, VolumeDeclaration},
+    manifest::compose::{Healthcheck, Logging, Namespace, NetworkMode, Service, VolumeDeclaration},
     v1::{ReplicaDesired, ServiceSpec},
 };
 
@@ -39,7 +39,7 @@ pub enum Networking<'a> {
     Attached(&'a [Attachment]),
     /// Loopback only.
     None,
-    /// The namespace of this container.
+    /// The namespace of the lender of this service.
     Joined(&'a str),
 }
 
@@ -56,6 +56,8 @@ pub struct Source<'a> {
     pub volumes: &'a BTreeMap<String, VolumeDeclaration>,
     /// Where its network comes from.
     pub networking: Networking<'a>,
+    /// Containers whose namespaces it shares, by service.
+    pub lenders: &'a BTreeMap<String, String>,
     /// Home directory of the daemon's user, which `~` in a bind stands for.
     pub home: &'a str,
 }
@@ -208,9 +210,7 @@ fn host_config(source: &Source<'_>) -> HostConfig {
             true,
         ),
         Networking::None => (Some("none".to_owned()), Vec::new(), false),
-        Networking::Joined(container) => {
-            (Some(format!("container:{container}")), Vec::new(), false)
-        }
+        Networking::Joined(name) => (lender(source, name), Vec::new(), false),
     };
     let if_attached = |list: &Vec<String>| some(list.clone()).filter(|_| attached);
     let (binds, mounts) = mounts::split(source);
@@ -236,16 +236,13 @@ fn host_config(source: &Source<'_>) -> HostConfig {
         ulimits: some(ulimits(service)),
         devices: some(devices(service)),
         device_requests: some(device_requests(service)),
-        ipc_mode: service.ipc.as_ref().map(namespace),
-        pid_mode: service.pid.as_ref().map(namespace),
-        uts_mode: service.uts.as_ref().map(namespace),
+        ipc_mode: namespace(source, service.ipc.as_ref()),
+        pid_mode: namespace(source, service.pid.as_ref()),
+        uts_mode: namespace(source, service.uts.as_ref()),
         userns_mode: service.userns_mode.clone(),
         cgroup_parent: service.cgroup_parent.clone(),
         cgroupns_mode: service.cgroup.as_deref().and_then(cgroup_namespace),
-        log_config: service.logging.as_ref().map(|logging| HostConfigLogConfig {
-            typ: (!logging.driver.is_empty()).then(|| logging.driver.clone()),
-            config: Some(logging.options.clone().into_iter().collect()),
-        }),
+        log_config: service.logging.as_ref().and_then(log_config),
         nano_cpus: resources.nano_cpus,
         memory: resources.memory,
         memory_reservation: resources.memory_reservation,
@@ -256,12 +253,28 @@ fn host_config(source: &Source<'_>) -> HostConfig {
     }
 }
 
-/// A namespace in the engine's words; one of a service in the document's.
-fn namespace(namespace: &Namespace) -> String {
-    match namespace {
-        Namespace::Engine(mode) => mode.clone(),
-        Namespace::Service(name) => format!("service:{name}"),
+/// `None` when the service says nothing about its log.
+fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
+    let driver = (!logging.driver.is_empty()).then(|| logging.driver.clone());
+    let options = (!logging.options.is_empty()).then(|| logging.options.clone());
+    (driver.is_some() || options.is_some()).then(|| HostConfigLogConfig {
+        typ: driver,
+        config: options.map(|options| options.into_iter().collect()),
+    })
+}
+
+/// A namespace in the engine's words.
+fn namespace(source: &Source<'_>, namespace: Option<&Namespace>) -> Option<String> {
+    match namespace? {
+        Namespace::Engine(mode) => Some(mode.clone()),
+        Namespace::Service(name) => lender(source, name),
     }
+}
+
+/// The namespace of the container that a service lends.
+fn lender(source: &Source<'_>, service: &str) -> Option<String> {
+    let container = source.lenders.get(service)?;
+    Some(format!("container:{container}"))
 }
 
 /// The document's resolvers, else those of every attached network.
@@ -327,11 +340,19 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// Whether a service joins the namespace of another one's replica.
+/// Service whose replica's network a service joins.
 #[must_use]
 pub fn joined_service(service: &Service) -> Option<&str> {
     match &service.network_mode {
         Some(NetworkMode::Service(name)) => Some(name),
         Some(NetworkMode::None) | None => None,
     }
+}
+
+/// Services of which one replica must run on this host, because it shares a namespace.
+#[must_use]
+pub fn lending_services(service: &Service) -> BTreeSet<&str> {
+    let others = [&service.ipc, &service.pid, &service.uts];
+    let others = others.into_iter().flatten().filter_map(Namespace::service);
+    joined_service(service).into_iter().chain(others).collect()
 }

@@ -7,7 +7,10 @@ use jaco_raftnode::{Committed, ProposeError};
 use tracing::{debug, warn};
 
 use super::{IDENTITY, Shared, replica};
-use crate::supervision::{Context, Failure, Worker};
+use crate::{
+    repeat::Repeats,
+    supervision::{Context, Failure, Worker},
+};
 
 /// Wait after a proposal that raft could not take.
 const RETRY: Duration = Duration::from_millis(500);
@@ -42,6 +45,7 @@ pub struct PublisherActor {
     /// Refused as part of a batch, so proposed one by one.
     alone: BTreeMap<String, ReplicaObserved>,
     busy: bool,
+    failures: Repeats,
 }
 
 impl Worker for PublisherActor {
@@ -56,6 +60,7 @@ impl Worker for PublisherActor {
             waiting: BTreeMap::new(),
             alone: BTreeMap::new(),
             busy: false,
+            failures: Repeats::default(),
         })
     }
 
@@ -116,7 +121,9 @@ impl PublisherActor {
     ) {
         self.busy = false;
         match result {
-            Ok(_) => {}
+            Ok(_) => {
+                self.failures.clear();
+            }
             Err(ProposeError::Rejected(error)) if sent.len() == 1 => {
                 debug!(subsystem = "runtime/reconciler", %error, "observation refused");
             }
@@ -134,7 +141,9 @@ impl PublisherActor {
                 | ProposeError::Unavailable
                 | ProposeError::Unknown(_)),
             ) => {
-                warn!(subsystem = "runtime/reconciler", %error, observations = sent.len(), "observations not written yet");
+                if self.failures.is_news(&error) {
+                    warn!(subsystem = "runtime/reconciler", %error, observations = sent.len(), "observations not written yet");
+                }
                 self.put_back(sent);
                 self.busy = true;
                 ctx.send_after(RETRY, Msg::Retry);

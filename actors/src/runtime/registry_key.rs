@@ -3,11 +3,11 @@
 //! Keys are `host[:port][/path]`, canonical on both sides: what an operator stores and what a
 //! pull looks up meet in [`jaco_raftnode::registry`].
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::Ipv6Addr, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use imbl::OrdMap;
-use jaco_proto::v1::RegistryCredential;
+use jaco_proto::{config::is_hostname, v1::RegistryCredential};
 use jaco_raftnode::registry::{HUB, canonical_host};
 
 /// A reference that names no repository.
@@ -75,11 +75,11 @@ pub fn image_key(image: &str) -> Result<String, InvalidReference> {
     if path.is_empty() || !path.split('/').all(is_component) {
         return Err(invalid());
     }
-    let host = host.to_lowercase();
-    let host = canonical_host(&host);
-    if host.starts_with(':') {
+    if !is_address(host) {
         return Err(invalid());
     }
+    let host = host.to_lowercase();
+    let host = canonical_host(&host);
     Ok(if host == HUB && !path.contains('/') {
         format!("{HUB}/library/{path}")
     } else {
@@ -135,6 +135,25 @@ fn is_host(segment: &str) -> bool {
         || segment.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
+/// Host name or address of a registry, with a port or without.
+fn is_address(host: &str) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        Some(_) | None => (host, None),
+    };
+    let bracketed = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    let is_named = match bracketed {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => is_hostname(name),
+    };
+    is_named
+        && port.is_none_or(|port| {
+            port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok()
+        })
+}
+
 fn is_component(part: &str) -> bool {
     !part.is_empty()
         && part
@@ -175,6 +194,7 @@ mod tests {
             ("localhost/app", "localhost/app"),
             ("reg.local:5000/team/app:v1", "reg.local:5000/team/app"),
             ("reg.local:5000/app", "reg.local:5000/app"),
+            ("[::1]:5000/app", "[::1]:5000/app"),
         ] {
             assert_eq!(image_key(image).as_deref(), Ok(key), "{image}");
         }
@@ -190,6 +210,11 @@ mod tests {
             "Upper",
             "ghcr.io/Owner/app",
             "a b",
+            "cr.?o/acme",
+            "reg:port/app",
+            ":5000/app",
+            "[::g]/app",
+            "a..b/app",
         ] {
             assert!(image_key(image).is_err(), "{image:?}");
         }

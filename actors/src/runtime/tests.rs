@@ -58,6 +58,7 @@ impl Node {
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
             caught_up: watched,
+            metrics: Metrics::new("n1", Clock::system()),
         };
         let (spec, _) = supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

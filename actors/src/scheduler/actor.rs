@@ -16,7 +16,9 @@ use super::{
 use crate::{
     clock::Clock,
     commit::commit,
+    repeat::Repeats,
     supervision::{Context, Failure, TaskHandle, Worker},
+    telemetry::Metrics,
 };
 
 /// After this a proposal counts as lost, whatever became of it; far above a commit's budget.
@@ -31,14 +33,21 @@ pub struct Args {
     pub is_leader: watch::Receiver<bool>,
     /// Time of the commands.
     pub clock: Clock,
+    metrics: Metrics,
     gate: Arc<Mutex<()>>,
 }
 
 impl Args {
     /// Arguments of one node's scheduler.
     #[must_use]
-    pub fn new(raft: Arc<dyn Propose>, is_leader: watch::Receiver<bool>, clock: Clock) -> Self {
+    pub fn new(
+        raft: Arc<dyn Propose>,
+        is_leader: watch::Receiver<bool>,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> Self {
         Self {
+            metrics,
             raft,
             is_leader,
             clock,
@@ -86,6 +95,7 @@ pub struct SchedulerActor {
     following: Option<TaskHandle>,
     proposing: Option<TaskHandle>,
     timer: Option<(Instant, TaskHandle)>,
+    failures: Repeats,
 }
 
 impl Worker for SchedulerActor {
@@ -104,6 +114,7 @@ impl Worker for SchedulerActor {
             following: None,
             proposing: None,
             timer: None,
+            failures: Repeats::default(),
         })
     }
 
@@ -124,8 +135,17 @@ impl Worker for SchedulerActor {
             Msg::Begin { stint, gate } if stint == self.stint => self.pass(ctx, gate),
             Msg::Begin { .. } => {}
             Msg::Finished { stint, outcome } if stint == self.stint => {
-                if let Err(error) = &outcome {
-                    warn!(subsystem = "scheduler", %error, "pass failed");
+                match &outcome {
+                    Ok(_) => {
+                        self.failures.clear();
+                        if let Some(since) = self.pace.answers_since() {
+                            self.args.metrics.reconciled(now - since);
+                        }
+                    }
+                    Err(error) if self.failures.is_news(error) => {
+                        warn!(subsystem = "scheduler", %error, "pass failed");
+                    }
+                    Err(_) => {}
                 }
                 self.pace.handle_finished(rate(&outcome), now);
             }

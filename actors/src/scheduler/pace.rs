@@ -38,6 +38,8 @@ pub struct Pace {
     running: bool,
     /// First and last change that no pass has seen.
     changes: Option<(Instant, Instant)>,
+    /// First change that no finished pass has answered, or when a pass began without one.
+    unanswered: Option<Instant>,
     /// When the next pass is due if nothing changes.
     tick: Option<Instant>,
     /// No pass before this time.
@@ -71,7 +73,8 @@ impl Pace {
         let due = self.deadline().is_some_and(|deadline| deadline <= now);
         if due {
             self.running = true;
-            self.changes = None;
+            let first = self.changes.take().map_or(now, |(first, _)| first);
+            self.unanswered.get_or_insert(first);
             self.tick = Some(now + SAFETY_TICK);
         }
         due
@@ -85,6 +88,7 @@ impl Pace {
         self.running = false;
         let shortest = match outcome {
             Outcome::Done => {
+                self.unanswered = None;
                 self.failures = 0;
                 self.not_before = None;
                 return;
@@ -98,6 +102,12 @@ impl Pace {
         self.failures += 1;
         self.not_before = Some(now + delay);
         self.tick = Some(now + delay);
+    }
+
+    /// The first change that the pass under way answers, however often it had to be repeated.
+    #[must_use]
+    pub fn answers_since(&self) -> Option<Instant> {
+        self.unanswered.filter(|_| self.running)
     }
 
     /// When a pass is due; `None` while one is under way or another node leads.
@@ -206,6 +216,25 @@ mod tests {
             delays,
             [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
         );
+    }
+
+    #[test]
+    fn repeated_pass_answers_since_the_first_change() {
+        let now = Instant::now();
+        let mut pace = settled(now);
+        assert_eq!(pace.answers_since(), None);
+        pace.handle_change(now + ms(10));
+        pace.handle_change(now + ms(20));
+        assert!(pace.handle_timeout(now + ms(70)));
+        assert_eq!(pace.answers_since(), Some(now + ms(10)));
+        pace.handle_finished(Outcome::Failed, now + ms(100));
+        pace.handle_change(now + ms(200));
+        assert!(pace.handle_timeout(now + ms(400)));
+        assert_eq!(pace.answers_since(), Some(now + ms(10)));
+        pace.handle_finished(Outcome::Done, now + ms(410));
+        // Nothing changed: the pass itself is what began.
+        assert!(pace.handle_timeout(now + ms(400) + SAFETY_TICK));
+        assert_eq!(pace.answers_since(), Some(now + ms(400) + SAFETY_TICK));
     }
 
     #[test]

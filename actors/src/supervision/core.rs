@@ -324,11 +324,11 @@ impl Core {
         let Some(nth) = nth else {
             child.phase = Phase::Exhausted;
             child.settled = true;
-            if child.plan.notify {
-                self.actions.push_back(Action::Exhausted(id));
-            } else {
-                let reason = format!("{} used up its restarts: {reason}", child.plan.key);
-                self.close(Some(reason));
+            let escalates = !child.plan.notify;
+            let report = format!("{} used up its restarts: {reason}", child.plan.key);
+            self.actions.push_back(Action::Exhausted(id));
+            if escalates {
+                self.close(Some(report));
             }
             return;
         };

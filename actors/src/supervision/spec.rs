@@ -12,6 +12,7 @@ use super::{
     handle::Handle,
     report::{ChildReport, Control},
     supervisor::{self, Birthplace, SupervisorHandle},
+    tally::Tally,
     window::{Backoff, Intensity},
     worker::{self, Worker},
 };
@@ -80,6 +81,8 @@ pub(crate) struct Birth {
     /// The supervisor as the instance may talk to it.
     pub(crate) handle: SupervisorHandle,
     pub(crate) parent: Option<Arc<Pass>>,
+    /// Where restarts within the tree are counted.
+    pub(crate) tally: Arc<Tally>,
     /// Tells the supervisor that the instance is up.
     pub(crate) report_up: Box<dyn Fn(ActorId) + Send + Sync>,
 }

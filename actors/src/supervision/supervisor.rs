@@ -116,6 +116,7 @@ struct Child {
     spec: Arc<ChildSpec>,
     entry: Arc<Entry>,
     control: Option<Arc<dyn Control>>,
+    started: bool,
     /// Answered when the child is forgotten.
     farewells: Vec<Reply<Result<(), ChildError>>>,
 }
@@ -285,6 +286,7 @@ impl State {
                 spec,
                 entry,
                 control: None,
+                started: false,
                 farewells: Vec::new(),
             },
         );
@@ -325,6 +327,12 @@ impl State {
         let Some(child) = self.children.get_mut(&id) else {
             return;
         };
+        let tally = &self.birth.tally;
+        if std::mem::replace(&mut child.started, true) {
+            tally.restarted(child.spec.kind);
+        } else {
+            tally.first(child.spec.kind);
+        }
         let up = myself.clone();
         let birth = Birth {
             path: Arc::clone(&child.entry.path),
@@ -332,6 +340,7 @@ impl State {
             supervisor: myself.get_cell(),
             handle: SupervisorHandle(Arc::clone(&self.published.0)),
             parent: Some(Arc::clone(&self.pass)),
+            tally: Arc::clone(tally),
             report_up: Box::new(move |actor| {
                 // A supervisor that has ended does not care.
                 let _ = up.send_message(Msg::ChildUp(actor));
@@ -344,7 +353,7 @@ impl State {
             }
             Err(error) => {
                 let exit = Exit::Failed(error.to_string());
-                log_failure(child, &exit);
+                self.log_failure(id, &exit);
                 let _ = myself.send_message(Msg::ChildGone(id, exit));
             }
         }
@@ -352,10 +361,10 @@ impl State {
 
     /// Takes note of an end once nothing of the instance is left.
     fn bury(&mut self, id: ChildId, exit: Exit, myself: &ActorRef<Msg>) {
+        self.log_failure(id, &exit);
         let Some(child) = self.children.get_mut(&id) else {
             return;
         };
-        log_failure(child, &exit);
         child.control = None;
         child.entry.clear_below();
         let gate = child.spec.nursery.gate().clone();
@@ -385,10 +394,12 @@ impl State {
         let (Some(child), Some(view)) = (self.children.get(&id), self.core.child(id)) else {
             return;
         };
+        self.birth.tally.exhausted(child.spec.kind);
         tracing::error!(
             subsystem = "actor",
             actor = %child.entry.path,
             kind = child.spec.kind,
+            restarts = self.restarts(id),
             cause = view.last_failure.as_deref().unwrap_or_default(),
             "actor used up its restarts"
         );
@@ -403,8 +414,29 @@ impl State {
         };
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| callback(&report)));
         if outcome.is_err() {
-            tracing::error!(subsystem = "actor", path = %child.entry.path, "exhaustion callback panicked");
+            tracing::error!(subsystem = "actor", actor = %child.entry.path, "exhaustion callback panicked");
         }
+    }
+
+    fn log_failure(&self, id: ChildId, exit: &Exit) {
+        let (Some(child), Exit::Failed(cause)) = (self.children.get(&id), exit) else {
+            return;
+        };
+        tracing::warn!(
+            subsystem = "actor",
+            actor = %child.entry.path,
+            kind = child.spec.kind,
+            restarts = self.restarts(id),
+            cause,
+            "actor failed"
+        );
+    }
+
+    /// Restarts of a child that count against its limit at this moment.
+    fn restarts(&self, id: ChildId) -> usize {
+        let intensity = self.core.rules().intensity;
+        let view = self.core.child(id);
+        view.map_or(0, |view| view.window.count(intensity, now()))
     }
 
     /// Brings the entries up to date.
@@ -470,19 +502,6 @@ pub(crate) fn exit_of(event: SupervisionEvent) -> Option<(ActorCell, Exit)> {
             Some((actor, exit))
         }
         SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => None,
-    }
-}
-
-fn log_failure(child: &Child, exit: &Exit) {
-    match exit {
-        Exit::Finished => {}
-        Exit::Failed(cause) => tracing::warn!(
-            subsystem = "actor",
-            actor = %child.entry.path,
-            kind = child.spec.kind,
-            cause,
-            "actor failed"
-        ),
     }
 }
 

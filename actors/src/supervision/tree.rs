@@ -1,6 +1,6 @@
 //! A whole tree, from outside.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::{sync::watch, time::Instant};
@@ -10,6 +10,7 @@ use super::{
     report::{ActorInfo, ActorState, Control, Entry},
     spec::{Birth, Nursery as _, SupervisorSpec},
     supervisor::{self, SupervisorHandle, exit_of},
+    tally::{KindTally, Tally},
 };
 
 /// How an actor is made to fail.
@@ -50,6 +51,7 @@ pub struct GaveUp {
 pub struct Tree {
     handle: SupervisorHandle,
     entry: Arc<Entry>,
+    tally: Arc<Tally>,
     control: Arc<dyn Control>,
     outcome: watch::Receiver<Option<Result<(), GaveUp>>>,
 }
@@ -82,13 +84,14 @@ impl Tree {
         let (keeper, _) = Actor::spawn(None, keeper, ())
             .await
             .map_err(StartTreeError)?;
-        let root = Arc::clone(&entry);
+        let (root, tally) = (Arc::clone(&entry), Arc::<Tally>::default());
         let birth = Birth {
             path: Arc::clone(&entry.path),
             entry: Arc::clone(&entry),
             supervisor: keeper.get_cell(),
             handle: handle.clone(),
             parent: None,
+            tally: Arc::clone(&tally),
             report_up: Box::new(move |_| {
                 let mut status = root.status();
                 status.state = ActorState::Running;
@@ -103,6 +106,7 @@ impl Tree {
         Ok(Self {
             handle,
             entry,
+            tally,
             control: born.control,
             outcome: ended,
         })
@@ -118,6 +122,13 @@ impl Tree {
     #[must_use]
     pub fn describe(&self) -> Vec<ActorInfo> {
         self.entry.describe()
+    }
+
+    /// Restarts by kind of actor since the tree was started; every kind that ever started is
+    /// there.
+    #[must_use]
+    pub fn tally(&self) -> BTreeMap<&'static str, KindTally> {
+        self.tally.counts()
     }
 
     /// Makes the actor at `path` fail, to show or test what its supervisor does about it.

@@ -15,6 +15,7 @@ use jaco_actors::{
         self, Deps, NetworkError, Networks, Runtime, engine::DockerEngine, projection::Attachment,
     },
     supervision::{ActorInfo, Strategy, SupervisorSpec, Tree},
+    telemetry::Metrics,
 };
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, State, testing::MemoryRaft};
@@ -75,6 +76,7 @@ impl Lab {
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
             caught_up: watched,
+            metrics: Metrics::new(HOST, Clock::system()),
         };
         let (spec, runtime) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

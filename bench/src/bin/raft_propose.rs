@@ -133,6 +133,7 @@ async fn propose(
     let storage = Storage::open(path)?;
     let handle = RaftHandle::new(storage.load_state()?, Limits::default());
     let args = RaftArgs {
+        observer: Arc::new(()),
         storage: Arc::clone(&storage),
         handle: handle.clone(),
         transport: Arc::new(NoTransport),

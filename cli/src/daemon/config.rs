@@ -48,6 +48,9 @@ pub(crate) fn node(config: &DaemonConfig, fault_injection: bool) -> Result<NodeC
         .ipam(Pool::new(range, config.ipam_block)?)
         .version(version())
         .fault_injection(fault_injection);
+    if let Some(addr) = &config.metrics_addr {
+        node = node.metrics_addr(socket_addr("metrics_addr", addr)?);
+    }
     if let Some(name) = &config.hostname {
         node = node.hostname(name);
     }
@@ -67,8 +70,13 @@ fn endpoint(key: &str, configured: &HostPort, interfaces: &[Interface]) -> Resul
             "address detected"
         );
     }
-    let text = found.addr.to_string();
-    let Some(address) = (found.addr.host.as_str(), found.addr.port)
+    socket_addr(key, &found.addr)
+}
+
+/// An address to bind.
+fn socket_addr(key: &str, addr: &HostPort) -> Result<SocketAddr> {
+    let text = addr.to_string();
+    let Some(address) = (addr.host.as_str(), addr.port)
         .to_socket_addrs()
         .with_context(|| format!("{key} {text:?} does not resolve"))?
         .next()

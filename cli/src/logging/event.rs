@@ -17,7 +17,7 @@ use tracing::{
 pub(super) struct Line {
     pub(super) time: SystemTime,
     pub(super) level: Level,
-    /// Part of the program that speaks; empty for libraries.
+    /// Part of the program that speaks.
     pub(super) subsystem: String,
     pub(super) message: String,
     /// The rest, in the order it was written.
@@ -38,14 +38,11 @@ impl Line {
 
     /// For people.
     pub(super) fn text(&self) -> String {
-        let mut text = format!("{} {:<5}", time(self.time, 3), self.level);
-        if !self.subsystem.is_empty() {
-            let _ = write!(text, " [{}]", self.subsystem); // a String never refuses
-        }
-        let _ = write!(text, " {}", self.message);
+        let (time, level) = (time(self.time, 3), self.level);
+        let mut text = format!("{time} {level:<5} [{}] {}", self.subsystem, self.message);
         for (key, value) in &self.fields {
             let _ = match value {
-                Value::String(word) if is_word(word) => write!(text, " {key}={word}"),
+                Value::String(word) if is_word(word) => write!(text, " {key}={word}"), // a String never refuses
                 other => write!(text, " {key}={other}"),
             };
         }
@@ -64,9 +61,7 @@ impl Line {
         for (key, value) in &self.fields {
             object.insert((*key).to_owned(), value.clone());
         }
-        if !self.subsystem.is_empty() {
-            object.insert("subsystem".to_owned(), self.subsystem.clone().into());
-        }
+        object.insert("subsystem".to_owned(), self.subsystem.clone().into());
         object.insert("time".to_owned(), time(self.time, 9).into());
         object.insert("level".to_owned(), self.level.to_string().into());
         object.insert("msg".to_owned(), self.message.clone().into());
@@ -152,10 +147,14 @@ mod tests {
             "2026-11-20T11:40:13.001Z WARN  [scheduler/rollout] step held service=web reason=\"two words\\nError: x\" step=3\n"
         );
         let message = Line {
+            subsystem: "raft".to_owned(),
             message: "a\nb".to_owned(),
             ..Line::new(UNIX_EPOCH, Level::INFO)
         };
-        assert_eq!(message.text(), "1970-01-01T00:00:00.000Z INFO  a b\n");
+        assert_eq!(
+            message.text(),
+            "1970-01-01T00:00:00.000Z INFO  [raft] a b\n"
+        );
     }
 
     #[test]

@@ -3,7 +3,11 @@
 //! Source: systemd's "Native Journal Protocol": one datagram an entry, a field a line, or its
 //! length in front where the value has several lines.
 
-use std::{io, os::unix::net::UnixDatagram, path::Path};
+use std::{
+    io,
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
+};
 
 use serde_json::Value;
 use tracing::Level;
@@ -13,26 +17,33 @@ use super::event::Line;
 /// Longest value of one field; a datagram must fit into the socket's buffer.
 const MAX_VALUE_BYTES: usize = 16 * 1024;
 
-/// A connection to the journal.
+/// The way to the journal.
 pub(super) struct Journal {
     socket: UnixDatagram,
+    path: PathBuf,
     identifier: &'static str,
 }
 
 impl Journal {
-    /// Connects as `identifier`.
+    /// Makes sure that somebody listens at `path`, and speaks as `identifier`.
     ///
     /// # Errors
     /// What the system says when nobody listens there.
     pub(super) fn connect(path: &Path, identifier: &'static str) -> io::Result<Self> {
-        let socket = UnixDatagram::unbound()?;
-        socket.connect(path)?;
-        Ok(Self { socket, identifier })
+        UnixDatagram::unbound()?.connect(path)?;
+        Ok(Self {
+            socket: UnixDatagram::unbound()?,
+            path: path.to_owned(),
+            identifier,
+        })
     }
 
     /// Sends one entry; one that the journal does not take is lost.
     pub(super) fn send(&self, line: &Line) {
-        let _ = self.socket.send(&entry(line, self.identifier));
+        // By its path each time: a journal that was restarted listens on a new socket.
+        let _ = self
+            .socket
+            .send_to(&entry(line, self.identifier), &self.path);
     }
 }
 
@@ -41,9 +52,7 @@ fn entry(line: &Line, identifier: &str) -> Vec<u8> {
     field(&mut entry, "MESSAGE", &line.message);
     field(&mut entry, "PRIORITY", priority(line.level));
     field(&mut entry, "SYSLOG_IDENTIFIER", identifier);
-    if !line.subsystem.is_empty() {
-        field(&mut entry, "SUBSYSTEM", &line.subsystem);
-    }
+    field(&mut entry, "SUBSYSTEM", &line.subsystem);
     for (key, value) in &line.fields {
         match value {
             Value::String(text) => field(&mut entry, &name(key), text),
@@ -119,6 +128,22 @@ mod tests {
             &buffer[..length],
             b"MESSAGE\n\x09\0\0\0\0\0\0\0two\nlines\nPRIORITY=3\nSYSLOG_IDENTIFIER=jacod\nSUBSYSTEM=raft\nPEER_ADDR=h:1\nX_N=3\n"
         );
+    }
+
+    #[test]
+    fn journal_that_was_restarted_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let first = UnixDatagram::bind(&path).unwrap();
+        let journal = Journal::connect(&path, "jacod").unwrap();
+        drop(first);
+        std::fs::remove_file(&path).unwrap();
+        let line = Line::new(UNIX_EPOCH, Level::INFO);
+        journal.send(&line); // lost
+        let second = UnixDatagram::bind(&path).unwrap();
+        journal.send(&line);
+        second.set_nonblocking(true).unwrap();
+        assert!(second.recv(&mut [0; 512]).is_ok());
     }
 
     #[test]

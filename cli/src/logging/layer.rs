@@ -8,7 +8,7 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-use super::{event::Line, journal::Journal};
+use super::{Process, event::Line, journal::Journal, subsystem::of_library};
 
 /// Takes one finished line.
 pub(super) type WriteLine = Box<dyn Fn(&[u8]) + Send + Sync>;
@@ -32,6 +32,7 @@ impl Sink {
 
 /// Passes events by the level of their subsystem.
 pub(super) struct Filtered {
+    process: Process,
     filter: LogFilter,
     /// The most talkative level of any subsystem.
     most: LevelFilter,
@@ -39,12 +40,17 @@ pub(super) struct Filtered {
 }
 
 impl Filtered {
-    pub(super) fn new(filter: LogFilter, sink: Sink) -> Self {
+    pub(super) fn new(process: Process, filter: LogFilter, sink: Sink) -> Self {
         let levels = filter.overrides().map(|(_, level)| level);
         let most = levels
             .map(limit)
             .fold(limit(filter.level), LevelFilter::max);
-        Self { filter, most, sink }
+        Self {
+            process,
+            filter,
+            most,
+            sink,
+        }
     }
 
     /// What can be said before the fields of an event are known.
@@ -84,6 +90,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Filtered {
         let level = *event.metadata().level();
         let mut line = Line::new(SystemTime::now(), level);
         event.record(&mut line);
+        if line.subsystem.is_empty() {
+            let target = event.metadata().target();
+            of_library(target, self.process).clone_into(&mut line.subsystem);
+        }
         if level <= limit(self.filter.level_of(&line.subsystem)) {
             self.sink.write(&line);
         }
@@ -103,7 +113,8 @@ mod tests {
         let kept = lines.clone();
         let sink = Sink::Text(Box::new(move |line| kept.lock().unwrap().extend(line)));
         let filter = LogFilter::resolve([Some(filter)], LogLevel::Info);
-        let subscriber = Registry::default().with(Filtered::new(filter, sink));
+        let layer = Filtered::new(Process::Daemon, filter, sink);
+        let subscriber = Registry::default().with(layer);
         tracing::subscriber::with_default(subscriber, events);
         let bytes = lines.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -137,6 +148,7 @@ mod tests {
             .filter_map(|line| line.split(' ').next_back())
             .collect();
         assert_eq!(words, ["two", "three"], "{text}");
+        assert!(text.contains("[daemon/grpc] two"), "{text}");
     }
 
     #[test]

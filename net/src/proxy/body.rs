@@ -13,7 +13,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::Instant;
 
-use super::{Shared, clock::Serving, pool::Sender, upstream::Upstream};
+use super::{Shared, clock::Serving, observe::Measured, pool::Sender, upstream::Upstream};
 
 /// How far the body of a request has come.
 #[derive(Debug)]
@@ -125,6 +125,7 @@ pub(super) struct ResponseBody {
     incoming: Option<Incoming>,
     origin: Option<Origin>,
     _serving: Option<Serving>,
+    measured: Option<Measured>,
 }
 
 impl ResponseBody {
@@ -134,6 +135,7 @@ impl ResponseBody {
             incoming: Some(incoming),
             origin: Some(origin),
             _serving: Some(serving),
+            measured: None,
         };
         body.check_in();
         body
@@ -145,7 +147,13 @@ impl ResponseBody {
             incoming: None,
             origin: None,
             _serving: Some(serving),
+            measured: None,
         }
+    }
+
+    /// Counts the request when this body is finished or given up.
+    pub(super) fn measure(&mut self, measured: Measured) {
+        self.measured = Some(measured);
     }
 
     fn check_in(&mut self) {

@@ -11,10 +11,11 @@ use tokio::time::{Instant, timeout_at};
 
 use self::head::Head;
 use super::{
-    Match, RouteTable, Shared,
+    Live, Match, Meter, Route, RouteTable, Shared,
     body::{Origin, Progress, RequestBody, ResponseBody},
     clock::Serving,
     headers,
+    observe::Measured,
     pool::Sender,
     relay::relay,
     server::Connection,
@@ -28,20 +29,42 @@ const MAX_ATTEMPTS: usize = 3;
 pub(super) async fn handle(
     connection: Arc<Connection>,
     serving: Serving,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     // The table is held to the end: a swap does not touch requests that are running.
-    let table = connection.shared.table.load_full();
+    let live = connection.shared.live.load_full();
+    let (since, version) = (Instant::now(), request.version());
+    let mut meter = live.meters.unknown();
+    let mut response = respond(&connection, &live, serving, request, &mut meter).await;
+    let status = response.status();
+    response.body_mut().measure(Measured {
+        meter,
+        status,
+        version,
+        since,
+    });
+    Ok(response)
+}
+
+/// The response, and in `meter` where it is counted.
+async fn respond(
+    connection: &Arc<Connection>,
+    live: &Live,
+    serving: Serving,
+    mut request: Request<Incoming>,
+    meter: &mut Arc<dyn Meter>,
+) -> Response<ResponseBody> {
     let head = match Head::read(&request) {
         Ok(head) => head,
-        Err(status) => return Ok(answer::empty(status, serving)),
+        Err(status) => return answer::empty(status, serving),
     };
-    let (at, path) = match route(&table, &head, request.uri().path()) {
-        Ok(found) => found,
-        Err(Refusal::Unknown) => return Ok(answer::empty(StatusCode::NOT_FOUND, serving)),
-        Err(Refusal::Insecure) => {
-            return Ok(answer::redirect(&head.host, request.uri(), serving));
-        }
+    let found = route(&live.table, &head, request.uri().path());
+    let service = found.as_ref().ok().map(|(route, _)| route.service());
+    *meter = live.meters.of(&head.host, service);
+    let (at, path) = match found {
+        Ok((route, path)) => (route.upstreams(), path),
+        Err(Refusal::Unknown) => return answer::empty(StatusCode::NOT_FOUND, serving),
+        Err(Refusal::Insecure) => return answer::redirect(&head.host, request.uri(), serving),
     };
     let upgrade = headers::upgrade(request.headers())
         .map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
@@ -50,19 +73,19 @@ pub(super) async fn handle(
     let body = RequestBody::new(body);
     let outgoing = match head.outgoing(parts, path, upgrade_to, &connection.peer) {
         Ok(parts) => Request::from_parts(parts, body),
-        Err(status) => return Ok(answer::empty(status, serving)),
+        Err(status) => return answer::empty(status, serving),
     };
     let deal = Deal {
         shared: &connection.shared,
         upstreams: at,
     };
-    Ok(match deal.run(outgoing).await {
+    match deal.run(outgoing).await {
         Ok((response, origin)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            switched(&connection, response, origin, switch, serving)
+            switched(connection, response, origin, switch, serving)
         }
         Ok((response, origin)) => answer::relayed(response, origin, serving),
         Err(failure) => answer::empty(failure.status(), serving),
-    })
+    }
 }
 
 enum Refusal {
@@ -70,16 +93,16 @@ enum Refusal {
     Insecure,
 }
 
-/// The replicas for a request, and the path to ask them for.
+/// The route of a request, and the path to ask its replicas for.
 fn route<'t>(
     table: &'t RouteTable,
     head: &Head,
     path: &str,
-) -> Result<(&'t [Upstream], Option<String>), Refusal> {
+) -> Result<(&'t Route, Option<String>), Refusal> {
     match table.lookup(&head.host, path) {
         None => Err(Refusal::Unknown),
         Some(Match::Redirect) => Err(Refusal::Insecure),
-        Some(Match::Forward(route)) => Ok((route.upstreams(), route.stripped(path))),
+        Some(Match::Forward(route)) => Ok((route, route.stripped(path))),
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Rule {
     pub strip_path: bool,
     /// Whether plain HTTP is answered with a redirect; one such rule decides for its domain.
     pub redirect_to_https: bool,
+    /// Name of the service behind it, for those who count requests.
+    pub service: String,
     /// Replicas that may serve it, in any order.
     pub upstreams: Vec<Upstream>,
 }
@@ -40,6 +42,7 @@ pub struct Route {
     path: String,
     pattern: Pattern,
     strip: Option<Box<[u8]>>,
+    service: String,
     upstreams: Vec<Upstream>,
 }
 
@@ -80,12 +83,7 @@ impl RouteTable {
     /// `host` carries no port; `path` is as received, without the query.
     #[must_use]
     pub fn lookup(&self, host: &str, path: &str) -> Option<Match<'_>> {
-        let host = if host.bytes().any(|b| b.is_ascii_uppercase()) {
-            Cow::Owned(host.to_ascii_lowercase())
-        } else {
-            Cow::Borrowed(host)
-        };
-        let domain = self.domains.get(host.as_ref())?;
+        let domain = self.domains.get(fold_case(host).as_ref())?;
         if domain.redirect_to_https {
             return Some(Match::Redirect);
         }
@@ -95,6 +93,11 @@ impl RouteTable {
             .iter()
             .find(|route| route.pattern.matches(&seen))
             .map(Match::Forward)
+    }
+
+    /// Every domain, in no particular order.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.domains.keys().map(String::as_str)
     }
 
     /// The routes of one domain in the order they are tried.
@@ -134,6 +137,7 @@ impl Route {
             pattern: Pattern::new(&rule.path),
             path: rule.path,
             strip,
+            service: rule.service,
             upstreams,
         }
     }
@@ -142,6 +146,12 @@ impl Route {
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Name of the service behind it.
+    #[must_use]
+    pub fn service(&self) -> &str {
+        &self.service
     }
 
     /// Replicas that may serve it.
@@ -155,6 +165,15 @@ impl Route {
     pub fn stripped(&self, path: &str) -> Option<String> {
         let prefix = self.strip.as_deref().filter(|prefix| !prefix.is_empty())?;
         Some(super::path::strip(path, prefix))
+    }
+}
+
+/// Hosts are matched without case.
+pub(super) fn fold_case(host: &str) -> Cow<'_, str> {
+    if host.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
     }
 }
 

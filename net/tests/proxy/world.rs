@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -22,7 +22,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use jaco_net::proxy::{Proxy, ProxyServer, Rule, Settings, Upstream};
+use jaco_net::proxy::{Finished, Meter, Observe, Proxy, ProxyServer, Rule, Settings, Upstream};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -278,4 +278,31 @@ pub(crate) async fn assert_echo(client: &mut TcpStream, bytes: &[u8; 4]) {
     client.read_exact(&mut answer).await.unwrap();
     answer.reverse();
     assert_eq!(&answer, bytes);
+}
+
+/// Keeps what it is told about finished requests, as `domain service status took`.
+#[derive(Default)]
+pub(crate) struct Counted(Arc<Mutex<Vec<String>>>);
+
+impl Counted {
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Observe for Counted {
+    fn meter(&self, domain: Option<&str>, service: &str) -> Arc<dyn Meter> {
+        let name = format!("{} {service}", domain.unwrap_or("-"));
+        Arc::new(Named(name, self.0.clone()))
+    }
+}
+
+struct Named(String, Arc<Mutex<Vec<String>>>);
+
+impl Meter for Named {
+    fn finished(&self, finished: &Finished) {
+        let (status, timed) = (finished.status.as_u16(), finished.took.is_some());
+        let line = format!("{} {status} {timed}", self.0);
+        self.1.lock().unwrap().push(line);
+    }
 }

@@ -13,11 +13,20 @@ pub(super) fn invalid(message: impl Into<String>) -> Error {
 /// Adds where in the file the fault is.
 pub(super) trait Located {
     fn at(self, at: Position) -> Self;
+    /// Adds a fact, unless there is none.
+    fn with_text(self, key: &str, text: &str) -> Self;
 }
 
 impl Located for Error {
     fn at(self, at: Position) -> Self {
         self.with("line", at.line).with("col", at.col)
+    }
+
+    fn with_text(self, key: &str, text: &str) -> Self {
+        match text {
+            "" => self,
+            text => self.with(key, text),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::RaftHandle;
+use super::{RaftHandle, observe::Observe};
 use crate::storage::{self, Storage};
 
 /// Way to the peers. Delivery may fail; raft sends again.
@@ -59,6 +59,8 @@ pub struct RaftArgs {
     /// Called once when the storage can no longer be trusted. The process must end with a
     /// failure, soon: no restart of the actor helps.
     pub on_fatal: Arc<dyn Fn(&storage::Error) + Send + Sync>,
+    /// Hears what becomes of commands; `()` does not listen.
+    pub observer: Arc<dyn Observe>,
     /// Sizes and times.
     pub limits: Limits,
 }

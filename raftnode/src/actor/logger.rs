@@ -21,7 +21,7 @@ impl Drain for Bridge {
             ($level:ident) => {
                 if tracing::enabled!(tracing::Level::$level) {
                     let text = line(record, values);
-                    tracing::event!(tracing::Level::$level, "raft: {text}");
+                    tracing::event!(tracing::Level::$level, subsystem = "raft", "{text}");
                 }
             };
         }

@@ -1,7 +1,9 @@
 //! The mailbox.
 
+use std::time::Duration;
+
 use raft::eraftpb::ConfChangeV2;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::handle::{Claim, ReadError};
 use crate::{Committed, ProposeError};
@@ -10,6 +12,7 @@ use crate::{Committed, ProposeError};
 pub(crate) struct Waiting {
     reply: oneshot::Sender<Result<Committed, ProposeError>>,
     claim: Claim,
+    since: Instant,
 }
 
 impl Waiting {
@@ -17,7 +20,17 @@ impl Waiting {
         reply: oneshot::Sender<Result<Committed, ProposeError>>,
         claim: Claim,
     ) -> Self {
-        Self { reply, claim }
+        let since = Instant::now();
+        Self {
+            reply,
+            claim,
+            since,
+        }
+    }
+
+    /// How long the proposer has waited.
+    pub(super) fn age(&self) -> Duration {
+        self.since.elapsed()
     }
 
     pub(super) fn answer(self, result: Result<Committed, ProposeError>) {

@@ -1,19 +1,20 @@
 //! The thin part around the core: effects on disk and peers, answers to callers.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
-use jaco_proto::chain;
+use jaco_proto::{chain, v1};
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
 use super::{
-    RaftArgs,
+    Applied, Observe, RaftArgs,
     handle::{ReadError, Shared},
     msg::{Msg, ReadReply, Waiting},
 };
 use crate::{
     Committed, ProposeError, State,
-    apply::{Answer, Applier, Progress},
+    apply::{Answer, Applier, Probe, Progress},
+    command_name,
     core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
     state::Rules,
     storage::{self, LogView, Update},
@@ -179,7 +180,14 @@ impl Shell {
             update.install = snapshot.metadata;
             self.applier.install(state);
         }
-        let progress = self.applier.apply(write.committed);
+        let observer = &*self.args.observer;
+        for entry in &write.committed {
+            if let Some(waiting) = entry.ticket.and_then(|t| self.proposals.get(&t)) {
+                observer.committed(waiting.age());
+            }
+        }
+        let mut probe = Stopwatch::new(observer);
+        let progress = self.applier.apply(write.committed, &mut probe);
         position = progress.applied.or(position);
         if position.is_some() {
             update.state = Some(Arc::clone(self.applier.state()));
@@ -216,7 +224,7 @@ impl Shell {
             match message.write_to_bytes() {
                 Ok(bytes) => self.args.transport.send(message.to, bytes),
                 Err(error) => {
-                    tracing::error!(subsystem = "raft", %error, "raft message does not encode")
+                    tracing::error!(subsystem = "raft", %error, "raft message does not encode");
                 }
             }
         }
@@ -278,6 +286,37 @@ impl Shell {
             self.shared.state.send_replace(state);
             self.shared.hub.reset(index);
         }
+    }
+}
+
+/// Tells the log and the observer of each command that was applied.
+struct Stopwatch<'a> {
+    observer: &'a dyn Observe,
+    since: Instant,
+}
+
+impl<'a> Stopwatch<'a> {
+    fn new(observer: &'a dyn Observe) -> Self {
+        let since = Instant::now();
+        Self { observer, since }
+    }
+}
+
+impl Probe for Stopwatch<'_> {
+    fn begin(&mut self) {
+        self.since = Instant::now();
+    }
+
+    fn end(&mut self, index: u64, command: &v1::Command, accepted: bool) {
+        let op = command_name(command);
+        self.observer.applied(&Applied {
+            index,
+            op,
+            ts: command.ts,
+            accepted,
+            took: self.since.elapsed(),
+        });
+        tracing::debug!(subsystem = "fsm", op, index, "applied");
     }
 }
 

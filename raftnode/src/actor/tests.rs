@@ -128,6 +128,7 @@ fn args(path: &std::path::Path, limits: Limits, fatal: &Arc<Mutex<Vec<String>>>)
     let storage = Storage::open(path).unwrap();
     let fatal = Arc::clone(fatal);
     RaftArgs {
+        observer: Arc::new(()),
         handle: RaftHandle::new(storage.load_state().unwrap(), limits.clone()),
         storage,
         transport: Arc::new(NoTransport),
@@ -468,4 +469,62 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     assert_eq!((status.role, status.leader_id), (Role::Follower, Some(1)));
     assert_eq!(args.storage.load_state().unwrap().digest(), state.digest());
     assert_eq!(args.storage.applied(), 40);
+}
+
+#[derive(Default)]
+struct Heard {
+    committed: Mutex<usize>,
+    applied: Mutex<Vec<(u64, &'static str, bool)>>,
+}
+
+impl Observe for Heard {
+    fn committed(&self, _latency: std::time::Duration) {
+        *self.committed.lock().unwrap() += 1;
+    }
+
+    fn applied(&self, applied: &Applied) {
+        assert!(applied.ts.is_some());
+        let heard = (applied.index, applied.op, applied.accepted);
+        self.applied.lock().unwrap().push(heard);
+    }
+}
+
+#[tokio::test]
+async fn observer_hears_of_every_command_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raft");
+    storage::bootstrap(&path, 1, &[1]).unwrap();
+    let heard = Arc::new(Heard::default());
+    let args = RaftArgs {
+        observer: heard.clone(),
+        ..args(&path, Limits::default(), &Arc::default())
+    };
+    let handle = args.handle.clone();
+    let (tx, _ended) = mpsc::unbounded_channel();
+    let (parent, _) = Actor::spawn(None, Parent, tx).await.unwrap();
+    let actor = spawn(args, parent.get_cell()).await.unwrap();
+
+    let stored = handle.propose(store("a")).await.unwrap();
+    let unknown = v1::DeploymentRollback {
+        deployment: "nothing".into(),
+        ..v1::DeploymentRollback::default()
+    };
+    let refused = Payload::DeploymentRollback(unknown);
+    let refused = command("test", Timestamp::default(), refused);
+    assert!(matches!(
+        handle.propose(refused).await,
+        Err(ProposeError::Rejected(_))
+    ));
+
+    assert_eq!(*heard.committed.lock().unwrap(), 2);
+    let index = stored.index;
+    assert_eq!(
+        *heard.applied.lock().unwrap(),
+        [
+            (index, "cert_blob_upsert", true),
+            (index + 1, "deployment_rollback", false)
+        ]
+    );
+    actor.kill();
+    handle.closed().await;
 }

@@ -1,5 +1,7 @@
 //! Committed entries, as the state machine receives them.
 
+use std::fmt;
+
 use raft::eraftpb::{ConfChange, ConfChangeSingle, ConfChangeV2, Entry, EntryType};
 
 use super::{Error, Ticket};
@@ -17,8 +19,8 @@ pub struct Committed {
     pub ticket: Option<Ticket>,
 }
 
-/// Content of an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Content of an entry; `Debug` hides that of a command.
+#[derive(Clone, PartialEq, Eq)]
 pub enum Payload {
     /// A leader's first entry; only the applied index moves.
     Noop,
@@ -26,6 +28,16 @@ pub enum Payload {
     Command(Vec<u8>),
     /// Change of voters or learners; raft has applied it, only the applied index moves.
     ConfChange,
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Noop => "Noop",
+            Self::Command(_) => "Command(<redacted>)",
+            Self::ConfChange => "ConfChange",
+        })
+    }
 }
 
 /// What an entry holds, before raft has seen a configuration change in it.

@@ -2,6 +2,7 @@
 
 use std::{io::ErrorKind, net::Ipv6Addr};
 
+use jaco_net::proxy::Settings;
 use jaco_proto::v1;
 use jaco_raftnode::propose::{ProposeError, ProposeFuture};
 use tokio::{
@@ -57,8 +58,8 @@ async fn start(state: Arc<Fake>, http_port: u16) -> World {
         hostname: "here".to_owned(),
         https: false,
     };
-    let args = ProxyArgs::new(state, facts, http_port, Settings::default());
-    let proxy = args.proxy.clone();
+    let proxy = Proxy::new(Settings::default());
+    let args = ProxyArgs::new(state, facts, http_port, proxy.clone());
     let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
     let tree = Tree::start(
         "node",

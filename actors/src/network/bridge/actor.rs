@@ -19,6 +19,7 @@ use crate::{
         manager,
         names::NetworkId,
     },
+    repeat::Repeats,
     supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker},
 };
 
@@ -82,6 +83,7 @@ pub struct BridgeActor {
     /// Whom the job under way answers.
     served: Vec<Reply<Result<BridgeReady, Error>>>,
     timer: Option<TaskHandle>,
+    failures: Repeats,
 }
 
 impl Worker for BridgeActor {
@@ -99,6 +101,7 @@ impl Worker for BridgeActor {
             waiting: Vec::new(),
             served: Vec::new(),
             timer: None,
+            failures: Repeats::default(),
         };
         bridge.follow(ctx, has_row, states);
         bridge.drain(ctx);
@@ -113,8 +116,14 @@ impl Worker for BridgeActor {
                 self.core.handle_request();
             }
             Msg::Ensured(result) => {
-                if let Err(error) = &result {
-                    warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network is not there");
+                match &result {
+                    Ok(_) => {
+                        self.failures.clear();
+                    }
+                    Err(error) if self.failures.is_news(chain(error)) => {
+                        warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network is not there")
+                    }
+                    Err(_) => {}
                 }
                 self.core.handle_ensured(result.is_ok(), now);
                 for reply in self.served.drain(..) {
@@ -127,9 +136,10 @@ impl Worker for BridgeActor {
                         info!(subsystem = "bridge", network = %self.args.id, "network removed")
                     }
                     Ok(Removal::InUse) => {}
-                    Err(error) => {
+                    Err(error) if self.failures.is_news(error) => {
                         warn!(subsystem = "bridge", network = %self.args.id, %error, "removal failed")
                     }
+                    Err(_) => {}
                 }
                 self.core.handle_removal(result.ok(), now);
             }

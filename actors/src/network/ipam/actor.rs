@@ -16,6 +16,7 @@ use crate::{
     clock::Clock,
     commit::commit,
     network::cidr::Cidr,
+    repeat::Repeats,
     supervision::{Context, Failure, Handle, Reply, Worker},
 };
 
@@ -68,6 +69,7 @@ pub struct IpamActor {
     quarantine: Quarantine,
     waiting: VecDeque<Request>,
     committing: Option<Request>,
+    exhausted: Repeats,
 }
 
 impl Worker for IpamActor {
@@ -81,6 +83,7 @@ impl Worker for IpamActor {
             quarantine: Quarantine::default(),
             waiting: VecDeque::new(),
             committing: None,
+            exhausted: Repeats::default(),
         };
         ipam.follow(ctx, ipam.args.raft.subscribe());
         Ok(ipam)
@@ -127,7 +130,9 @@ impl IpamActor {
             match self.choose(&request.key) {
                 Ok(Decision::Existing(cidr)) => request.reply.send(Ok(cidr)),
                 Ok(Decision::Exhausted) => {
-                    warn!(subsystem = "ipam", key = %request.key, "no address block left");
+                    if self.exhausted.is_news(&request.key) {
+                        warn!(subsystem = "ipam", key = %request.key, "no address block left");
+                    }
                     let exhausted = Error::Exhausted(request.key);
                     request.reply.send(Err(exhausted));
                 }
@@ -184,6 +189,7 @@ impl IpamActor {
             0.75.. => warn!(subsystem = "ipam", %key, %cidr, used, "address pool is filling up"),
             _ => info!(subsystem = "ipam", %key, %cidr, used, "allocated an address block"),
         }
+        self.exhausted.clear();
         reply.send(Ok(cidr));
     }
 }

@@ -1,11 +1,9 @@
 //! The engine's answers as the runtime's own types.
 
-use std::collections::HashMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use bollard::models::{
-    ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
-    ContainerSummaryStateEnum, CreateImageInfo, EventMessage, HealthStatusEnum,
-};
+use bollard::models::{CreateImageInfo, EventMessage};
+use serde::Deserialize;
 
 use super::{EngineError, Event, EventKind, Found, Health, Inspected, Status};
 use crate::{
@@ -32,71 +30,117 @@ pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
     Ok(())
 }
 
-pub(super) fn found(summary: ContainerSummary) -> Option<Found> {
-    let labels = summary.labels.unwrap_or_default();
-    Some(Found {
-        id: summary.id?,
-        replica_id: labels.get(LABEL_REPLICA).cloned(),
-        raft_index: raft_index(&labels),
-        status: match summary.state {
-            Some(ContainerSummaryStateEnum::RUNNING) => Status::Running,
-            Some(ContainerSummaryStateEnum::EXITED) => Status::Exited,
-            Some(ContainerSummaryStateEnum::DEAD) => Status::Dead,
-            Some(ContainerSummaryStateEnum::CREATED) => Status::Created,
-            Some(
-                ContainerSummaryStateEnum::EMPTY
-                | ContainerSummaryStateEnum::PAUSED
-                | ContainerSummaryStateEnum::RESTARTING
-                | ContainerSummaryStateEnum::REMOVING
-                | ContainerSummaryStateEnum::STOPPING,
-            )
-            | None => Status::Other,
-        },
-    })
+/// What is read of a container in a listing.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Summary {
+    id: String,
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    state: String,
 }
 
-fn raft_index(labels: &HashMap<String, String>) -> Option<u64> {
-    labels.get(LABEL_RAFT_INDEX)?.parse().ok()
+/// What is read of a container up close.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Details {
+    id: String,
+    state: Option<State>,
+    config: Option<Config>,
+    network_settings: Option<NetworkSettings>,
 }
 
-pub(super) fn inspected(id: &str, answer: ContainerInspectResponse) -> Inspected {
-    let state = answer.state;
-    let addresses = answer
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct State {
+    #[serde(default)]
+    status: String,
+    #[serde(default)]
+    exit_code: i64,
+    #[serde(default, rename = "OOMKilled")]
+    oom_killed: bool,
+    health: Option<HealthState>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct HealthState {
+    #[serde(default)]
+    status: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Config {
+    stop_timeout: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct NetworkSettings {
+    networks: Option<BTreeMap<String, Option<Endpoint>>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Endpoint {
+    #[serde(default, rename = "IPAddress")]
+    address: String,
+}
+
+impl Details {
+    /// The container's own stop grace.
+    pub(super) fn grace(&self) -> Option<Duration> {
+        let seconds = self.config.as_ref()?.stop_timeout?;
+        Some(Duration::from_secs(seconds))
+    }
+}
+
+pub(super) fn found(summary: Summary) -> Found {
+    let mut labels = summary.labels.unwrap_or_default();
+    Found {
+        id: summary.id,
+        raft_index: labels
+            .get(LABEL_RAFT_INDEX)
+            .and_then(|index| index.parse().ok()),
+        replica_id: labels.remove(LABEL_REPLICA),
+        status: status(&summary.state),
+    }
+}
+
+/// A state in either engine's words; the second of a pair is Podman's.
+fn status(word: &str) -> Status {
+    match word {
+        "running" => Status::Running,
+        "exited" | "stopped" => Status::Exited,
+        "dead" => Status::Dead,
+        "created" | "configured" => Status::Created,
+        _ => Status::Other,
+    }
+}
+
+pub(super) fn inspected(details: Details) -> Inspected {
+    let networks = details
         .network_settings
-        .and_then(|settings| settings.networks)
+        .and_then(|settings| settings.networks);
+    let addresses = networks
         .unwrap_or_default()
         .into_iter()
-        .filter_map(|(network, endpoint)| {
-            let address = endpoint.ip_address.filter(|address| !address.is_empty())?;
-            Some((network, address))
-        })
+        .filter_map(|(network, endpoint)| Some((network, endpoint?.address)))
+        .filter(|(_, address)| !address.is_empty())
         .collect();
+    let state = details.state.as_ref();
+    let health = state.and_then(|state| state.health.as_ref());
     Inspected {
-        id: answer.id.unwrap_or_else(|| id.to_owned()),
-        status: state.as_ref().map(|state| match state.status {
-            Some(ContainerStateStatusEnum::RUNNING) => Status::Running,
-            Some(ContainerStateStatusEnum::EXITED) => Status::Exited,
-            Some(ContainerStateStatusEnum::DEAD) => Status::Dead,
-            Some(ContainerStateStatusEnum::CREATED) => Status::Created,
-            Some(
-                ContainerStateStatusEnum::EMPTY
-                | ContainerStateStatusEnum::PAUSED
-                | ContainerStateStatusEnum::RESTARTING
-                | ContainerStateStatusEnum::REMOVING
-                | ContainerStateStatusEnum::STOPPING,
-            )
-            | None => Status::Other,
+        id: details.id,
+        status: state.map(|state| status(&state.status)),
+        exit_code: state.map_or(0, |state| state.exit_code),
+        oom_killed: state.is_some_and(|state| state.oom_killed),
+        health: health.and_then(|health| match health.status.as_str() {
+            "starting" => Some(Health::Starting),
+            "healthy" => Some(Health::Healthy),
+            "unhealthy" => Some(Health::Unhealthy),
+            _ => None,
         }),
-        exit_code: state.as_ref().and_then(|s| s.exit_code).unwrap_or(0),
-        oom_killed: state.as_ref().and_then(|s| s.oom_killed).unwrap_or(false),
-        health: state
-            .and_then(|state| state.health)
-            .and_then(|health| match health.status {
-                Some(HealthStatusEnum::STARTING) => Some(Health::Starting),
-                Some(HealthStatusEnum::HEALTHY) => Some(Health::Healthy),
-                Some(HealthStatusEnum::UNHEALTHY) => Some(Health::Unhealthy),
-                Some(HealthStatusEnum::EMPTY | HealthStatusEnum::NONE) | None => None,
-            }),
         addresses,
     }
 }
@@ -122,11 +166,14 @@ pub(super) fn event(message: EventMessage) -> Option<Event> {
 
 #[cfg(test)]
 mod tests {
-    use bollard::models::{
-        ContainerState, EndpointSettings, EventActor, Health as EngineHealth, NetworkSettings,
-    };
+    use bollard::models::EventActor;
+    use serde_json::json;
 
     use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(document: serde_json::Value) -> T {
+        serde_json::from_value(document).unwrap()
+    }
 
     #[test]
     fn a_step_of_a_pull_is_progress_or_its_failure() {
@@ -164,52 +211,63 @@ mod tests {
 
     #[test]
     fn an_unparsable_index_label_reads_as_none() {
-        for (label, index) in [(Some("12"), Some(12)), (Some("x"), None), (None, None)] {
-            let labels = label.map(|value| (LABEL_RAFT_INDEX.to_owned(), value.to_owned()));
-            let summary = ContainerSummary {
-                id: Some("c1".into()),
-                labels: Some(labels.into_iter().collect()),
-                ..Default::default()
-            };
-            assert_eq!(found(summary).unwrap().raft_index, index);
+        for (labels, index) in [
+            (json!({ "jaco.raft_index": "12" }), Some(12)),
+            (json!({ "jaco.raft_index": "x" }), None),
+            (json!({}), None),
+            (json!(null), None),
+        ] {
+            let summary = json!({ "Id": "c1", "Labels": labels, "State": "running" });
+            assert_eq!(found(read(summary)).raft_index, index);
         }
     }
 
     #[test]
-    fn networks_without_an_address_are_left_out() {
-        let endpoint = |address: &str| EndpointSettings {
-            ip_address: Some(address.to_owned()),
-            ..Default::default()
-        };
-        let answer = ContainerInspectResponse {
-            network_settings: Some(NetworkSettings {
-                networks: Some(
-                    [
-                        ("a".to_owned(), endpoint("10.0.0.2")),
-                        ("b".to_owned(), endpoint("")),
-                    ]
-                    .into(),
-                ),
-                ..Default::default()
-            }),
-            state: Some(ContainerState {
-                status: Some(ContainerStateStatusEnum::RUNNING),
-                health: Some(EngineHealth {
-                    status: Some(HealthStatusEnum::UNHEALTHY),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        let seen = inspected("c1", answer);
-        assert_eq!(seen.id, "c1");
+    fn both_engines_words_for_a_state_are_known_and_others_are_no_error() {
+        use Status::{Created, Dead, Exited, Other, Running};
+        for (word, status) in [
+            ("running", Running),
+            ("exited", Exited),
+            ("stopped", Exited),
+            ("dead", Dead),
+            ("created", Created),
+            ("configured", Created),
+            ("paused", Other),
+            ("removing", Other),
+            ("something new", Other),
+        ] {
+            let listed = json!({ "Id": "c1", "State": word });
+            assert_eq!(found(read(listed)).status, status, "{word}");
+            let up_close = json!({ "Id": "c1", "State": { "Status": word } });
+            assert_eq!(inspected(read(up_close)).status, Some(status), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_container_up_close_is_read_as_far_as_it_is_there() {
+        let seen = inspected(read(json!({
+            "Id": "c1",
+            "State": {
+                "Status": "exited",
+                "ExitCode": 137,
+                "OOMKilled": true,
+                "Health": { "Status": "unhealthy", "Log": null },
+            },
+            "NetworkSettings": {
+                "Networks": { "a": { "IPAddress": "10.0.0.2" }, "b": { "IPAddress": "" }, "c": null },
+            },
+        })));
+        assert_eq!((seen.exit_code, seen.oom_killed), (137, true));
         assert_eq!(seen.addresses, [("a".into(), "10.0.0.2".into())].into());
         assert_eq!(seen.health, Some(Health::Unhealthy));
+        let bare = inspected(read(json!({ "Id": "c1" })));
+        assert_eq!((bare.status, bare.health), (None, None));
+        let grace = |config| read::<Details>(json!({ "Id": "c1", "Config": config })).grace();
         assert_eq!(
-            inspected("c1", ContainerInspectResponse::default()).status,
-            None
+            grace(json!({ "StopTimeout": 3 })),
+            Some(Duration::from_secs(3))
         );
+        assert_eq!(grace(json!({})), None);
     }
 
     #[test]

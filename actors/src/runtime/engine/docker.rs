@@ -9,9 +9,8 @@ use bollard::{
     container::LogOutput,
     models::{ContainerCreateBody, EndpointSettings, NetworkConnectRequest},
     query_parameters::{
-        CreateContainerOptions, CreateImageOptions, EventsOptions, InspectContainerOptions,
-        KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions,
-        StartContainerOptions, StopContainerOptions,
+        CreateContainerOptions, CreateImageOptions, EventsOptions, KillContainerOptions,
+        LogsOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
     },
 };
 use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
@@ -57,17 +56,19 @@ impl DockerEngine {
     }
 
     async fn list_by(&self, labels: Vec<String>) -> Result<Vec<Found>, EngineError> {
-        let options = ListContainersOptions {
-            all: true,
-            filters: Some(HashMap::from([("label".to_owned(), labels)])),
-            ..Default::default()
-        };
-        let listed = self.client().await?.list_containers(Some(options)).await;
-        Ok(self
-            .settle(listed)?
-            .into_iter()
-            .filter_map(convert::found)
-            .collect())
+        let filters = serde_json::json!({ "label": labels }).to_string();
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("all", "1")
+            .append_pair("filters", &filters)
+            .finish();
+        let path = format!("/containers/json?{query}");
+        let listed: Vec<convert::Summary> = self.connection.document(&path).await?;
+        Ok(listed.into_iter().map(convert::found).collect())
+    }
+
+    async fn details(&self, container: &str) -> Result<convert::Details, EngineError> {
+        let path = format!("/containers/{container}/json");
+        self.connection.document(&path).await
     }
 
     async fn start_slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
@@ -97,12 +98,7 @@ impl Engine for DockerEngine {
     }
 
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError> {
-        let answer = self
-            .client()
-            .await?
-            .inspect_container(container, None::<InspectContainerOptions>)
-            .await;
-        Ok(convert::inspected(container, self.settle(answer)?))
+        Ok(convert::inspected(self.details(container).await?))
     }
 
     fn pull(
@@ -173,16 +169,8 @@ impl Engine for DockerEngine {
     }
 
     async fn stop(&self, container: &str) -> Result<(), EngineError> {
-        let client = self.client().await?;
-        let answer = client
-            .inspect_container(container, None::<InspectContainerOptions>)
-            .await;
-        let grace = match self.settle(answer) {
-            Ok(answer) => answer
-                .config
-                .and_then(|config| config.stop_timeout)
-                .and_then(|seconds| u64::try_from(seconds).ok())
-                .map_or(DEFAULT_GRACE, Duration::from_secs),
+        let grace = match self.details(container).await {
+            Ok(details) => details.grace().unwrap_or(DEFAULT_GRACE),
             Err(EngineError::NotFound(_)) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -191,6 +179,7 @@ impl Engine for DockerEngine {
             t: i32::try_from(grace.as_secs()).ok(),
             ..Default::default()
         };
+        let client = self.client().await?;
         let answer = Docker::clone(&client)
             .with_timeout(REQUEST_TIMEOUT + grace)
             .stop_container(container, Some(options))

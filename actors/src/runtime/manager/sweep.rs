@@ -32,9 +32,14 @@ impl ReplicaManager {
         self.listing = false;
         let deps = self.args.shared.deps.clone();
         let found = match listed {
-            Ok(found) => found,
+            Ok(found) => {
+                self.unlisted.clear();
+                found
+            }
             Err(error) => {
-                warn!(subsystem = "runtime/reconciler", %error, "containers not listed");
+                if self.unlisted.is_news(&error) {
+                    warn!(subsystem = "runtime/reconciler", %error, "containers not listed");
+                }
                 return;
             }
         };

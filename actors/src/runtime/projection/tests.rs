@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bollard::models::MountType;
-use jaco_proto::manifest::compose::{
-    Device, GpuRequest, Logging, Mount, MountSource, Resources, Ulimit,
-};
+use jaco_proto::manifest::compose::{Device, GpuRequest, Mount, MountSource, Resources, Ulimit};
 
 use super::*;
 
@@ -52,6 +50,7 @@ fn body(service: &Service, networking: Networking<'_>) -> ContainerCreateBody {
         service,
         volumes: &volumes,
         networking,
+        lenders: &[("vpn".to_owned(), "c9".to_owned())].into(),
         home: "/home/jaco",
     })
 }
@@ -163,7 +162,7 @@ fn a_network_mode_clears_what_the_engine_would_refuse() {
     };
     for (networking, mode) in [
         (Networking::None, "none"),
-        (Networking::Joined("c9"), "container:c9"),
+        (Networking::Joined("vpn"), "container:c9"),
     ] {
         let body = body(&service, networking);
         assert_eq!((body.hostname, body.domainname), (None, None));
@@ -382,4 +381,22 @@ fn the_revisions_networks_win_over_the_documents() {
     };
     assert!(list(Some(spec(strings(["a"]))), &joined).is_empty());
     assert_eq!(joined_service(&joined), Some("db"));
+}
+
+#[test]
+fn borrowed_namespaces_are_those_of_the_lending_container() {
+    let borrowed = || Some(Namespace::Service("vpn".into()));
+    let service = Service {
+        network_mode: Some(NetworkMode::Service("proxy".into())),
+        ipc: borrowed(),
+        pid: borrowed(),
+        uts: borrowed(),
+        ..Service::default()
+    };
+    let lending: Vec<&str> = lending_services(&service).into_iter().collect();
+    assert_eq!(lending, ["proxy", "vpn"]);
+    let host = host(&service);
+    for mode in [host.ipc_mode, host.pid_mode, host.uts_mode] {
+        assert_eq!(mode.as_deref(), Some("container:c9"));
+    }
 }

@@ -12,6 +12,7 @@ use super::{
     report::{Report, code},
 };
 use crate::{
+    repeat::Repeats,
     runtime::{Shared, assignment, manager, publisher},
     supervision::{Context, Failure, Handle, TaskHandle, Worker},
 };
@@ -62,6 +63,7 @@ pub struct ReplicaActor {
     slow: Option<TaskHandle>,
     timer: Option<TaskHandle>,
     deferred: Option<String>,
+    unprepared: Repeats,
 }
 
 impl Worker for ReplicaActor {
@@ -97,6 +99,7 @@ impl Worker for ReplicaActor {
             slow: None,
             timer: None,
             deferred: None,
+            unprepared: Repeats::default(),
         };
         ctx.send_to_self(Msg::Dispatch);
         Ok(this)
@@ -118,8 +121,14 @@ impl Worker for ReplicaActor {
             Msg::Done(Outcome(OutcomeKind::Input(input))) => input,
             Msg::Done(Outcome(OutcomeKind::Prepared(generation, result))) => {
                 let result = result.map(|launch| self.launch = Some(*launch));
-                if let Err(error) = &result {
-                    info!(subsystem = "runtime/health", replica_id = %self.args.id, %error, "start not prepared yet");
+                match &result {
+                    Ok(()) => {
+                        self.unprepared.clear();
+                    }
+                    Err(error) if self.unprepared.is_news(error) => {
+                        info!(subsystem = "runtime/health", replica_id = %self.args.id, %error, "start not prepared yet");
+                    }
+                    Err(_) => {}
                 }
                 Input::Prepared(generation, result)
             }
@@ -186,7 +195,7 @@ impl ReplicaActor {
                 };
                 // Kept for the pull that a vanished image asks for.
                 self.launch = Some(launch.clone());
-                let task = launch::launch(engine, launch);
+                let task = launch::launch(Arc::clone(shared), launch);
                 self.input(ctx, async move { Input::Launched(generation, task.await) });
             }
             Effect::Start(generation, container) => self.input(ctx, async move {

@@ -40,6 +40,7 @@ struct Lab {
     raft: MemoryRaft,
     lead: watch::Sender<bool>,
     tree: Tree,
+    metrics: Metrics,
 }
 
 impl Lab {
@@ -47,11 +48,22 @@ impl Lab {
         let raft = MemoryRaft::with_ready_nodes(&["n1"]);
         let (lead, is_leader) = watch::channel(leads);
         let clock = Clock::from_fn(|| SystemTime::UNIX_EPOCH + Duration::from_secs(1000));
-        let args = Args::new(Arc::new(Slow(raft.clone())), is_leader, clock);
+        let metrics = Metrics::new("here", clock.clone());
+        let args = Args::new(
+            Arc::new(Slow(raft.clone())),
+            is_leader,
+            clock,
+            metrics.clone(),
+        );
         let (scheduler, _) = crate::scheduler::supervisor(args);
         let spec = SupervisorSpec::new(Strategy::OneForOne).child(scheduler);
         let tree = Tree::start("node", spec).await.unwrap();
-        Self { raft, lead, tree }
+        Self {
+            raft,
+            lead,
+            tree,
+            metrics,
+        }
     }
 
     fn apply(&self, payload: Payload) {
@@ -104,6 +116,16 @@ async fn leader_creates_replicas_and_an_idle_cluster_writes_nothing() {
     let commits = lab.commits();
     pass(Duration::from_secs(3600)).await;
     assert_eq!(lab.commits(), commits);
+    // From the change over the quiet time to the end of the commit.
+    let text = lab.metrics.render();
+    let lag = "jaco_scheduler_reconcile_lag_seconds";
+    for line in [
+        format!("{lag}_count{{node=\"here\"}} 1\n"),
+        format!("{lag}_bucket{{node=\"here\",le=\"0.25\"}} 0\n"),
+        format!("{lag}_bucket{{node=\"here\",le=\"0.5\"}} 1\n"),
+    ] {
+        assert!(text.contains(&line), "{line} is not in:\n{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -264,7 +264,12 @@ fn the_fourth_failure_in_the_window_escalates_after_stopping_the_siblings() {
         }
         assert_eq!(
             bench.fail("c"),
-            ["stop b", "stop a", "close: c used up its restarts: boom"]
+            [
+                "exhausted c",
+                "stop b",
+                "stop a",
+                "close: c used up its restarts: boom"
+            ]
         );
     }
 }
@@ -284,11 +289,11 @@ fn siblings_share_restarts_only_where_they_are_restarted_together() {
         (Strategy::OneForOne, "start b"),
         (
             Strategy::RestForOne,
-            "stop a, close: b used up its restarts: boom",
+            "exhausted b, stop a, close: b used up its restarts: boom",
         ),
         (
             Strategy::OneForAll,
-            "stop a, close: b used up its restarts: boom",
+            "exhausted b, stop a, close: b used up its restarts: boom",
         ),
     ] {
         let mut bench = Bench::new(strategy);

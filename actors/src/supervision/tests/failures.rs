@@ -61,6 +61,11 @@ async fn every_kind_of_end_is_answered_by_strategy_and_restart_type() {
     }
 }
 
+/// How many instances came up, according to what was heard.
+fn expected_starts(heard: &[String]) -> u64 {
+    heard.iter().filter(|line| line.ends_with(" up")).count() as u64
+}
+
 async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
     let case = format!("{strategy:?} {restart:?} {blow:?}");
     let mut lab = Lab::new();
@@ -123,6 +128,9 @@ async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
         reason => reason,
     };
     assert_eq!(b.last_failure.as_deref(), reason, "{case}");
+    let tally = tree.tally()[b.kind];
+    let again = expected_starts(&heard);
+    assert_eq!((tally.restarts, tally.exhausted), (again, 0), "{case}");
     for sibling in ["node/a", "node/c"] {
         assert_eq!(state(&tree, sibling), ActorState::Running, "{case}");
     }
@@ -149,6 +157,8 @@ async fn three_failures_are_restarted_and_the_fourth_ends_the_tree() {
     );
     assert_eq!(state(&tree, "node"), ActorState::Stopped);
     assert_eq!(state(&tree, "node/a"), ActorState::Exhausted);
+    let tally = tree.tally()["Probe"];
+    assert_eq!((tally.restarts, tally.exhausted), (3, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,7 +96,7 @@ impl<'a> Checks<'a> {
         for (field, modern) in LEGACY {
             if let Some((key, _)) = self.map.entry(field) {
                 let message = format!(
-                    "service {:?} uses {field}, which compose no longer has; use {modern}",
+                    "service {:?} uses {field}, which compose no longer has; its place took {modern}",
                     self.name
                 );
                 return Err(Error::new(ErrorCode::LegacyComposeField, message)
@@ -181,8 +181,9 @@ impl<'a> Checks<'a> {
         }
         let near = suggestion(value, known.into_iter().skip(1));
         let message = format!(
-            "service {:?} has pull_policy {value:?}, want always, missing, build or never{near}",
-            self.name
+            "service {:?} has pull_policy {}, want always, missing, build or never{near}",
+            self.name,
+            shown(node)
         );
         Err(self
             .invalid("pull_policy", message, node.at)
@@ -252,8 +253,9 @@ impl<'a> Checks<'a> {
             }
             Some(_) | None => {
                 let message = format!(
-                    "service {:?} has network_mode {value:?}, want none or service:<name>",
-                    self.name
+                    "service {:?} has network_mode {}, want none or service:<name>",
+                    self.name,
+                    shown(node)
                 );
                 Err(self
                     .invalid("network_mode", message, node.at)
@@ -362,6 +364,14 @@ impl<'a> Checks<'a> {
                 Err(fail(code, what).with("condition", other).at(at))
             }
         }
+    }
+}
+
+/// A node in a message: its text, or what it is.
+fn shown(node: &Node) -> String {
+    match node.text() {
+        Some(text) => format!("{text:?}"),
+        None => node.kind().to_owned(),
     }
 }
 

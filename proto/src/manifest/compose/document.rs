@@ -105,7 +105,8 @@ impl Document {
     /// Fails on the first service that still has an `env_file`.
     pub(super) fn check_env_files(&self) -> Result<(), Error> {
         for (key, node) in self.services() {
-            if let Some((env_file, _)) = node.as_map().and_then(|map| map.entry("env_file")) {
+            let entry = node.as_map().and_then(|map| map.entry("env_file"));
+            if let Some((env_file, _)) = entry.filter(|(_, node)| !node.is_null()) {
                 let name = &key.text;
                 let message =
                     format!("service {name:?} still has an env_file, which only a client can read");

@@ -27,7 +27,8 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     /// The node is of a type the field does not take.
     pub(super) fn wrong(&self, field: &str, node: &Node, expected: &str) -> Error {
-        let value = node.text().map(|text| format!(" {text:?}"));
+        let value = node.text().filter(|_| !node.is_null());
+        let value = value.map(|text| format!(" {text:?}"));
         self.fault(
             field,
             node,
@@ -47,7 +48,7 @@ impl Reader<'_> {
             .with("service", service)
             .with("field", field)
             .at(node.at);
-        match node.text() {
+        match node.text().filter(|_| !node.is_null()) {
             Some(text) => error.with("value", text),
             None => error,
         }
@@ -164,7 +165,9 @@ impl Reader<'_> {
             Some((_, value)) => Ok(Some(*value)),
             None => {
                 let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-                Err(self.wrong(field, node, &format!("one of {}", words.join(", "))))
+                let near = suggestion(&text, words.iter().copied());
+                let what = format!("is {text:?}, want {}{near}", words.join(" or "));
+                Err(self.fault(field, node, what))
             }
         }
     }

@@ -83,7 +83,7 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
     let fail = |field: &str, message: String, at: Position| {
         invalid(message)
             .with("field", format!("services.{field}"))
-            .with("service", name)
+            .with_text("service", name)
             .at(at)
     };
     if name.is_empty() {
@@ -212,7 +212,7 @@ fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
     let fail = |field: &str, message: String, at: Position| {
         invalid(message)
             .with("field", format!("routes.{field}"))
-            .with("domain", domain)
+            .with_text("domain", domain)
             .at(at)
     };
     if domain.is_empty() {
@@ -223,10 +223,14 @@ fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
         let message = format!("route {domain:?} needs a service");
         return Err(fail("service", message, raw.service.at));
     }
-    let port = in_range(&ROUTE, "port", raw.port.value).map_err(|want| {
-        let port = raw.port.value;
+    let given = raw.port.ok_or_else(|| {
+        let message = format!("route {domain:?} needs a port");
+        fail("port", message, raw.at)
+    })?;
+    let port = in_range(&ROUTE, "port", given.value).map_err(|want| {
+        let port = given.value;
         let message = format!("route {domain:?} has port {port}, want {want}");
-        fail("port", message, raw.port.at).with("value", port)
+        fail("port", message, given.at).with("value", port)
     })?;
     let tls_auto = match raw.tls.as_str() {
         "" => acme,

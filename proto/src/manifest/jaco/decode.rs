@@ -26,7 +26,7 @@ pub(super) struct RawRoute {
     pub(super) at: Position,
     pub(super) domain: Spanned<String>,
     pub(super) service: Spanned<String>,
-    pub(super) port: Spanned<i64>,
+    pub(super) port: Option<Spanned<i64>>,
     pub(super) tls: Spanned<String>,
     pub(super) path: Spanned<String>,
     pub(super) strip_path: bool,
@@ -70,10 +70,7 @@ fn route(node: &Node) -> RawRoute {
         at: node.at,
         domain: fields.text("domain"),
         service: fields.text("service"),
-        port: fields.int("port").unwrap_or(Spanned {
-            value: 0,
-            at: node.at,
-        }),
+        port: fields.int("port"),
         tls: fields.text("tls"),
         path: fields.text("path"),
         strip_path: fields.flag("strip_path"),
@@ -164,9 +161,15 @@ fn table(path: &str, node: &Node, table: &Table) -> Result<(), Error> {
 
 fn wrong(path: &str, node: &Node, expected: &str) -> Error {
     let subject = if path.is_empty() { "jaco.yaml" } else { path };
-    let message = format!("{subject} must be {expected}, not {}", node.kind());
+    let text = node.text().map(|text| format!(" {text:?}"));
+    let message = format!(
+        "{subject} must be {expected}, not {}{}",
+        node.kind(),
+        text.unwrap_or_default()
+    );
     Error::new(ErrorCode::ParseFailed, message)
-        .with("field", path)
+        .with_text("field", path)
+        .with_text("value", node.text().unwrap_or_default())
         .at(node.at)
 }
 

@@ -64,6 +64,6 @@ pub(super) const LEGACY: [(&str, &str); 5] = [
     ("net", "network_mode"),
     (
         "volume_driver",
-        "no direct equivalent; use the long form of volumes: with driver:",
+        "no direct equivalent, long-form volumes: with driver:",
     ),
 ];

@@ -1,0 +1,37 @@
+//! How often actors of each kind were restarted, over the life of a tree.
+
+use std::{collections::BTreeMap, sync::Mutex};
+
+use super::report::lock;
+
+/// Restarts of the actors of one kind since the tree was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindTally {
+    /// Instances started after an earlier one of the same child ended.
+    pub restarts: u64,
+    /// Times a child of the kind used up its restarts.
+    pub exhausted: u64,
+}
+
+/// Shared by all supervisors of a tree.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(Mutex<BTreeMap<&'static str, KindTally>>);
+
+impl Tally {
+    /// An actor of `kind` was started for the first time, so that its kind shows with zeros.
+    pub(crate) fn first(&self, kind: &'static str) {
+        lock(&self.0).entry(kind).or_default();
+    }
+
+    pub(crate) fn restarted(&self, kind: &'static str) {
+        lock(&self.0).entry(kind).or_default().restarts += 1;
+    }
+
+    pub(crate) fn exhausted(&self, kind: &'static str) {
+        lock(&self.0).entry(kind).or_default().exhausted += 1;
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, KindTally> {
+        lock(&self.0).clone()
+    }
+}

@@ -1,0 +1,213 @@
+//! Everything a node counts.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use jaco_net::proxy::{self, Meter};
+use jaco_raftnode::{Applied, Observe, RaftHandle, State};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet},
+    metrics::{family::Family, histogram::Histogram},
+    registry::Registry,
+};
+
+use super::{routes::Routes, snapshot::Sources, starts::Starts, text};
+use crate::{clock::Clock, supervision::Tree};
+
+/// Upper bounds of the buckets of every histogram, in seconds.
+pub const BUCKETS: [f64; 13] = [
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+pub(super) fn buckets() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
+/// The metrics of one node; a clone is the same ones.
+///
+/// Counting is always on and cheap, whether or not anybody asks: an atomic addition, or a lock
+/// that nobody else holds for long.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    counts: Arc<Counts>,
+    clock: Clock,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Op {
+    op: &'static str,
+}
+
+struct Counts {
+    commit_latency: Histogram,
+    apply_duration: Family<Op, Histogram, fn() -> Histogram>,
+    reconcile_lag: Histogram,
+    revocation: Histogram,
+    routes: Routes,
+    starts: Starts,
+    sources: Sources,
+}
+
+impl Metrics {
+    /// Metrics of the node called `node`; `clock` dates the revocation of tokens.
+    #[must_use]
+    pub fn new(node: &str, clock: Clock) -> Self {
+        let counts = Arc::new(Counts {
+            commit_latency: buckets(),
+            apply_duration: Family::new_with_constructor(buckets),
+            reconcile_lag: buckets(),
+            revocation: buckets(),
+            routes: Routes::new(),
+            starts: Starts::new(),
+            sources: Sources::default(),
+        });
+        let mut registry = Registry::with_prefix("jaco");
+        registry.register_collector(Box::new(OfCluster(counts.clone())));
+        let node = ("node".into(), node.to_owned().into());
+        let of_node = registry.sub_registry_with_label(node);
+        of_node.register(
+            "raft_commit_latency_seconds",
+            "From a proposal on this node to its commit",
+            counts.commit_latency.clone(),
+        );
+        of_node.register(
+            "apply_duration_seconds",
+            "Time the state machine took for one command",
+            counts.apply_duration.clone(),
+        );
+        of_node.register(
+            "scheduler_reconcile_lag_seconds",
+            "From the first change to the batch that answers it",
+            counts.reconcile_lag.clone(),
+        );
+        of_node.register(
+            "token_revocation_propagation_seconds",
+            "From the revocation of a token to its effect here",
+            counts.revocation.clone(),
+        );
+        of_node.register_collector(Box::new(OfNode(counts.clone())));
+        Self(Arc::new(Inner {
+            registry,
+            counts,
+            clock,
+        }))
+    }
+
+    /// The scheduler answered a change this long after it happened.
+    pub fn reconciled(&self, lag: Duration) {
+        self.0.counts.reconcile_lag.observe(lag.as_secs_f64());
+    }
+
+    /// A start of a container of `service` came as far as its creation, and was finished or not.
+    pub fn container_start(&self, deployment: &str, service: &str, ok: bool) {
+        self.0.counts.starts.count(deployment, service, ok);
+    }
+
+    /// Shows the actors of `tree` from here on; only the first tree counts.
+    pub(crate) fn watch_tree(&self, tree: &Tree) {
+        let _ = self.0.counts.sources.tree.set(tree.clone());
+    }
+
+    /// Shows what `raft` says from here on; only the first one counts.
+    pub(crate) fn watch_raft(&self, raft: &RaftHandle) {
+        let _ = self.0.counts.sources.raft.set(raft.clone());
+    }
+
+    /// Forgets series of objects that are not in `state` for the second time.
+    pub(super) fn sweep(&self, state: &State) {
+        self.0.counts.routes.sweep(state);
+        self.0.counts.starts.sweep(state);
+    }
+
+    /// The replicated state, once there is one.
+    pub(super) fn state(&self) -> Option<Arc<State>> {
+        use jaco_raftnode::Propose;
+        self.0.counts.sources.raft.get().map(RaftHandle::state)
+    }
+
+    /// All metrics in the Prometheus text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        text::render(&self.0.registry)
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Observe for Metrics {
+    fn committed(&self, latency: Duration) {
+        self.0.counts.commit_latency.observe(latency.as_secs_f64());
+    }
+
+    fn applied(&self, applied: &Applied) {
+        let counts = &self.0.counts;
+        counts
+            .apply_duration
+            .get_or_create(&Op { op: applied.op })
+            .observe(applied.took.as_secs_f64());
+        if applied.op == "token_revoke"
+            && applied.accepted
+            && let Some(revoked) = applied.ts.as_ref().and_then(time)
+        {
+            // Clocks of two nodes may differ, and nothing arrives before it was sent.
+            let took = self.0.clock.now().duration_since(revoked);
+            let took = took.unwrap_or_default();
+            counts.revocation.observe(took.as_secs_f64());
+        }
+    }
+}
+
+fn time(at: &prost_types::Timestamp) -> Option<SystemTime> {
+    let seconds = u64::try_from(at.seconds).ok()?;
+    let nanos = u32::try_from(at.nanos).ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds) + Duration::from_nanos(nanos.into()))
+}
+
+impl proxy::Observe for Metrics {
+    fn meter(&self, domain: Option<&str>, service: &str) -> Arc<dyn Meter> {
+        self.0.counts.routes.meter(domain, service)
+    }
+}
+
+/// Metrics that carry the name of the node.
+struct OfNode(Arc<Counts>);
+
+impl Collector for OfNode {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.starts.encode(&mut encoder)?;
+        self.0.sources.encode_node(&mut encoder)
+    }
+}
+
+/// Metrics that are not about one node.
+struct OfCluster(Arc<Counts>);
+
+impl Collector for OfCluster {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.routes.encode(&mut encoder)?;
+        self.0.sources.encode_cluster(&mut encoder)
+    }
+}
+
+impl fmt::Debug for OfNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OfNode")
+    }
+}
+
+impl fmt::Debug for OfCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OfCluster")
+    }
+}

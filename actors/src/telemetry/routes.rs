@@ -1,0 +1,117 @@
+//! Requests through the ingress.
+
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use http::Version;
+use jaco_net::proxy::{Finished, Meter};
+use jaco_raftnode::State;
+use prometheus_client::{
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::Counter, histogram::Histogram},
+};
+
+use super::{metrics::buckets, series::Series};
+
+/// Stands for every host that no route declares: what a client invents must not make series.
+const UNKNOWN: &str = "_unknown";
+const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const PROTOS: [&str; 4] = ["http/1.0", "http/1.1", "http/2", "http/3"];
+
+/// Domain and service.
+type Key = (String, String);
+
+/// Meters of everything that was asked for.
+#[derive(Debug)]
+pub(super) struct Routes(Series<Key, Requests>);
+
+impl Routes {
+    pub(super) fn new() -> Self {
+        Self(Series::new())
+    }
+
+    pub(super) fn meter(&self, domain: Option<&str>, service: &str) -> Arc<Requests> {
+        let domain = domain.unwrap_or(UNKNOWN).to_owned();
+        self.0.of((domain, service.to_owned()))
+    }
+
+    pub(super) fn sweep(&self, state: &State) {
+        let routes = || state.routes.values();
+        let domains: BTreeSet<_> = routes().map(|r| r.domain.to_ascii_lowercase()).collect();
+        let served: BTreeSet<Key> = routes()
+            .map(|r| (r.domain.to_ascii_lowercase(), r.service.clone()))
+            .collect();
+        self.0.sweep(|key| {
+            let (domain, service) = key;
+            domain == UNKNOWN
+                || served.contains(key)
+                || (service.is_empty() && domains.contains(domain))
+        });
+    }
+
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = self.0.all();
+        let help = "Finished requests.";
+        let mut family =
+            encoder.encode_descriptor("ingress_requests", help, None, MetricType::Counter)?;
+        for ((domain, service), requests) in &all {
+            for (code, counts) in CODES.iter().zip(&requests.counts) {
+                for (proto, count) in PROTOS.iter().zip(counts) {
+                    if count.get() == 0 {
+                        continue;
+                    }
+                    let labels = [
+                        ("domain", domain.as_str()),
+                        ("service", service),
+                        ("code", code),
+                        ("proto", proto),
+                    ];
+                    count.encode(family.encode_family(&labels)?)?;
+                }
+            }
+        }
+        let help = "From the head of a request to the end of its response.";
+        let mut family = encoder.encode_descriptor(
+            "ingress_duration_seconds",
+            help,
+            None,
+            MetricType::Histogram,
+        )?;
+        for ((domain, service), requests) in &all {
+            let labels = [("domain", domain.as_str()), ("service", service)];
+            requests.duration.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Requests for one service of one domain.
+#[derive(Debug)]
+pub(super) struct Requests {
+    counts: [[Counter; PROTOS.len()]; CODES.len()],
+    duration: Histogram,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self {
+            counts: Default::default(),
+            duration: buckets(),
+        }
+    }
+}
+
+impl Meter for Requests {
+    fn finished(&self, finished: &Finished) {
+        let class = usize::from(finished.status.as_u16() / 100).clamp(1, CODES.len()) - 1;
+        let proto = match finished.version {
+            Version::HTTP_09 | Version::HTTP_10 => 0,
+            Version::HTTP_2 => 2,
+            Version::HTTP_3 => 3,
+            _ => 1, // the type is not exhaustive
+        };
+        self.counts[class][proto].inc();
+        if let Some(took) = finished.took {
+            self.duration.observe(took.as_secs_f64());
+        }
+    }
+}

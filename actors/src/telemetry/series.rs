@@ -1,0 +1,82 @@
+//! Series that disappear some time after the object they are about.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use crate::supervision::lock;
+
+/// Metrics by key; [`Series::sweep`] forgets those whose object is gone.
+#[derive(Debug)]
+pub(super) struct Series<K, M>(Mutex<BTreeMap<K, Entry<M>>>);
+
+#[derive(Debug)]
+struct Entry<M> {
+    metrics: Arc<M>,
+    /// The object was gone at the last sweep.
+    missing: bool,
+}
+
+impl<K: Ord + Clone, M: Default> Series<K, M> {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    /// The metrics of `key`, made when they are asked for first.
+    pub(super) fn of(&self, key: K) -> Arc<M> {
+        let mut entries = lock(&self.0);
+        let entry = entries.entry(key).or_insert_with(|| Entry {
+            metrics: Arc::default(),
+            missing: false,
+        });
+        entry.metrics.clone()
+    }
+
+    /// All metrics, in the order of their keys.
+    pub(super) fn all(&self) -> Vec<(K, Arc<M>)> {
+        let entries = lock(&self.0);
+        entries
+            .iter()
+            .map(|(key, entry)| (key.clone(), entry.metrics.clone()))
+            .collect()
+    }
+
+    /// Forgets what `exists` denies for the second time in a row, so that whoever scrapes sees
+    /// the last values, and an object that is replaced keeps its series.
+    pub(super) fn sweep(&self, exists: impl Fn(&K) -> bool) {
+        lock(&self.0).retain(|key, entry| {
+            let missing = !exists(key);
+            let twice = std::mem::replace(&mut entry.missing, missing) && missing;
+            !twice
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_outlives_its_object_by_one_sweep() {
+        let series = Series::<&str, u8>::new();
+        let keys = || {
+            series
+                .all()
+                .into_iter()
+                .map(|(key, _)| key)
+                .collect::<Vec<_>>()
+        };
+        for key in ["a", "b", "c"] {
+            series.of(key);
+        }
+        series.sweep(|key| *key == "a");
+        assert_eq!(keys(), ["a", "b", "c"]);
+        series.sweep(|key| *key != "c"); // b came back
+        assert_eq!(keys(), ["a", "b"]);
+        series.sweep(|key| *key == "a");
+        assert_eq!(keys(), ["a", "b"], "b was there in between");
+        series.sweep(|key| *key == "a");
+        assert_eq!(keys(), ["a"]);
+    }
+}

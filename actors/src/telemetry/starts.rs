@@ -1,0 +1,66 @@
+//! Attempts to start containers.
+
+use std::fmt;
+
+use jaco_raftnode::State;
+use prometheus_client::{
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::Counter},
+};
+
+use super::series::Series;
+
+/// Deployment and service.
+type Key = (String, String);
+
+/// Attempts that came as far as asking the engine to create a container.
+#[derive(Debug)]
+pub(super) struct Starts(Series<Key, Outcomes>);
+
+#[derive(Debug, Default)]
+struct Outcomes {
+    ok: Counter,
+    failed: Counter,
+}
+
+impl Starts {
+    pub(super) fn new() -> Self {
+        Self(Series::new())
+    }
+
+    pub(super) fn count(&self, deployment: &str, service: &str, ok: bool) {
+        let outcomes = self.0.of((deployment.to_owned(), service.to_owned()));
+        if ok {
+            outcomes.ok.inc();
+        } else {
+            outcomes.failed.inc();
+        }
+    }
+
+    pub(super) fn sweep(&self, state: &State) {
+        self.0.sweep(|(deployment, service)| {
+            let found = state.deployments.get(deployment);
+            found.is_some_and(|row| row.services.iter().any(|spec| spec.name == *service))
+        });
+    }
+
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(
+            "runtime_container_starts",
+            "Attempts to start a container that reached its creation.",
+            None,
+            MetricType::Counter,
+        )?;
+        for ((deployment, service), outcomes) in self.0.all() {
+            for (result, count) in [("ok", &outcomes.ok), ("failed", &outcomes.failed)] {
+                let labels = [
+                    ("deployment", deployment.as_str()),
+                    ("service", &service),
+                    ("result", result),
+                ];
+                count.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}

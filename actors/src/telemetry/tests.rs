@@ -1,0 +1,345 @@
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use http::{StatusCode, Version};
+use jaco_net::proxy::{Finished, Observe as _};
+use jaco_raftnode::{Applied, Limits, Observe as _, RaftHandle, State};
+use prost_types::Timestamp;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use super::{
+    actor::Msg,
+    metrics::{BUCKETS, Metrics},
+    *,
+};
+use crate::{
+    clock::Clock,
+    supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree},
+};
+
+fn clock() -> Clock {
+    Clock::from_fn(|| std::time::UNIX_EPOCH + Duration::from_secs(1000))
+}
+
+fn metrics() -> Metrics {
+    Metrics::new("n1", clock())
+}
+
+fn applied(op: &'static str, accepted: bool) -> Applied {
+    Applied {
+        index: 7,
+        op,
+        ts: Some(Timestamp {
+            seconds: 997,
+            nanos: 0,
+        }),
+        accepted,
+        took: Duration::from_micros(20),
+    }
+}
+
+fn request(status: u16, version: Version) -> Finished {
+    Finished {
+        status: StatusCode::from_u16(status).unwrap(),
+        version,
+        took: (status != 101).then_some(Duration::from_millis(3)),
+    }
+}
+
+/// Samples by name and labels.
+fn samples(text: &str) -> BTreeMap<&str, f64> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (series, value.parse().unwrap())
+        })
+        .collect()
+}
+
+/// Family and type of everything in the text.
+fn families(text: &str) -> BTreeMap<&str, &str> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .collect()
+}
+
+#[tokio::test]
+async fn families_have_their_names_types_and_labels() {
+    let metrics = metrics();
+    metrics.committed(Duration::from_millis(2));
+    metrics.applied(&applied("batch", true));
+    metrics.applied(&applied("token_revoke", false)); // revokes nothing
+    metrics.applied(&applied("token_revoke", true));
+    metrics.reconciled(Duration::from_millis(60));
+    metrics.container_start("shop", "web", true);
+    metrics
+        .meter(None, "")
+        .finished(&request(404, Version::HTTP_11));
+    metrics
+        .meter(Some("a.example"), "web")
+        .finished(&request(204, Version::HTTP_10));
+    metrics.watch_raft(&RaftHandle::new(State::default(), Limits::default()));
+    let root = SupervisorSpec::new(Strategy::OneForOne);
+    metrics.watch_tree(&Tree::start("node", root).await.unwrap());
+    let (tree, _handle) = start(metrics.clone(), None).await;
+    metrics.watch_tree(&tree); // the first one counts
+
+    let text = metrics.render();
+
+    assert_eq!(
+        families(&text),
+        BTreeMap::from([
+            ("jaco_actor_mailbox_depth", "gauge"),
+            ("jaco_apply_duration_seconds", "histogram"),
+            ("jaco_ingress_duration_seconds", "histogram"),
+            ("jaco_ingress_requests_total", "counter"),
+            ("jaco_ipam_subnets_used", "gauge"),
+            ("jaco_raft_applied_index", "gauge"),
+            ("jaco_raft_commit_latency_seconds", "histogram"),
+            ("jaco_raft_is_leader", "gauge"),
+            ("jaco_raft_term", "gauge"),
+            ("jaco_runtime_container_starts_total", "counter"),
+            ("jaco_scheduler_reconcile_lag_seconds", "histogram"),
+            ("jaco_token_revocation_propagation_seconds", "histogram"),
+        ])
+    );
+    let samples = samples(&text);
+    for (series, value) in [
+        ("jaco_raft_commit_latency_seconds_count{node=\"n1\"}", 1.0),
+        (
+            "jaco_apply_duration_seconds_count{node=\"n1\",op=\"batch\"}",
+            1.0,
+        ),
+        (
+            "jaco_apply_duration_seconds_count{node=\"n1\",op=\"token_revoke\"}",
+            2.0,
+        ),
+        (
+            "jaco_scheduler_reconcile_lag_seconds_count{node=\"n1\"}",
+            1.0,
+        ),
+        (
+            "jaco_token_revocation_propagation_seconds_count{node=\"n1\"}",
+            1.0,
+        ),
+        (
+            "jaco_token_revocation_propagation_seconds_sum{node=\"n1\"}",
+            3.0,
+        ),
+        (
+            "jaco_ingress_requests_total{domain=\"_unknown\",service=\"\",code=\"4xx\",proto=\"http/1.1\"}",
+            1.0,
+        ),
+        (
+            "jaco_ingress_requests_total{domain=\"a.example\",service=\"web\",code=\"2xx\",proto=\"http/1.0\"}",
+            1.0,
+        ),
+        (
+            "jaco_ingress_duration_seconds_count{domain=\"a.example\",service=\"web\"}",
+            1.0,
+        ),
+        (
+            "jaco_runtime_container_starts_total{node=\"n1\",deployment=\"shop\",service=\"web\",result=\"ok\"}",
+            1.0,
+        ),
+        (
+            "jaco_runtime_container_starts_total{node=\"n1\",deployment=\"shop\",service=\"web\",result=\"failed\"}",
+            0.0,
+        ),
+        ("jaco_raft_is_leader{node=\"n1\"}", 0.0),
+        ("jaco_ipam_subnets_used", 0.0),
+        (
+            "jaco_actor_mailbox_depth{node=\"n1\",kind=\"Supervisor\"}",
+            0.0,
+        ),
+    ] {
+        assert_eq!(samples.get(series), Some(&value), "{series} in\n{text}");
+    }
+}
+
+#[test]
+fn every_histogram_has_the_same_buckets() {
+    let metrics = metrics();
+    metrics.applied(&applied("token_revoke", true));
+    metrics
+        .meter(None, "")
+        .finished(&request(200, Version::HTTP_2));
+    metrics.committed(Duration::ZERO);
+    metrics.reconciled(Duration::ZERO);
+    let text = metrics.render();
+    let mut found = BTreeMap::<&str, Vec<f64>>::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let Some((name, labels)) = line.split_once("_bucket{") else {
+            continue;
+        };
+        let (_, bound) = labels.split_once("le=\"").unwrap();
+        let bound = bound.split('"').next().unwrap();
+        found.entry(name).or_default().push(bound.parse().unwrap());
+    }
+    assert_eq!(found.len(), 5, "{text}");
+    for (name, bounds) in found {
+        let (last, finite) = bounds.split_last().unwrap();
+        assert_eq!(finite, BUCKETS, "{name}");
+        assert!(last.is_infinite(), "{name}");
+    }
+}
+
+#[test]
+fn codes_and_protocols_are_classes_and_a_switch_has_no_duration() {
+    let metrics = metrics();
+    let meter = metrics.meter(Some("a"), "s");
+    for (status, version) in [
+        (101, Version::HTTP_11),
+        (308, Version::HTTP_2),
+        (599, Version::HTTP_3),
+        (999, Version::HTTP_11),
+    ] {
+        meter.finished(&request(status, version));
+    }
+    let text = metrics.render();
+    for (code, proto, count) in [
+        ("1xx", "http/1.1", 1),
+        ("3xx", "http/2", 1),
+        ("5xx", "http/3", 1),
+        ("5xx", "http/1.1", 1),
+    ] {
+        let line = format!(
+            "jaco_ingress_requests_total{{domain=\"a\",service=\"s\",code=\"{code}\",proto=\"{proto}\"}} {count}\n"
+        );
+        assert!(text.contains(&line), "{line} is not in\n{text}");
+    }
+    assert_eq!(
+        samples(&text)["jaco_ingress_duration_seconds_count{domain=\"a\",service=\"s\"}"],
+        3.0
+    );
+}
+
+#[test]
+fn nodes_of_one_process_share_nothing() {
+    let (one, two) = (metrics(), Metrics::new("n2", clock()));
+    one.committed(Duration::ZERO);
+    assert!(
+        one.render()
+            .contains("latency_seconds_count{node=\"n1\"} 1\n")
+    );
+    assert!(
+        two.render()
+            .contains("latency_seconds_count{node=\"n2\"} 0\n")
+    );
+}
+
+async fn start(metrics: Metrics, addr: Option<SocketAddr>) -> (Tree, Handle<Msg>) {
+    let args = TelemetryArgs { metrics, addr };
+    let (spec, handle) = ChildSpec::worker::<TelemetryActor>("telemetry", args);
+    let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);
+    let tree = Tree::start("node", root).await.unwrap();
+    handle.running().await;
+    (tree, handle)
+}
+
+async fn listening(handle: &Handle<Msg>) -> Option<SocketAddr> {
+    let patience = Duration::from_secs(5);
+    handle.call(patience, Msg::Listening).await.unwrap()
+}
+
+/// Everything the server says to one request.
+async fn ask(addr: SocketAddr, line: &str) -> String {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let head = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
+
+#[tokio::test]
+async fn metrics_are_served_over_http() {
+    let metrics = metrics();
+    metrics.committed(Duration::ZERO);
+    let (tree, handle) = start(metrics, Some(ANY.into())).await;
+    let addr = listening(&handle).await.unwrap();
+
+    let answer = ask(addr, "GET /metrics").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(
+        answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+        "{answer}"
+    );
+    assert!(answer.contains("\njaco_raft_commit_latency_seconds_count{node=\"n1\"} 1\n"));
+    for (line, status) in [
+        ("HEAD /metrics", 200),
+        ("GET /metrics?name=x", 200),
+        ("GET /", 404),
+        ("GET /metrics/", 404),
+        ("POST /metrics", 405),
+    ] {
+        let answer = ask(addr, line).await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{line}: {answer}"
+        );
+    }
+    tree.stop().await;
+    assert!(TcpStream::connect(addr).await.is_err());
+}
+
+#[tokio::test]
+async fn listener_comes_back_with_its_actor() {
+    let held = TcpListener::bind(SocketAddr::from(ANY)).await.unwrap();
+    let addr = held.local_addr().unwrap();
+    drop(held);
+    let (tree, handle) = start(metrics(), Some(addr)).await;
+    let mut open = TcpStream::connect(addr).await.unwrap();
+    for mode in [KillMode::Kill, KillMode::Panic] {
+        tree.kill("node/telemetry", mode).unwrap();
+        while handle.is_running() {
+            tokio::task::yield_now().await;
+        }
+        handle.running().await;
+        assert_eq!(listening(&handle).await, Some(addr));
+    }
+    assert_eq!(
+        open.read(&mut [0]).await.unwrap_or_default(),
+        0,
+        "of a dead instance"
+    );
+    assert!(ask(addr, "GET /metrics").await.starts_with("HTTP/1.1 200"));
+    tree.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn port_that_is_taken_is_tried_again() {
+    let held = TcpListener::bind(SocketAddr::from(ANY)).await.unwrap();
+    let addr = held.local_addr().unwrap();
+    let (tree, handle) = start(metrics(), Some(addr)).await;
+    assert_eq!(listening(&handle).await, None);
+    drop(held);
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert_eq!(listening(&handle).await, Some(addr));
+    tree.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn series_of_what_is_gone_disappear_within_five_minutes() {
+    let metrics = metrics();
+    metrics.watch_raft(&RaftHandle::new(State::default(), Limits::default()));
+    let (tree, _handle) = start(metrics.clone(), None).await;
+    metrics.container_start("gone", "web", true);
+    metrics
+        .meter(Some("gone.example"), "web")
+        .finished(&request(200, Version::HTTP_11));
+    metrics
+        .meter(None, "")
+        .finished(&request(404, Version::HTTP_11));
+    assert!(metrics.render().contains("gone"));
+    tokio::time::sleep(Duration::from_secs(299)).await;
+    let text = metrics.render();
+    assert!(!text.contains("gone"), "{text}");
+    assert!(text.contains("_unknown"), "{text}");
+    tree.stop().await;
+}
