@@ -36,8 +36,8 @@ stop() {
   "${podman[@]}" network prune -f >/dev/null 2>&1 || true
   kill "$engine" 2>/dev/null || true
   wait "$engine" 2>/dev/null || true
-  # Monitors and the name server outlive what they were started for by up to five minutes.
-  for process in $(grep -lz -F "$work/" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3); do
+  # Monitors and the name server may outlive what they were started for.
+  for process in $(grep -lz -F "CONTAINERS_CONF=$work/" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3); do
     kill -9 "$process" 2>/dev/null || true
   done
   for mount in $(awk -v dir="$work/" 'index($2, dir) == 1 { print $2 }' /proc/mounts | sort -r); do

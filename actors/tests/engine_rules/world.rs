@@ -298,6 +298,11 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        // The node of a test that failed would make anew what is removed here.
+        tokio::task::block_in_place(|| {
+            let stopped = tokio::time::timeout(PATIENCE, self.tree.stop());
+            let _ = tokio::runtime::Handle::current().block_on(stopped);
+        });
         let filter = format!("label=jaco.cluster_id={}", self.cluster_id);
         let lists: [(&[&str], &[&str]); 3] = [
             (&["ps", "-aq"], &["rm", "-fv"]),
