@@ -6,6 +6,7 @@
 pub mod admission;
 mod apply;
 mod audit;
+pub(crate) mod backup;
 mod caller;
 mod client;
 mod cluster;

@@ -8,6 +8,7 @@ use jaco_proto::{
     v1::{
         self, FailureMode, ReplicaState, audit_client::AuditClient, cluster_client::ClusterClient,
         deploy_client::DeployClient, registry_credentials_client::RegistryCredentialsClient,
+        tokens_client::TokensClient,
     },
 };
 use tonic::transport::{Channel, Endpoint};
@@ -45,6 +46,12 @@ impl Api {
     #[must_use]
     pub fn deploy(&self) -> DeployClient<Channel> {
         DeployClient::new(self.0.clone())
+    }
+
+    /// The `Tokens` service.
+    #[must_use]
+    pub fn tokens(&self) -> TokensClient<Channel> {
+        TokensClient::new(self.0.clone())
     }
 
     /// The `Audit` service.

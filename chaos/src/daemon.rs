@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{Seek, SeekFrom},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -15,10 +15,14 @@ use tempfile::TempDir;
 use crate::{Api, Engine, engine, until, wait::PATIENCE};
 
 pub(crate) mod place;
-mod proc;
+pub mod proc;
+
+pub use place::program;
 
 /// Hostname of the one node.
 pub const HOST: &str = "chaos";
+/// Name of the control socket in the daemon's directory.
+const SOCKET: &str = "s";
 /// Lines of the log that are shown when a test fails.
 const LOG_TAIL: usize = 150;
 
@@ -31,6 +35,8 @@ pub struct Settings {
     pub docker_socket: Option<PathBuf>,
     /// Log everything there is.
     pub verbose: bool,
+    /// Instead of [`HOST`].
+    pub hostname: Option<String>,
     /// Do not print the end of the log when it is dropped; for programs whose output is read.
     pub quiet: bool,
 }
@@ -44,6 +50,7 @@ pub struct Daemon {
     data_dir: PathBuf,
     engine: Engine,
     api: Api,
+    listen: u16,
     process: Option<Child>,
     cluster_id: String,
     quiet: bool,
@@ -56,31 +63,33 @@ impl Daemon {
     /// Without an engine or without the binary.
     pub async fn new(settings: Settings) -> Result<Self> {
         let engine = Engine::connect().await?;
-        place::binary()?;
+        place::program("jacod")?;
         // Directly under /tmp, because a socket's path is short.
         let dir = tempfile::Builder::new()
             .prefix("jaco-")
             .tempdir_in("/tmp")?;
         let data_dir = settings.data_dir.unwrap_or_else(|| dir.path().join("data"));
         let docker = settings.docker_socket.unwrap_or_else(engine::socket);
+        let hostname = settings.hostname.as_deref().unwrap_or(HOST);
         let [listen, cluster, http] = place::free_ports()?;
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\nlog_level: {}\n",
+             http_port: {http}\nhostname: {hostname}\nipam_pool: {}\nlog_level: {}\n",
             data_dir.display(),
-            dir.path().join("s").display(),
+            dir.path().join(SOCKET).display(),
             docker.display(),
             place::free_pool(&engine).await?,
             if settings.verbose { "debug" } else { "info" },
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
-        let api = Api::new(&dir.path().join("s"))?;
+        let api = Api::new(&dir.path().join(SOCKET))?;
         Ok(Self {
             dir,
             data_dir,
             engine,
             api,
+            listen,
             process: None,
             cluster_id: String::new(),
             quiet: settings.quiet,
@@ -110,6 +119,32 @@ impl Daemon {
         self.ready().await
     }
 
+    /// Takes a cluster that was put into its directory for its own, to clean up after it.
+    pub fn adopt(&mut self, cluster_id: &str) {
+        cluster_id.clone_into(&mut self.cluster_id);
+    }
+
+    /// Runs the command line on its socket and its configuration, and returns what it printed.
+    ///
+    /// # Errors
+    /// When it does not run. That it fails is for the caller to see.
+    pub async fn jaco(&self, words: &[&str]) -> Result<Output> {
+        let mut command = tokio::process::Command::new(place::program("jaco")?);
+        command
+            .args(words)
+            .env("JACO_SOCKET", self.dir.path().join("s"))
+            .env("JACO_CONFIG", self.dir.path().join("jacod.yaml"))
+            .env_remove("JACO_DATA_DIR")
+            .stdin(Stdio::null());
+        Ok(command.output().await?)
+    }
+
+    /// Where its API listens for remote clients.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.listen)
+    }
+
     /// Starts a process; returns before it is of any use.
     ///
     /// # Errors
@@ -120,7 +155,7 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let process = Command::new(place::binary()?)
+        let process = Command::new(place::program("jacod")?)
             .arg("--config")
             .arg(self.dir.path().join("jacod.yaml"))
             .arg("--enable-fault-injection")
@@ -229,7 +264,11 @@ impl Daemon {
             .try_wait()?)
     }
 
-    fn pid(&self) -> Result<u32> {
+    /// Id of its process.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn pid(&self) -> Result<u32> {
         Ok(self
             .process
             .as_ref()
@@ -253,10 +292,26 @@ impl Daemon {
         proc::cpu_time(self.pid()?)
     }
 
+    /// The command line's program, set up to call it.
+    ///
+    /// # Errors
+    /// Without the binary.
+    pub fn jaco(&self) -> Result<Command> {
+        let mut command = Command::new(place::program("jaco")?);
+        command.env("JACO_SOCKET", self.scratch(SOCKET));
+        Ok(command)
+    }
+
     /// Its API.
     #[must_use]
     pub fn api(&self) -> &Api {
         &self.api
+    }
+
+    /// Its control socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join(SOCKET)
     }
 
     /// The engine it uses, past it.

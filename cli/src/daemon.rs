@@ -1,6 +1,6 @@
 //! `jacod`: from a configuration file to a running node, and back down.
 
-mod config;
+pub(crate) mod config;
 mod run;
 
 use std::{io::Write, path::PathBuf, process::ExitCode};
@@ -52,6 +52,8 @@ pub fn main() -> ExitCode {
         let _ = writeln!(std::io::stdout(), "{}", version());
         return ExitCode::SUCCESS;
     }
+    // What the daemon and its database write is nobody else's business.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let config = match config::read(&args.config) {
         Ok(config) => config,
         Err(error) => {

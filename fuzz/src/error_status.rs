@@ -1,7 +1,10 @@
 //! Errors as a client reads them from any gRPC status.
 
-use http::HeaderMap;
-use jaco_proto::{Error, error::DecodedError};
+use http::{HeaderMap, HeaderValue};
+use jaco_proto::{
+    Error,
+    error::{DecodedError, drop_unreadable_details},
+};
 use tonic::{Code, Status};
 
 use crate::parts::parts;
@@ -9,14 +12,16 @@ use crate::parts::parts;
 /// Clients commonly refuse headers above this.
 const HEADER_BYTES: usize = 8 << 10;
 
-/// Input: a byte for the gRPC code, the status text, then the status details.
+/// Input: a byte for the gRPC code, the status text, the status details, then the same details as
+/// a foreign server may have put them into a header.
 ///
 /// Every status has a code to show, and means the same once it crossed HTTP headers. An error of
 /// a known code that is sent again is the same error, fits a header, and stays as it is when it is
 /// sent a third time.
 pub fn error_status(data: &[u8]) {
     let (code, rest) = data.split_first().unwrap_or((&0, &[]));
-    let [message, details] = parts(rest);
+    let [message, details, header] = parts(rest);
+    foreign(message, header);
     let code = Code::from(i32::from(code % 17));
     let message = String::from_utf8_lossy(message).into_owned();
     let status = Status::with_details(code, message, details.to_vec().into());
@@ -43,6 +48,23 @@ pub fn error_status(data: &[u8]) {
         );
     }
     assert_eq!(self::sent(&sent), sent, "not a fixed point");
+}
+
+/// Reads headers that hold any bytes.
+fn foreign(message: &[u8], details: &[u8]) {
+    let mut headers = HeaderMap::new();
+    for (key, value) in [
+        ("grpc-status", b"3".as_slice()),
+        ("grpc-message", message),
+        ("grpc-status-details-bin", details),
+    ] {
+        if let Ok(value) = HeaderValue::from_bytes(value) {
+            headers.insert(key, value);
+        }
+    }
+    drop_unreadable_details(&mut headers);
+    let status = Status::from_header_map(&headers).expect("a status");
+    assert!(!DecodedError::from_status(&status).code.is_empty());
 }
 
 /// The error as another client reads it when ours passes it on.

@@ -46,7 +46,7 @@ fn assert_sound(jaco: &Jaco) {
     }
 }
 
-/// Without the places of entries, which differ between spellings.
+/// Without the places of values, which differ between spellings.
 fn placeless(mut jaco: Jaco) -> Jaco {
     for route in &mut jaco.routes {
         route.at = Position::START;

@@ -3,15 +3,18 @@
 //! - [`ErrorCode`]: the closed list of failures.
 //! - [`Error`]: what our code answers with; becomes a [`tonic::Status`].
 //! - [`DecodedError`]: what a client reads from any status, ours or not.
+//! - [`drop_unreadable_details`]: what a client does to headers before.
 
 mod code;
 mod decoded;
+mod headers;
 mod status;
 
 use std::{collections::BTreeMap, fmt};
 
 pub use code::{ErrorCode, UnknownCode};
 pub use decoded::DecodedError;
+pub use headers::drop_unreadable_details;
 
 use crate::v1;
 

@@ -11,7 +11,6 @@ use std::{
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use jaco_proto::{Error, ErrorCode};
-use jaco_raftnode::ReadError;
 use tonic::{
     Status,
     body::Body,
@@ -192,14 +191,7 @@ fn linearizable(headers: &HeaderMap) -> Result<bool, Error> {
 
 /// Waits until the state here is not older than what a majority knows.
 async fn confirm(shared: &Shared) -> Result<(), Error> {
-    let node = shared.running()?;
-    let code = match node.raft.read_index().await {
-        Ok(_) => return Ok(()),
-        Err(ReadError::NoLeader) => ErrorCode::NoLeader,
-        Err(ReadError::QuorumLost) => ErrorCode::QuorumLost,
-        Err(ReadError::Unavailable) => ErrorCode::RaftUnavailable,
-    };
-    Err(Error::new(code, "the read could not be confirmed"))
+    shared.running()?.confirmed().await.map(drop)
 }
 
 /// Writes are worth a line at info, reads only at debug.
@@ -232,6 +224,7 @@ fn is_write(method: &str) -> bool {
             | "IssueJoinToken"
             | "NodeJoin"
             | "NodeRemove"
+            | "Backup"
             | "KillActor"
             | "Apply"
             | "Rollback"

@@ -15,7 +15,7 @@ use crate::node::{Shared, propose, random_token};
 pub(super) struct TokensService(pub(super) Arc<Shared>);
 
 /// Names that internal writers and listeners sign with.
-const RESERVED: [&str; 15] = [
+const RESERVED: [&str; 16] = [
     "local",
     "bootstrap",
     "setup",
@@ -30,6 +30,7 @@ const RESERVED: [&str; 15] = [
     "node-update-self",
     "pressure-heartbeat",
     "migration",
+    "restore",
     "system",
 ];
 

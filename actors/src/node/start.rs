@@ -87,6 +87,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
         let layout = Layout::new(&config.data_dir);
         let lock = layout.open()?;
+        layout.sweep()?;
         let membership = layout.read_membership(&config)?;
         let (hostname, identity, setup_token) = match &membership {
             Some(member) => (member.hostname.clone(), layout.identity(member)?.0, None),
@@ -368,7 +369,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
 }
 
 /// Whether this node leads and has applied an entry of its own term, as it changes.
-fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
+pub(super) fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
     let mut status = raft.subscribe_status();
     let (sender, receiver) = watch::channel(status.borrow().leading);
     tokio::spawn(async move {

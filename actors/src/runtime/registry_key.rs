@@ -52,6 +52,14 @@ impl Credential {
     }
 }
 
+/// The key an image is looked up by: host and full repository path, without tag or digest.
+///
+/// # Errors
+/// [`InvalidReference`], as [`Reference::parse`].
+pub fn image_key(image: &str) -> Result<String, InvalidReference> {
+    Reference::parse(image).map(|reference| reference.key())
+}
+
 /// The credential for an image: the longest stored prefix, or the registry's only one.
 ///
 /// `None` pulls anonymously.
@@ -62,7 +70,7 @@ pub fn resolve(
     image: &str,
     stored: &OrdMap<String, Arc<RegistryCredential>>,
 ) -> Result<Option<Credential>, InvalidReference> {
-    let key = Reference::parse(image)?.key();
+    let key = image_key(image)?;
     let mut candidate = key.as_str();
     loop {
         if let Some(found) = stored.get(candidate) {

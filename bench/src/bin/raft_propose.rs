@@ -16,6 +16,7 @@ use std::{
 use anyhow::Context as _;
 use clap::Parser;
 use futures::{StreamExt as _, stream::FuturesUnordered};
+use jaco_bench::{Samples, millis};
 use jaco_proto::{
     chain,
     v1::{self, command::Payload},
@@ -69,17 +70,12 @@ fn main() -> anyhow::Result<()> {
 
 struct Measured {
     elapsed: Duration,
-    latencies: Vec<Duration>,
+    latencies: Samples,
 }
 
 impl Measured {
     fn per_second(&self) -> f64 {
-        self.latencies.len() as f64 / self.elapsed.as_secs_f64()
-    }
-
-    fn percentile(&self, percent: usize) -> Duration {
-        let at = (self.latencies.len() * percent / 100).min(self.latencies.len() - 1);
-        self.latencies[at]
+        self.latencies.count() as f64 / self.elapsed.as_secs_f64()
     }
 }
 
@@ -88,15 +84,14 @@ impl Measured {
     reason = "the result of a benchmark is its output"
 )]
 fn print(name: &str, measured: &Measured, context: Option<(f64, u64)>) {
-    let millis = |d: Duration| d.as_secs_f64() * 1000.0;
     let mut line = format!(
         "{name:<28} {:>9.0}/s  p50 {:>7.3} ms  p99 {:>7.3} ms",
         measured.per_second(),
-        millis(measured.percentile(50)),
-        millis(measured.percentile(99)),
+        millis(measured.latencies.percentile(50)),
+        millis(measured.latencies.percentile(99)),
     );
     if let Some((disk, syncs)) = context {
-        let batch = measured.latencies.len() as f64 / syncs.max(1) as f64;
+        let batch = measured.latencies.count() as f64 / syncs.max(1) as f64;
         let times = measured.per_second() / disk;
         line.push_str(&format!(
             "  {batch:>6.1} per sync  {times:>5.1} x fdatasync"
@@ -116,10 +111,9 @@ fn fdatasync(dir: &Path, length: Duration) -> anyhow::Result<Measured> {
         file.sync_data()?;
         latencies.push(write.elapsed());
     }
-    latencies.sort_unstable();
     Ok(Measured {
         elapsed: started.elapsed(),
-        latencies,
+        latencies: Samples::new(latencies),
     })
 }
 
@@ -158,7 +152,7 @@ async fn propose(
     let syncs = storage.write_counts().synced - before.synced;
     actor.stop(None);
     parent.stop(None);
-    latencies.sort_unstable();
+    let latencies = Samples::new(latencies);
     Ok((Measured { elapsed, latencies }, syncs))
 }
 

@@ -9,8 +9,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{Engine, Rng, rng};
 
-/// `jacod`, in `JACO_BIN_DIR` or where cargo puts it.
-pub(super) fn binary() -> Result<PathBuf> {
+/// `jaco` or `jacod`, in `JACO_BIN_DIR` or where cargo puts it.
+///
+/// # Errors
+/// When it was not built.
+pub fn program(name: &str) -> Result<PathBuf> {
     let dir = match std::env::var_os("JACO_BIN_DIR") {
         Some(dir) => PathBuf::from(dir),
         None => {
@@ -22,7 +25,7 @@ pub(super) fn binary() -> Result<PathBuf> {
             dir.to_owned()
         }
     };
-    let path = dir.join("jacod");
+    let path = dir.join(name);
     ensure!(
         path.is_file(),
         "{} is missing: run `cargo build -p jaco-cli --bins` first, or set JACO_BIN_DIR",

@@ -11,6 +11,7 @@ use jaco_actors::{
         replica::core::PULL_SILENCE,
     },
     supervision::{Strategy, SupervisorSpec, Tree},
+    telemetry::Metrics,
 };
 use jaco_chaos::{
     Engine, Registry, engine,
@@ -62,6 +63,7 @@ impl Node {
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
             caught_up: watched,
+            metrics: Metrics::new(HOST, Clock::system()),
         };
         let (spec, _) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

@@ -22,6 +22,7 @@ use tonic::{
 use tower::service_fn;
 
 use super::{
+    checked::Checked,
     failure::{Failure, Local, Stop},
     transport::{Address, Target},
 };
@@ -34,7 +35,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub(crate) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
 /// A connection that carries the caller's token.
-pub(crate) type Connection = InterceptedService<Channel, Headers>;
+pub(crate) type Connection = InterceptedService<Checked<Channel>, Headers>;
 
 /// What is said with every call.
 #[derive(Clone)]
@@ -158,8 +159,13 @@ impl Client {
     pub(crate) async fn stream<T>(
         &self,
         call: impl AsyncFn(Connection) -> Result<Response<Streaming<T>>, Status>,
-    ) -> Result<Streaming<T>, Failure> {
-        self.call(&call).await
+    ) -> Result<Feed<T>, Failure> {
+        let inner = self.call(&call).await?;
+        let at = self.live().as_ref().map_or(0, |(at, _)| *at);
+        Ok(Feed {
+            inner,
+            place: self.places[at].clone(),
+        })
     }
 
     async fn call<T>(
@@ -177,7 +183,8 @@ impl Client {
                     continue;
                 }
             };
-            let connection = InterceptedService::new(channel.clone(), self.headers.clone());
+            let connection =
+                InterceptedService::new(Checked(channel.clone()), self.headers.clone());
             match call(connection).await {
                 Ok(response) => {
                     *self.live() = Some((at, channel));
@@ -265,14 +272,28 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// What ended a stream that was open.
-pub(crate) fn broken(status: &Status) -> Failure {
-    match transport_error(status) {
-        Some(reason) => Failure::new(
-            Local::Unavailable,
-            format!("the connection was lost: {reason}"),
-        ),
-        None => DecodedError::from_status(status).into(),
+/// A stream of a daemon.
+pub(crate) struct Feed<T> {
+    inner: Streaming<T>,
+    place: Place,
+}
+
+impl<T> Feed<T> {
+    /// The next message; `None` when the daemon ended the stream.
+    ///
+    /// # Errors
+    /// What the daemon ended the stream with; `unavailable` if the connection was lost.
+    pub(crate) async fn next(&mut self) -> Result<Option<T>, Failure> {
+        self.inner
+            .message()
+            .await
+            .map_err(|status| match transport_error(&status) {
+                Some(reason) => Failure::new(
+                    Local::Unavailable,
+                    format!("the connection to {} was lost: {reason}", self.place),
+                ),
+                None => DecodedError::from_status(&status).into(),
+            })
     }
 }
 

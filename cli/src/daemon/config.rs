@@ -20,7 +20,7 @@ use jaco_proto::config::{
 use crate::version;
 
 /// Reads the file; a missing one means all defaults.
-pub(super) fn read(path: &Path) -> Result<DaemonConfig> {
+pub(crate) fn read(path: &Path) -> Result<DaemonConfig> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -30,7 +30,7 @@ pub(super) fn read(path: &Path) -> Result<DaemonConfig> {
 }
 
 /// Decides everything the file leaves open.
-pub(super) fn node(config: &DaemonConfig, fault_injection: bool) -> Result<NodeConfig> {
+pub(crate) fn node(config: &DaemonConfig, fault_injection: bool) -> Result<NodeConfig> {
     let interfaces = interfaces::list().context("list the network interfaces")?;
     let listen_addr = endpoint("listen_addr", &config.listen_addr, &interfaces)?;
     let cluster_addr = endpoint("cluster_addr", &config.cluster_addr, &interfaces)?;

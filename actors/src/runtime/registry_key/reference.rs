@@ -2,6 +2,9 @@
 //!
 //! Source: the grammar of <https://pkg.go.dev/github.com/distribution/reference>.
 
+use std::net::Ipv6Addr;
+
+use jaco_proto::config::is_hostname;
 use jaco_raftnode::registry::{HUB, canonical_host};
 
 /// Longest host and path together, in bytes.
@@ -80,9 +83,6 @@ fn parse(image: &str) -> Result<Reference<'_>, &'static str> {
     if !path.split('/').all(is_component) {
         return Err("the repository is malformed");
     }
-    if name.len() - tag.map_or(0, |tag| tag.len() + 1) > NAME_MAX {
-        return Err("the name is too long");
-    }
     if host.is_none() && is_hex(path) && path.len() == 64 {
         return Err("an id is no name");
     }
@@ -93,12 +93,16 @@ fn parse(image: &str) -> Result<Reference<'_>, &'static str> {
     } else {
         path.to_owned()
     };
-    Ok(Reference {
+    let reference = Reference {
         host,
         path,
         tag,
         digest,
-    })
+    };
+    if reference.key().len() > NAME_MAX {
+        return Err("the name is too long");
+    }
+    Ok(reference)
 }
 
 /// Whether the first segment is a registry: it cannot be part of a repository, or is `localhost`.
@@ -108,35 +112,22 @@ fn names_host(segment: &str) -> bool {
         || segment.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
-/// A name, an IPv4 address or an IPv6 address in brackets, and maybe a port.
+/// Host name or address of a registry, with a port or without.
 fn is_host(text: &str) -> bool {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let Some((address, port)) = rest.split_once(']') else {
-                return false;
-            };
-            if address.parse::<std::net::Ipv6Addr>().is_err() {
-                return false;
-            }
-            (None, port)
-        }
-        None => {
-            let host = text.split(':').next().unwrap_or_default();
-            (Some(host), &text[host.len()..])
-        }
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        Some(_) | None => (text, None),
     };
-    let digits = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    host.is_none_or(|host| host.split('.').all(is_label))
-        && (port.is_empty() || port.strip_prefix(':').is_some_and(digits))
-}
-
-fn is_label(label: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let edges = [label.bytes().next(), label.bytes().next_back()];
-    label.bytes().all(inner)
-        && edges
-            .iter()
-            .all(|edge| edge.is_some_and(|byte| byte.is_ascii_alphanumeric()))
+    let bracketed = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    let is_named = match bracketed {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => is_hostname(name),
+    };
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    is_named && port.is_none_or(is_port)
 }
 
 /// Runs of letters and digits between single `.` and `_`, double `__`, or any number of `-`.
@@ -281,6 +272,8 @@ mod tests {
         let long = format!("r.io/{}", "a".repeat(251));
         let id = "a".repeat(64);
         let tag = format!("a:{}", "t".repeat(129));
+        let hub = "a/".repeat(124);
+        let hub = hub.trim_end_matches('/');
         for (image, why) in [
             ("", "the repository is malformed"),
             (":tag", "the repository is malformed"),
@@ -325,6 +318,8 @@ mod tests {
             ("[::g]/a", "the registry is malformed"),
             ("[::1]5000/a", "the registry is malformed"),
             (&long, "the name is too long"),
+            (hub, "the name is too long"),
+            ("r.io:99999/a", "the registry is malformed"),
             (&id, "an id is no name"),
         ] {
             let error = Reference::parse(image).unwrap_err();

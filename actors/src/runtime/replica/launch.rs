@@ -157,13 +157,16 @@ async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String,
     }
 }
 
-/// Stops and removes each container; the first error ends it.
+/// Stops and removes each container of a replica; the first error ends it.
 pub(crate) async fn discard(
-    engine: Arc<dyn Engine>,
+    shared: Arc<Shared>,
+    replica_id: String,
     containers: Vec<String>,
 ) -> Result<(), EngineError> {
+    let engine = &shared.deps.engine;
     for container in containers {
         engine.stop(&container).await?;
+        shared.readers.done(&replica_id).await;
         engine.remove(&container).await?;
     }
     Ok(())
