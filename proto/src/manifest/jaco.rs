@@ -7,7 +7,7 @@ mod shape;
 
 use std::ops::Deref;
 
-pub(super) use schema::json_schema;
+pub use schema::json_schema;
 
 use super::fault::bounded;
 use crate::{Error, v1::service_spec::PlacementMode, yaml::Position};
