@@ -141,13 +141,15 @@ def reason(error):
     return " ".join(lines[-2:])[:160] if lines else type(error).__name__
 
 
-def ours(body):
+def ours(body, volumes):
     body = dict(body, Image=IMAGE)
     status, answer = engine("POST", f"/containers/create?name={PROJECT}-ours", body)
     if status != 201:
         return None, "the engine refuses: " + answer["message"][:160]
     try:
-        return engine("GET", f"/containers/{answer['Id']}/json")[1], None
+        inspection = engine("GET", f"/containers/{answer['Id']}/json")[1]
+        volumes.update(mount["Name"] for mount in inspection["Mounts"] if "Name" in mount)
+        return inspection, None
     finally:
         engine("DELETE", f"/containers/{answer['Id']}?force=1&v=1")
 
@@ -205,6 +207,7 @@ def main():
                    input=empty.stdout, check=True, stdout=subprocess.DEVNULL)
     client = docker.APIClient(base_url=f"unix://{SOCKET}", version="1.41", timeout=300)
     equal, different, unloadable = 0, 0, 0
+    there, made = set(run("docker", "volume", "ls", "-q").stdout.split()), set()
     directory = tempfile.mkdtemp(prefix=f"{PROJECT}.")
     try:
         for (name, document), answer in zip(chosen, answers):
@@ -212,7 +215,7 @@ def main():
                 print(f"? {name}\n    JACO refuses it as docker-compose reads it: {answer['error']}")
                 continue
             their, why = theirs(directory, document, client)
-            mine, whynot = ours(answer["body"])
+            mine, whynot = ours(answer["body"], made)
             if their is None or mine is None:
                 unloadable += 1
                 print(f"- {name}")
@@ -235,11 +238,11 @@ def main():
             sys.stdout.flush()
     finally:
         shutil.rmtree(directory)
-        mine = ["--filter", f"name=^{PROJECT}_"]
-        for kind in ("network", "volume"):
-            left = run("docker", kind, "ls", "-q", *mine).stdout.split()
-            for name in left:
-                run("docker", kind, "rm", name)
+        made.update(run("docker", "volume", "ls", "-q", "--filter", f"name=^{PROJECT}_").stdout.split())
+        for name in made - there:
+            run("docker", "volume", "rm", name)
+        for name in run("docker", "network", "ls", "-q", "--filter", f"name=^{PROJECT}_").stdout.split():
+            run("docker", "network", "rm", name)
         run("docker", "image", "rm", IMAGE)
     print(f"{equal} equal, {different} different, {unloadable} made by one or neither")
 

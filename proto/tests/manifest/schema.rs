@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use boon::{Compiler, Schemas};
 use jaco_proto::{
     Error, ErrorCode,
-    manifest::jaco::{Jaco, json_schema},
+    manifest::{jaco::Jaco, json_schema},
     yaml::{self, Node, Resolved},
 };
 use serde_json::{Number, Value};
