@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test lint bench build
+.PHONY: help setup demo test lint bench build fuzz
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,5 +24,9 @@ test: setup ## Run every test, end-to-end ones included
 lint: setup ## Formatting, clippy, documentation, dependency policy
 	@scripts/lint.sh
 
+fuzz: setup ## Fuzz what reads foreign bytes: TARGET=compose SECONDS=600
+	@TARGET="$(TARGET)" SECONDS_EACH="$(SECONDS)" MINIMIZE="$(MINIMIZE)" scripts/fuzz.sh
+
 bench: setup ## Measure; prints figures, asserts nothing
 	@scripts/engine.sh scripts/bench.sh
+

@@ -27,4 +27,5 @@ pub(crate) use client::InProcess;
 
 pub use caller::Caller;
 pub use client::{Client, LocalService};
+pub(crate) use server::service;
 pub use server::{ApiArgs, ControlSocket, TlsApiActor, UnixApiActor};

@@ -38,6 +38,7 @@
 //! - [`supervision`]: the kit all of them are built with; usable on its own.
 //! - [`labels`]: how containers and networks are found again.
 //! - [`clock`]: wall-clock time as a dependency.
+//! - [`testing`]: the gRPC API without a node behind it, for tests.
 //!
 //! An actor holds no truth: it looks at the replicated state and at the world when it starts,
 //! and drives one to the other. Any of them can be killed at any moment; its supervisor starts
@@ -56,6 +57,7 @@ pub mod runtime;
 pub mod scheduler;
 pub mod supervision;
 pub mod telemetry;
+pub mod testing;
 
 pub use api::Client;
 pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};

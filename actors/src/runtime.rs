@@ -41,6 +41,7 @@ pub mod logs;
 pub mod manager;
 pub mod projection;
 pub mod publisher;
+mod pulls;
 pub mod registry_key;
 pub mod replica;
 
@@ -116,6 +117,7 @@ impl fmt::Debug for Deps {
 pub(crate) struct Shared {
     pub(crate) deps: Deps,
     pub(crate) documents: Documents,
+    pub(crate) pulls: pulls::Pulls,
     /// The engine's event stream is up.
     events_up: AtomicBool,
     /// Handles of the replica actors; they outlive a restart of the manager.
@@ -127,6 +129,7 @@ impl Shared {
         Self {
             deps,
             documents: Documents::default(),
+            pulls: pulls::Pulls::default(),
             events_up: AtomicBool::new(false),
             roster: Mutex::default(),
         }

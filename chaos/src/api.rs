@@ -66,6 +66,42 @@ impl Api {
         AuditClient::new(self.0.clone())
     }
 
+    /// The `RegistryCredentials` service.
+    #[must_use]
+    pub fn registry(&self) -> RegistryCredentialsClient<Channel> {
+        RegistryCredentialsClient::new(self.0.clone())
+    }
+
+    /// Stores a pull credential and returns its key.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub async fn login(
+        &self,
+        registry: &str,
+        username: &str,
+        secret: &str,
+    ) -> Result<String, DecodedError> {
+        let request = v1::RegistryCredentialAddRequest {
+            registry: registry.to_owned(),
+            username: username.to_owned(),
+            secret: secret.into(),
+        };
+        Ok(self.registry().add(request).await?.into_inner().registry)
+    }
+
+    /// Drops a pull credential.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub async fn logout(&self, registry: &str) -> Result<(), DecodedError> {
+        let request = v1::RegistryCredentialRemoveRequest {
+            registry: registry.to_owned(),
+        };
+        self.registry().remove(request).await?;
+        Ok(())
+    }
+
     /// `Cluster.Status`.
     ///
     /// # Errors

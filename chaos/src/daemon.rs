@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{Api, Engine, engine, until, wait::PATIENCE};
 
-mod place;
+pub(crate) mod place;
 mod proc;
 
 /// Hostname of the one node.
@@ -35,6 +35,8 @@ pub struct Settings {
     pub environment: Vec<(String, String)>,
     /// A command line that starts the daemon, which is appended to it; it must `exec`.
     pub launcher: Vec<String>,
+    /// Log everything there is.
+    pub verbose: bool,
     /// Do not print the end of the log when it is dropped; for programs whose output is read.
     pub quiet: bool,
 }
@@ -76,11 +78,12 @@ impl Daemon {
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\n{}",
+             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\nlog_level: {}\n{}",
             data_dir.display(),
             dir.path().join("s").display(),
             docker.display(),
             place::free_pool(&engine).await?,
+            if settings.verbose { "debug" } else { "info" },
             settings.config,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;

@@ -11,6 +11,7 @@
 mod args;
 mod handle;
 mod logger;
+mod memory;
 mod msg;
 mod observe;
 mod shell;
@@ -21,5 +22,6 @@ mod tests;
 
 pub use args::{Limits, NoTransport, RaftArgs, Transport};
 pub use handle::{RaftHandle, ReadError};
+pub(crate) use memory::serve as serve_in_memory;
 pub use observe::{Applied, Observe};
 pub use spawn::{SpawnError, spawn};

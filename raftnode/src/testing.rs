@@ -11,10 +11,14 @@ use std::{
 
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 use prost_types::Timestamp;
+use ractor::{ActorCell, SpawnErr};
 use tokio::sync::watch;
 
 use crate::{
-    Committed, Propose, ProposeError, State, WatchHub, batch, command, fsm, propose::ProposeFuture,
+    Committed, Propose, ProposeError, RaftHandle, State, WatchHub,
+    actor::{Limits, serve_in_memory},
+    batch, command, fsm,
+    propose::ProposeFuture,
 };
 
 /// An in-memory stand-in for a raft group; a clone is the same group.
@@ -62,6 +66,19 @@ impl MemoryRaft {
                 hub,
             }),
         }
+    }
+
+    /// Creates a handle like the one of a running node: another group, which starts from the
+    /// state of this one and lives until the returned actor is stopped.
+    ///
+    /// # Errors
+    ///
+    /// If the actor does not start.
+    pub async fn handle(&self) -> Result<(RaftHandle, ActorCell), SpawnErr> {
+        let state = State::clone(&self.state());
+        let handle = RaftHandle::new(state, Limits::default());
+        let actor = serve_in_memory(handle.clone(), 1).await?;
+        Ok((handle, actor))
     }
 
     /// Creates an initialized cluster whose members, named by `hosts`, are all ready.

@@ -19,13 +19,9 @@ use jaco_proto::{
     },
 };
 use tonic::{Status, Streaming, body::Body, service::Routes};
-use tower::{Layer, Service, ServiceExt};
+use tower::{Service, ServiceExt};
 
-use super::{
-    admission::Transport,
-    layer::{Admission, AdmissionLayer},
-    server::services,
-};
+use super::{admission::Transport, layer::Admission, server::service};
 use crate::node::Shared;
 
 /// The services of one node, for its own process.
@@ -36,12 +32,8 @@ pub(crate) struct InProcess {
 
 impl InProcess {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let admission = AdmissionLayer {
-            transport: Transport::Process,
-            shared: shared.clone(),
-        };
         Self {
-            services: admission.layer(services(&shared)),
+            services: service(&shared, Transport::Process),
             shared,
         }
     }

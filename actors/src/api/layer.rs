@@ -50,7 +50,7 @@ impl<S> Layer<S> for AdmissionLayer {
 
 /// Admits a call or answers for it; the services behind see a [`Caller`].
 #[derive(Clone)]
-pub(super) struct Admission<S> {
+pub(crate) struct Admission<S> {
     inner: S,
     transport: Transport,
     shared: Arc<Shared>,

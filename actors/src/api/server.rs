@@ -27,12 +27,21 @@ use tonic::{
     service::Routes,
     transport::server::{Connected, Router, Server},
 };
-use tower::layer::util::{Identity, Stack};
+use tower::{
+    Layer as _,
+    layer::util::{Identity, Stack},
+};
 
 use super::{
-    admission::Transport, audit::AuditService, cluster::ClusterService, deploy::DeployService,
-    internal::InternalService, layer::AdmissionLayer, registry::RegistryService,
-    tokens::TokensService, watch::WatchService,
+    admission::Transport,
+    audit::AuditService,
+    cluster::ClusterService,
+    deploy::DeployService,
+    internal::InternalService,
+    layer::{Admission, AdmissionLayer},
+    registry::RegistryService,
+    tokens::TokensService,
+    watch::WatchService,
 };
 use crate::{
     node::Shared,
@@ -59,8 +68,27 @@ pub struct ApiArgs<A> {
     pub(crate) at: A,
 }
 
-/// The services, behind no admission yet.
-pub(super) fn services(shared: &Arc<Shared>) -> Routes {
+fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .layer(admission(shared, transport))
+        .add_routes(routes(shared))
+}
+
+/// What becomes of one request that came in on `transport`.
+pub(crate) fn service(shared: &Arc<Shared>, transport: Transport) -> Admission<Routes> {
+    admission(shared, transport).layer(routes(shared))
+}
+
+fn admission(shared: &Arc<Shared>, transport: Transport) -> AdmissionLayer {
+    AdmissionLayer {
+        transport,
+        shared: shared.clone(),
+    }
+}
+
+fn routes(shared: &Arc<Shared>) -> Routes {
     macro_rules! service {
         ($server:ident, $service:expr) => {
             $server::new($service).max_decoding_message_size(REQUEST_BYTES)
@@ -79,17 +107,6 @@ pub(super) fn services(shared: &Arc<Shared>) -> Routes {
         .add_service(service!(AuditServer, AuditService(shared.clone())))
         .add_service(service!(WatchServer, WatchService(shared.clone())))
         .add_service(service!(InternalServer, InternalService))
-}
-
-fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
-    Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .layer(AdmissionLayer {
-            transport,
-            shared: shared.clone(),
-        })
-        .add_routes(services(shared))
 }
 
 /// A listener's end, the only thing a listener actor can hear.

@@ -55,17 +55,10 @@ pub enum ConfigError {
     },
 }
 
-/// Says what is special about a node; made by [`Node::builder`].
-///
-/// A node that was told nothing but its directory opens no port and no socket: it is reached by
-/// its own process, through [`Node::client`]. Each listener is asked for by its setter.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it is started"]
-pub struct NodeBuilder(NodeConfig);
-
-impl NodeBuilder {
-    pub(super) fn new(data_dir: PathBuf) -> Self {
-        Self(NodeConfig {
+impl NodeConfig {
+    /// A node that nothing is special about.
+    pub(crate) fn new(data_dir: PathBuf) -> Self {
+        Self {
             data_dir,
             hostname: None,
             listen_addr: None,
@@ -80,7 +73,21 @@ impl NodeBuilder {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             fault_injection: false,
             clock: Clock::system(),
-        })
+        }
+    }
+}
+
+/// Says what is special about a node; made by [`Node::builder`].
+///
+/// A node that was told nothing but its directory opens no port and no socket: it is reached by
+/// its own process, through [`Node::client`]. Each listener is asked for by its setter.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is started"]
+pub struct NodeBuilder(NodeConfig);
+
+impl NodeBuilder {
+    pub(super) fn new(data_dir: PathBuf) -> Self {
+        Self(NodeConfig::new(data_dir))
     }
 
     /// Names the node. Default: the name it has in its cluster, else the system's.

@@ -32,7 +32,10 @@ use crate::{
         limits::FailureLimiter,
     },
     clock::Clock,
-    runtime::{Runtime, engine::Engine},
+    runtime::{
+        Runtime,
+        engine::{DockerEngine, Engine},
+    },
     supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree},
     telemetry::Metrics,
 };
@@ -97,6 +100,69 @@ pub struct Running {
 }
 
 impl Shared {
+    /// The shared part of a node that has no membership and no actors yet.
+    pub(crate) fn idle(
+        config: NodeConfig,
+        certificate: Arc<CertSlot>,
+        tls: Arc<rustls::ServerConfig>,
+    ) -> Arc<Self> {
+        let (report, _) = mpsc::unbounded_channel();
+        let metrics = Metrics::new("", config.clock.clone());
+        Arc::new(Self::new(config, metrics, certificate, tls, report))
+    }
+
+    pub(super) fn new(
+        config: NodeConfig,
+        metrics: Metrics,
+        certificate: Arc<CertSlot>,
+        tls: Arc<rustls::ServerConfig>,
+        fatal: mpsc::UnboundedSender<String>,
+    ) -> Self {
+        Self {
+            config,
+            metrics,
+            tree: OnceLock::new(),
+            lifecycle: OnceLock::new(),
+            running: OnceLock::new(),
+            opened: Mutex::default(),
+            setup_token: Mutex::default(),
+            certificate,
+            tls,
+            failures: Mutex::default(),
+            member: AtomicBool::new(false),
+            settled: watch::Sender::new(false),
+            stopping: watch::Sender::new(false),
+            stopping_here: watch::Sender::new(false),
+            fatal,
+        }
+    }
+
+    /// Puts a membership in place that has neither files nor actors.
+    pub(crate) fn become_member(&self, hostname: &str, raft: RaftHandle, storage: Arc<Storage>) {
+        let cluster_id = raft
+            .state()
+            .cluster
+            .clone()
+            .unwrap_or_default()
+            .cluster_id
+            .clone();
+        self.running.get_or_init(|| {
+            Arc::new(Running {
+                hostname: hostname.to_owned(),
+                raft,
+                cluster_id,
+                fingerprint: [0; 32],
+                engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
+                runtime: OnceLock::new(),
+                storage,
+                limits: Limits::default(),
+                clock: self.config.clock.clone(),
+                applies: tokio::sync::Mutex::default(),
+            })
+        });
+        self.member.store(true, Ordering::Release);
+    }
+
     /// The membership, or why there is none.
     pub(crate) fn running(&self) -> Result<Arc<Running>, Error> {
         self.try_running().ok_or_else(|| {

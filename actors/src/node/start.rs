@@ -104,22 +104,11 @@ impl Node {
             metrics: metrics.clone(),
             addr: config.metrics_addr,
         };
+        let shared = Shared::new(config, metrics, certificate, tls, report);
         let shared = Arc::new(Shared {
-            config,
-            metrics,
-            tree: OnceLock::new(),
-            lifecycle: OnceLock::new(),
-            running: OnceLock::new(),
-            opened: Mutex::default(),
             setup_token: Mutex::new(setup_token),
-            certificate,
-            tls,
-            failures: Mutex::default(),
             member: AtomicBool::new(membership.is_some()),
-            settled: watch::Sender::new(false),
-            stopping: watch::Sender::new(false),
-            stopping_here: watch::Sender::new(false),
-            fatal: report,
+            ..shared
         });
 
         let args = Args {

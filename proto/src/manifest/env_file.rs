@@ -14,6 +14,9 @@ use super::template::{Fault, expand};
 
 pub use fold::{FoldError, Folded, ReadFile, fold};
 
+/// Most bytes that the values of one file may have in all; each line may double the one before.
+const LENGTH: usize = 8 << 20;
+
 /// What a file sets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Variables {
@@ -83,6 +86,7 @@ pub fn parse(bytes: &[u8], lookup: impl Fn(&str) -> Option<String>) -> Result<Va
         rest: &text,
         line: 1,
         lookup: &lookup,
+        bytes: 0,
         read: Variables::default(),
     };
     while !parser.rest.is_empty() {
@@ -96,6 +100,8 @@ struct Parser<'a> {
     rest: &'a str,
     line: usize,
     lookup: &'a dyn Fn(&str) -> Option<String>,
+    /// Length of the values read so far.
+    bytes: usize,
     read: Variables,
 }
 
@@ -123,6 +129,10 @@ impl<'a> Parser<'a> {
         let key = key.to_owned();
         self.advance(indent + exported + separator);
         let value = self.value()?;
+        self.bytes += value.len();
+        if self.bytes > LENGTH {
+            return Err(ErrorKind::Template(Fault::TooLong { limit: LENGTH }));
+        }
         self.read.values.insert(key, value);
         Ok(())
     }

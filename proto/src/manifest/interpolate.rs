@@ -16,6 +16,9 @@ use crate::yaml::{self, Key, Map, Node, Position, Scalar, Value};
 pub use super::template::Fault;
 use super::template::expand;
 
+/// Most bytes that expanded scalars may have in all; few short lines can ask for gigabytes.
+const LENGTH: usize = 8 << 20;
+
 /// A compose file with its variables replaced.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Interpolated {
@@ -89,6 +92,7 @@ pub fn interpolate(
         variables,
         unset: BTreeSet::new(),
         changed: false,
+        bytes: 0,
     };
     let verbatim = |unset| Interpolated {
         bytes: compose.to_vec(),
@@ -125,6 +129,8 @@ struct Walk<'a> {
     variables: &'a BTreeMap<String, String>,
     unset: BTreeSet<String>,
     changed: bool,
+    /// Length of what was expanded so far.
+    bytes: usize,
 }
 
 impl Walk<'_> {
@@ -179,6 +185,13 @@ impl Walk<'_> {
         let unset = &mut self.unset;
         let expanded = expand(text, &lookup, &mut |name| {
             unset.insert(name.to_owned());
+        });
+        let expanded = expanded.and_then(|text| {
+            self.bytes += text.len();
+            if self.bytes > LENGTH {
+                return Err(Fault::TooLong { limit: LENGTH });
+            }
+            Ok(text)
         });
         let expanded = expanded.map_err(|fault| Error::Template {
             path: self.path.to_owned(),

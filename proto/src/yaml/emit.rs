@@ -29,7 +29,7 @@ fn write_map(out: &mut String, map: &Map, indent: usize, continues: bool) {
         if index > 0 || !continues {
             pad(out, indent);
         }
-        write_key(out, &key.text);
+        write_key(out, &key.text, indent);
         out.push(':');
         match &value.value {
             Value::Map(inner) if !inner.is_empty() => {
@@ -89,12 +89,23 @@ fn write_scalar(out: &mut String, scalar: &Scalar) {
     }
 }
 
-fn write_key(out: &mut String, text: &str) {
+/// Longest key that needs no `?` in front: readers look no further for its colon.
+///
+/// Source: YAML 1.2.2, 7.4.2, at most 1024 characters.
+const IMPLICIT_KEY: usize = 1000;
+
+fn write_key(out: &mut String, text: &str, indent: usize) {
     // Keys are compared as text, so quotes change nothing; a bare `<<` would merge.
     if is_safe_plain(text) && text.len() < 128 {
         out.push_str(text);
-    } else {
-        write_quoted(out, text);
+        return;
+    }
+    let start = out.len();
+    write_quoted(out, text);
+    if out[start..].chars().count() > IMPLICIT_KEY {
+        out.insert_str(start, "? ");
+        out.push('\n');
+        pad(out, indent);
     }
 }
 
@@ -115,7 +126,11 @@ fn write_quoted(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             c if c.is_control() || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}') => {
-                let _ = write!(out, "\\U{:08X}", u32::from(c)); // a String never refuses
+                let code = u32::from(c);
+                let _ = match code {
+                    ..0x100 => write!(out, "\\x{code:02X}"),
+                    _ => write!(out, "\\u{code:04X}"),
+                }; // a String never refuses
             }
             c => out.push(c),
         }

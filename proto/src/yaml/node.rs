@@ -123,6 +123,11 @@ impl Map {
         self.entries.iter().map(|(key, node)| (key, node))
     }
 
+    /// Every value in order, to be changed in place.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+        self.entries.iter_mut().map(|(_, node)| node)
+    }
+
     /// Every entry by key, bytewise.
     pub fn sorted(&self) -> Vec<(&Key, &Node)> {
         let mut entries: Vec<_> = self.iter().collect();

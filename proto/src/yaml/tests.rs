@@ -290,6 +290,33 @@ z: '<<'
     assert_eq!(shape(&before), shape(&after));
 }
 
+#[test]
+fn keys_of_any_length_are_written_as_keys() {
+    for key in ["k".repeat(5000), "\u{8}".repeat(400), "é \"".repeat(400)] {
+        let leaf = |text: &str| Node {
+            value: Value::Scalar(Scalar::string(text)),
+            at: Position::START,
+        };
+        let map = |value: Node| Node {
+            value: Value::Map(Map::new(vec![(
+                Key {
+                    text: key.clone(),
+                    at: Position::START,
+                },
+                value,
+            )])),
+            at: Position::START,
+        };
+        let list = Node {
+            value: Value::Seq(vec![map(leaf("a")), map(map(leaf("b")))]),
+            at: Position::START,
+        };
+        let before = map(list);
+        let after = root(&to_string(&before));
+        assert_eq!(shape(&after), shape(&before));
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {

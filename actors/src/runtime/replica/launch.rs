@@ -3,19 +3,20 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bollard::models::ContainerCreateBody;
-use futures::StreamExt;
 use jaco_proto::secret::Redacted;
-use tokio::time::Instant;
 
 use super::core::{PROGRESS_EVERY, PrepareError};
-use crate::runtime::{
-    Deps, NetworkError, Shared, assignment,
-    engine::{Engine, EngineError},
-    projection::{
-        self, Attachment, Networking, Source, aliases, container_name, joined_service,
-        lending_services, networks, project,
+use crate::{
+    docker::readable,
+    runtime::{
+        Deps, NetworkError, Shared, assignment,
+        engine::{Engine, EngineError},
+        projection::{
+            self, Attachment, Networking, Source, aliases, container_name, joined_service,
+            lending_services, networks, project,
+        },
+        registry_key,
     },
-    registry_key,
 };
 
 /// A start that has everything it needs.
@@ -106,7 +107,8 @@ async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachme
     })
 }
 
-/// Asks the registry once, with the credential of this moment; calls `progressed` while it moves.
+/// Asks the registry once, with the credential of this moment and together with whoever wants the
+/// same; calls `progressed` while it moves.
 pub(super) async fn pull(
     shared: Arc<Shared>,
     launch: Launch,
@@ -117,21 +119,10 @@ pub(super) async fn pull(
     let credential =
         registry_key::resolve(&launch.image, &stored).map_err(|error| EngineError::Api {
             status: 0,
-            message: error.to_string(),
+            message: readable(&error.to_string()),
         })?;
-    let mut progress = deps.engine.pull(&launch.image, credential.as_ref());
-    let mut told = Instant::now();
-    while let Some(step) = progress.next().await {
-        step.map_err(|error| match &credential {
-            Some(credential) => error.map(|message| credential.redact(&message)),
-            None => error,
-        })?;
-        if told.elapsed() >= PROGRESS_EVERY {
-            progressed();
-            told = Instant::now();
-        }
-    }
-    Ok(())
+    let pull = shared.pulls.join(&deps.engine, &launch.image, credential);
+    pull.finish(PROGRESS_EVERY, progressed).await
 }
 
 /// Creates, connects and starts; removes what it made when it cannot finish.

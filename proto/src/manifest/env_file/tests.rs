@@ -102,6 +102,19 @@ fn errors_name_the_line() {
 }
 
 /// Folds with a directory that holds `a.env`, `b.env` and `bad.env`.
+#[test]
+fn lines_that_double_end_in_an_error() {
+    let doubling = (0..64).map(|n| format!("V{}=$V{n}$V{n}\n", n + 1));
+    let text: String = std::iter::once("V0=x\n".to_owned())
+        .chain(doubling)
+        .collect();
+    let error = read(&text).unwrap_err();
+    assert_eq!(error.line, 24);
+    let ErrorKind::Template(Fault::TooLong { .. }) = error.kind else {
+        panic!("{error}");
+    };
+}
+
 fn folded(compose: &str) -> Result<Folded, FoldError> {
     let mut directory = |path: &str| match path {
         "a.env" => Ok(b"A=a\nB=a\nURL=$USER@$A".to_vec()),

@@ -88,3 +88,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_small_file_does_not_become_a_huge_one() {
+    let long = BTreeMap::from([("V".to_owned(), "x".repeat(1 << 20))]);
+    let text = "[$V, $V, $V, $V, $V, $V, $V, $V, $V]";
+    let error = interpolate(text.as_bytes(), "c.yml", &long).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "interpolate c.yml: interpolate text at line 1 col 34: \
+         the text is longer than 8388608 bytes after expansion"
+    );
+}

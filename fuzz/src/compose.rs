@@ -1,0 +1,93 @@
+//! Compose files, alone and with a `jaco.yaml`.
+
+use jaco_proto::{
+    manifest::{self, SpecHasher, compose::Project},
+    yaml::{Node, Resolved as Type, Scalar, Value},
+};
+
+use crate::{
+    cluster::Permissive,
+    manifest::{assert_refusal, assert_sound, unplaced},
+    parts::parts,
+    tree,
+};
+
+/// Input: a compose file, then optionally a `jaco.yaml`.
+///
+/// The tree is written back and read again without change. Both spellings are accepted with the
+/// same result and the same hashes, or refused for the same reason; a refusal has a code of
+/// manifests and a place in the file. What an apply accepts `jaco validate` accepts, and
+/// services of equal hash are equal containers.
+pub fn compose(data: &[u8]) {
+    let [compose, jaco] = parts(data);
+    let jaco = if jaco.is_empty() {
+        b"deployment: d\n"
+    } else {
+        jaco
+    };
+    let resolved = manifest::resolve(jaco, compose, &Permissive);
+    let document = tree::read(compose).filter(|document| document.next.is_none());
+    let root = document.and_then(|document| document.root);
+    let rewritten = root.as_ref().and_then(tree::rewritten);
+    if let Some(text) = &rewritten {
+        let again = manifest::resolve(jaco, text.as_bytes(), &Permissive);
+        assert_eq!(
+            resolved.clone().map_err(unplaced),
+            again.map_err(unplaced),
+            "{text}"
+        );
+    }
+    let resolved = match resolved {
+        Ok(resolved) => resolved,
+        Err(error) => return assert_refusal(&error, jaco, compose),
+    };
+    assert_sound(&resolved);
+    manifest::validate(Some(jaco), Some(compose)).expect("an apply accepts it");
+    let project = Project::parse(compose).expect("an apply accepts it");
+    let hasher = SpecHasher::new(compose).expect("an apply accepts it");
+    let text = rewritten.as_deref().map(str::as_bytes);
+    let rewritten = text.map(|text| SpecHasher::new(text).expect("an apply accepts it"));
+    for service in &resolved.services {
+        let hash = hasher.hash(&service.name, &service.networks);
+        assert!(hash.is_some());
+        if let Some(rewritten) = &rewritten {
+            assert_eq!(hash, rewritten.hash(&service.name, &service.networks));
+        }
+    }
+    if let Some(mut root) = root {
+        respell(&mut root);
+        assert_equal_containers(&project, &hasher, &root);
+    }
+}
+
+/// Services whose hash survived a change of spelling must be the same containers.
+fn assert_equal_containers(project: &Project, hasher: &SpecHasher, respelled: &Node) {
+    let text = jaco_proto::yaml::to_string(respelled);
+    let Ok(other) = Project::parse(text.as_bytes()) else {
+        return;
+    };
+    let other_hasher = SpecHasher::new(text.as_bytes()).expect("it was read");
+    for (name, service) in &project.services {
+        if hasher.hash(name, &[]) == other_hasher.hash(name, &[]) {
+            assert_eq!(Some(service), other.services.get(name), "{text}");
+        }
+    }
+}
+
+/// Writes every number, boolean and null in another way where there is one.
+fn respell(node: &mut Node) {
+    match &mut node.value {
+        Value::Scalar(scalar) => {
+            let text = match scalar.resolve() {
+                Type::Null => "~".to_owned(),
+                Type::Bool(value) => value.to_string().to_uppercase(),
+                Type::Int(value) => value.to_string(),
+                Type::Float(value) if value.is_finite() => value.to_string(),
+                Type::Float(_) | Type::Str(_) => return,
+            };
+            *scalar = Scalar { text, plain: true };
+        }
+        Value::Seq(items) => items.iter_mut().for_each(respell),
+        Value::Map(map) => map.values_mut().for_each(respell),
+    }
+}

@@ -1,0 +1,35 @@
+//! `jacod.yaml`, durations and log filters.
+
+use jaco_proto::{config::DaemonConfig, duration};
+
+use crate::{parts::parts, tree};
+
+/// Input: a `jacod.yaml`, then a duration.
+///
+/// The configuration means the same in another spelling of its tree, or is refused for a reason.
+/// A duration that was written out reads back as itself.
+pub fn config(data: &[u8]) {
+    let [file, text] = parts(data);
+    let parsed = DaemonConfig::parse(file);
+    if let Err(error) = &parsed {
+        assert!(!error.to_string().is_empty());
+    }
+    let document = tree::read(file).filter(|document| document.next.is_none());
+    if let Some(text) = document
+        .and_then(|document| document.root)
+        .and_then(|root| tree::rewritten(&root))
+    {
+        let again = DaemonConfig::parse(text.as_bytes());
+        assert_eq!(parsed.ok(), again.ok(), "{text}");
+    }
+    if let Ok(text) = str::from_utf8(text)
+        && let Ok(nanos) = duration::parse(text)
+    {
+        let written = duration::format(nanos);
+        assert_eq!(duration::parse(&written), Ok(nanos), "{written}");
+        assert_eq!(
+            duration::format(duration::parse(&written).unwrap()),
+            written
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! The gRPC services behind their admission.
+
+mod answer;
+mod world;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, header::CONTENT_TYPE};
+use http_body_util::Full;
+use jaco_actors::api::admission::Transport;
+use jaco_proto::manifest::{compose::Project, jaco::Jaco};
+use jaco_raftnode::State;
+use tonic::body::Body;
+
+use crate::parts::parts;
+use answer::Answer;
+use world::World;
+
+/// Most calls of one input.
+const CALLS: usize = 6;
+
+/// Input: calls, one part each. The first line of a call is the method, then words that say how
+/// it is made (see [`call`]); the rest is the message.
+///
+/// Every call is answered, as gRPC asks for it: frames, then one status. A refusal is typed, of a
+/// code that exists, fits the trailers and is never an internal error. What a deployment holds in
+/// the end can be read by the actors that run it.
+pub fn grpc_server(data: &[u8]) {
+    let calls: [&[u8]; CALLS] = parts(data);
+    world::run(data.starts_with(b"stranger"), async |world: &World| {
+        for text in calls.into_iter().filter(|text| !text.is_empty()) {
+            let Some((transport, request)) = call(text) else {
+                continue;
+            };
+            let method = request.uri().path().to_owned();
+            let answer = Answer::read(world.api.call(transport, request).await).await;
+            answer.check(&method);
+        }
+        if let Some(raft) = &world.raft {
+            check(&jaco_raftnode::Propose::state(raft));
+        }
+    });
+}
+
+/// Words of the first line: `remote` (else on the unix socket), `token`, `revoked` and `unknown`
+/// (credentials), `linearizable` and `stale` (the read asked for), `json` (content type), `raw`
+/// (the message is sent as it is, without a length in front) and `compressed` (it claims to be).
+fn call(text: &[u8]) -> Option<(Transport, Request<Body>)> {
+    let line = text.split(|byte| *byte == b'\n').next()?;
+    let message = text.get(line.len() + 1..).unwrap_or_default();
+    let line = str::from_utf8(line).ok()?;
+    let mut words = line.split(' ').filter(|word| *word != "stranger");
+    let method = words.next()?;
+    let words: Vec<&str> = words.collect();
+    let has = |word: &str| words.contains(&word);
+    let mut frame = Vec::new();
+    if !has("raw") {
+        frame.push(u8::from(has("compressed")));
+        frame.extend(u32::try_from(message.len()).ok()?.to_be_bytes());
+    }
+    frame.extend_from_slice(message);
+    let mut request = Request::post(format!("http://lab/jaco.v1.{method}"))
+        .body(Body::new(Full::new(Bytes::from(frame))))
+        .ok()?;
+    let headers = request.headers_mut();
+    let content_type = if has("json") {
+        "application/json"
+    } else {
+        "application/grpc"
+    };
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    for (word, key, value) in [
+        ("token", "authorization", "Bearer secret"),
+        ("revoked", "authorization", "Bearer old"),
+        ("unknown", "authorization", "Bearer guess"),
+        ("linearizable", "jaco-read", "linearizable"),
+        ("stale", "jaco-read", "stale"),
+        ("gzip", "grpc-encoding", "gzip"),
+        ("timeout", "grpc-timeout", "1n"),
+    ] {
+        if has(word) {
+            headers.insert(key, HeaderValue::from_static(value));
+        }
+    }
+    let transport = if has("remote") {
+        Transport::Api
+    } else {
+        Transport::Local
+    };
+    Some((transport, request))
+}
+
+/// What was committed passed the same rules that its readers apply.
+fn check(state: &State) {
+    for deployment in state.deployments.values() {
+        let jaco = Jaco::parse(&deployment.jaco_yaml).expect("it was admitted");
+        assert_eq!(jaco.deployment, deployment.name);
+        let project = Project::parse(&deployment.compose_yaml).expect("it was admitted");
+        let services = deployment.services.iter().map(|service| &service.name);
+        assert!(services.eq(project.services.keys()));
+    }
+}

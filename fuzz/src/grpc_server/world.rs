@@ -1,0 +1,153 @@
+//! A node per input: the same one every time.
+
+use std::{
+    cell::OnceCell,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use jaco_actors::{
+    api::admission,
+    clock::Clock,
+    testing::{Api, Lab},
+};
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::{RaftHandle, Storage, command, storage, testing::MemoryRaft};
+use prost_types::Timestamp;
+use tokio::runtime::Runtime;
+
+/// Longest time the calls of one input may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A node in the middle of its life, or one before it.
+pub(super) struct World {
+    pub(super) api: Api,
+    /// `None` before there is a cluster.
+    pub(super) raft: Option<RaftHandle>,
+}
+
+/// What is made once per thread.
+struct Ground {
+    runtime: Runtime,
+    lab: Lab,
+    storage: Arc<Storage>,
+    cluster: MemoryRaft,
+    /// Removed with its files when the thread ends.
+    _dir: tempfile::TempDir,
+}
+
+thread_local! {
+    static GROUND: OnceCell<Ground> = const { OnceCell::new() };
+}
+
+/// Runs `calls` against a node of their own.
+pub(super) fn run(stranger: bool, calls: impl AsyncFnOnce(&World)) {
+    GROUND.with(|ground| {
+        let ground = ground.get_or_init(Ground::new);
+        ground.runtime.block_on(async {
+            let (world, actor) = if stranger {
+                let api = ground.lab.stranger();
+                (World { api, raft: None }, None)
+            } else {
+                let (raft, actor) = ground.cluster.handle().await.unwrap();
+                let api = ground.lab.member(raft.clone(), ground.storage.clone());
+                (
+                    World {
+                        api,
+                        raft: Some(raft),
+                    },
+                    Some(actor),
+                )
+            };
+            let answered = tokio::time::timeout(PATIENCE, calls(&world)).await;
+            if let Some(actor) = actor {
+                actor.stop_and_wait(None, None).await.unwrap();
+            }
+            answered.expect("every call is answered");
+        });
+    });
+}
+
+impl Ground {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let clock = Clock::from_fn(|| UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let lab = Lab::new(clock).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        storage::bootstrap(dir.path(), 1, &[1]).unwrap();
+        let storage = Storage::open(dir.path()).unwrap();
+        Self {
+            runtime,
+            lab,
+            storage,
+            cluster: cluster(),
+            _dir: dir,
+        }
+    }
+}
+
+/// One member, an operator, a former operator, a credential and a deployment that runs.
+fn cluster() -> MemoryRaft {
+    let raft = MemoryRaft::with_ready_nodes(&["lab", "other"]);
+    let token = |identity: &str, secret: &str| {
+        Payload::TokenIssue(v1::TokenIssue {
+            identity: identity.to_owned(),
+            hashed_secret: admission::hash(secret.as_bytes()).to_vec(),
+            allows_privileged: false,
+        })
+    };
+    let revoke = Payload::TokenRevoke(v1::TokenRevoke {
+        identity: "former".to_owned(),
+    });
+    for payload in [
+        token("operator", "secret"),
+        token("former", "old"),
+        revoke,
+        Payload::RegistryCredentialUpsert(v1::RegistryCredentialUpsert {
+            credential: Some(v1::RegistryCredential {
+                registry: "ghcr.io/acme".to_owned(),
+                username: "user".to_owned(),
+                secret: b"password".to_vec(),
+                updated_at: None,
+            }),
+        }),
+        shop(),
+        Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert {
+            replica: Some(v1::ReplicaDesired {
+                id: "shop-web-0".to_owned(),
+                deployment: "shop".to_owned(),
+                service: "web".to_owned(),
+                host: "lab".to_owned(),
+                ..Default::default()
+            }),
+        }),
+    ] {
+        let command = command("bootstrap", Timestamp::default(), payload);
+        raft.apply(command).expect("the ground is sound");
+    }
+    raft
+}
+
+fn shop() -> Payload {
+    let jaco = "deployment: shop\nroutes: [{domain: a.io, service: web, port: 80, tls: off}]\n";
+    let compose = "services: {web: {image: nginx, ports: ['8080:80']}}\n";
+    let resolved = jaco_proto::manifest::resolve(
+        jaco.as_bytes(),
+        compose.as_bytes(),
+        &crate::cluster::Permissive,
+    );
+    let resolved = resolved.expect("the ground is sound");
+    Payload::DeploymentApply(v1::DeploymentApply {
+        deployment: resolved.deployment,
+        revision: 1,
+        jaco_yaml: jaco.into(),
+        compose_yaml: compose.into(),
+        services: resolved.services,
+        routes: resolved.routes,
+        tcp_routes: resolved.tcp_routes,
+        acme_email: resolved.acme_email,
+    })
+}

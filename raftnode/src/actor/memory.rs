@@ -1,0 +1,81 @@
+//! The raft actor without raft: proposals are applied at once, in memory, and never fail.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use jaco_proto::v1;
+use prost::Message as _;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+
+use super::{RaftHandle, msg::Msg};
+use crate::{Committed, Propose as _, ProposeError, core::Role, fsm};
+
+/// Serves `handle` as the leader and only voter of a group, until the actor is stopped.
+///
+/// Nothing is written anywhere; requests of other members and changes of membership are ignored.
+///
+/// # Errors
+/// If the actor does not start.
+pub(crate) async fn serve(handle: RaftHandle, raft_id: u64) -> Result<ActorCell, SpawnErr> {
+    let (actor, _) = Actor::spawn(None, MemoryActor, (handle, raft_id)).await?;
+    Ok(actor.get_cell())
+}
+
+struct MemoryActor;
+
+impl Actor for MemoryActor {
+    type Msg = Msg;
+    type State = RaftHandle;
+    type Arguments = (RaftHandle, u64);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        (handle, raft_id): (RaftHandle, u64),
+    ) -> Result<RaftHandle, ActorProcessingErr> {
+        handle.shared.status.send_modify(|status| {
+            status.role = Role::Leader;
+            status.leading = true;
+            status.leader_id = Some(raft_id);
+            status.voters = vec![raft_id];
+        });
+        handle.shared.mailbox.store(0, Ordering::Relaxed);
+        handle.shared.actor.send_replace(Some(myself));
+        Ok(handle)
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Msg>,
+        msg: Msg,
+        handle: &mut RaftHandle,
+    ) -> Result<(), ActorProcessingErr> {
+        handle.received();
+        match msg {
+            Msg::Propose(data, waiting) => waiting.answer(apply(handle, &data)),
+            Msg::Read(reply) => {
+                let _ = reply.send(Ok(handle.state().applied_index)); // the reader may be gone
+            }
+            Msg::Flush
+            | Msg::Deliver(_)
+            | Msg::Unreachable(_)
+            | Msg::SnapshotSent(..)
+            | Msg::ConfChange(..)
+            | Msg::Transfer(_)
+            | Msg::Tick => {}
+        }
+        Ok(())
+    }
+}
+
+fn apply(handle: &RaftHandle, data: &[u8]) -> Result<Committed, ProposeError> {
+    let unknown = |error: &dyn std::error::Error| ProposeError::Unknown(error.to_string());
+    let command = v1::Command::decode(data).map_err(|error| unknown(&error))?;
+    let before = handle.state();
+    let index = before.applied_index + 1;
+    let applied = fsm::apply(&before, index, &command).map_err(|error| unknown(&error))?;
+    // State first: whoever reacts to an event must find it there.
+    handle.shared.state.send_replace(Arc::new(applied.state));
+    handle.shared.hub.publish(applied.events);
+    applied.result.map_err(ProposeError::Rejected)?;
+    Ok(Committed { index })
+}
