@@ -62,5 +62,5 @@ fn messages(generated: &str) -> String {
         .filter_map(|line| line.split([' ', ';', '<']).next())
         .map(|name| format!("    (\"{name}\", shown::<{name}>),\n"))
         .collect();
-    format!("const MESSAGES: &[(&str, fn(&[u8]) -> String)] = &[\n{entries}];\n")
+    format!("const MESSAGES: &[(&str, Show)] = &[\n{entries}];\n")
 }

@@ -218,6 +218,9 @@ fn hashes_in_commands_do_not_show() {
     );
 }
 
+/// How a message shows, decoded.
+type Show = fn(&[u8]) -> String;
+
 // One entry a message: its name and `shown` of it.
 include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 

@@ -49,7 +49,7 @@ impl Scene {
         let journal = Arc::<Mutex<Vec<u8>>>::default();
         let mut settings = Settings::default();
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        settings.config = format!("log_level: debug\nmetrics_addr: :{metrics}\n");
+        settings.config = format!("metrics_addr: :{metrics}\nlog_level: debug\n");
         if form != Form::Text {
             let invocation = ("INVOCATION_ID".to_owned(), "1".to_owned());
             settings.environment.push(invocation);
