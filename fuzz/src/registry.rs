@@ -21,7 +21,7 @@ pub fn registry(data: &[u8]) {
     let image = lines.next().unwrap_or_default();
     let keys: Vec<String> = lines
         .take(STORED)
-        .filter_map(|line| canonical(line))
+        .filter_map(canonical)
         .collect();
     let stored = keys.iter().map(|key| (key.clone(), Arc::new(row(key))));
     let stored: OrdMap<_, _> = stored.collect();
