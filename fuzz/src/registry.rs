@@ -19,10 +19,7 @@ pub fn registry(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.split('\n');
     let image = lines.next().unwrap_or_default();
-    let keys: Vec<String> = lines
-        .take(STORED)
-        .filter_map(canonical)
-        .collect();
+    let keys: Vec<String> = lines.take(STORED).filter_map(canonical).collect();
     let stored = keys.iter().map(|key| (key.clone(), Arc::new(row(key))));
     let stored: OrdMap<_, _> = stored.collect();
     let (key, found) = match (image_key(image), resolve(image, &stored)) {

@@ -14,7 +14,7 @@ async fn nothing_leaks(form: Form) -> Result<()> {
     let mut scene = Scene::start(form).await?;
     scene.founds_a_cluster().await?;
     scene.uses_tokens().await?;
-    scene.deploys().await?;
+    scene.deploys()?;
     scene.sends_requests().await?;
     scene.applies_what_is_wrong().await?;
     scene.pulls_in_vain().await?;

@@ -193,7 +193,7 @@ impl Scene {
         })
     }
 
-    pub(super) async fn deploys(&mut self) -> Result<()> {
+    pub(super) fn deploys(&mut self) -> Result<()> {
         let (environment, from_file) = (self.markers.plant("env"), self.markers.plant("envfile"));
         let (comment, label) = (self.markers.plant("comment"), self.markers.plant("label"));
         let output = self.markers.plant("output");
