@@ -28,8 +28,10 @@ podman=(podman --root "$work/root" --runroot "$work/run" --tmpdir "$work/tmp"
   --network-config-dir "$work/networks")
 
 say "Starting a private Podman in $work"
-# In a session of its own: an interrupt ends this script, which then ends the engine.
-setsid "${podman[@]}" system service --time=0 "unix://$socket" >"$work/podman.log" 2>&1 &
+# In a session of its own: an interrupt ends this script, which then ends the engine. In its own
+# directory: monitors of containers write files where they are.
+(cd "$work" && exec setsid "${podman[@]}" system service --time=0 "unix://$socket") \
+  >"$work/podman.log" 2>&1 &
 engine=$!
 stop() {
   "${podman[@]}" rm -af -t 0 >/dev/null 2>&1 || true
