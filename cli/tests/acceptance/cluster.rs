@@ -1,8 +1,27 @@
 //! Checks of founding a cluster.
 
-use std::fs;
+use std::{ffi::OsStr, fs, os::unix::fs::PermissionsExt};
 
 use crate::lab::{Daemon, Place, fingerprint};
+
+#[test]
+fn check_10_a_backup_is_for_its_owner_alone() {
+    let (daemon, token) = Daemon::founded();
+    for transport in daemon.transports(&token) {
+        let place = Place::new();
+        place.file("b.tgz", 0o644, "an older one");
+        let answer = place.jaco(&format!("backup --output b.tgz -o json {transport}"));
+        let wrote = answer.json();
+        let keys: Vec<&String> = wrote.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["bytes", "path"]);
+        let file = fs::metadata(place.path("b.tgz")).unwrap();
+        assert_eq!(file.permissions().mode() & 0o7777, 0o600);
+        assert_eq!(wrote["bytes"], file.len());
+        let mut left = fs::read_dir(place.path(".")).unwrap();
+        let is_ours = |name: &OsStr| name == "b.tgz" || name == "bin";
+        assert!(left.all(|entry| is_ours(&entry.unwrap().file_name())));
+    }
+}
 
 #[test]
 fn check_16_before_init_there_is_a_status_and_no_node() {
