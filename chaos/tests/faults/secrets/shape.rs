@@ -113,8 +113,11 @@ fn attributes(
 
 fn entry(entry: &str) -> Result<()> {
     let mut fields = std::collections::BTreeMap::new();
-    for line in entry.lines() {
-        // Values with line breaks are told by their length; none is expected in this scenario.
+    for line in entry.trim_start_matches('\n').lines() {
+        // The one value with line breaks, told by its length, is the last of its entry.
+        if line == "BACKTRACE" {
+            break;
+        }
         let (name, value) = line.split_once('=').context("not a field")?;
         let first = name.chars().next().context("no name")?;
         ensure!(first.is_ascii_uppercase(), "{name}");
