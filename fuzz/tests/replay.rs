@@ -1,10 +1,5 @@
 //! Every input that fuzzing kept, run again.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test fails on a directory it cannot read"
-)]
-
 use std::{fs, panic, path::PathBuf};
 
 use jaco_fuzz::TARGETS;
