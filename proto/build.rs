@@ -1,7 +1,7 @@
 //! Compiles the `jaco.v1` contract into Rust types and keeps its descriptor set for the
 //! contract test.
 
-use std::{env, path::PathBuf};
+use std::{env, fs, path::PathBuf};
 
 use tonic_prost_build::Config;
 
@@ -49,5 +49,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .btree_map(".")
         .file_descriptor_set_path(out.join("jaco.v1.bin"))
         .compile_with_config(config, &files, &["proto".to_owned()])?;
+    let generated = fs::read_to_string(out.join("jaco.v1.rs"))?;
+    fs::write(out.join("messages.rs"), messages(&generated))?;
     Ok(())
+}
+
+/// Every message with a function that shows one, for the test that none shows too much.
+fn messages(generated: &str) -> String {
+    let entries: String = generated
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub struct "))
+        .filter_map(|line| line.split([' ', ';', '<']).next())
+        .map(|name| format!("    (\"{name}\", shown::<{name}>),\n"))
+        .collect();
+    format!("const MESSAGES: &[(&str, Show)] = &[\n{entries}];\n")
 }

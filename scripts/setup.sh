@@ -11,7 +11,7 @@ packages=(
   busybox-static ca-certificates curl docker.io iproute2
   # Testing: a second engine, a real registry with passwords, and a foreign gRPC client, which
   # lives in a virtual environment.
-  apache2-utils docker-registry podman
+  aardvark-dns apache2-utils docker-registry netavark podman
   python3 python3-venv
 )
 

@@ -8,4 +8,7 @@ say "Building all tests"
 cargo build --workspace --all-targets --locked
 say "Running all tests (engine: $JACO_DOCKER_SOCKET)"
 cargo test --workspace --locked -- "$@"
+say "Running the engine's tests on Podman"
+scripts/podman.sh cargo test -p jaco-actors --locked --no-fail-fast \
+  --test engine_rules --test network_docker --test runtime_docker -- "$@"
 say "All tests passed"

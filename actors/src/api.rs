@@ -6,6 +6,7 @@
 pub mod admission;
 mod apply;
 mod audit;
+pub(crate) mod backup;
 mod caller;
 mod client;
 mod cluster;
@@ -28,4 +29,4 @@ pub(crate) use client::InProcess;
 pub use caller::Caller;
 pub use client::{Client, LocalService};
 pub(crate) use server::service;
-pub use server::{ApiArgs, TlsApiActor, UnixApiActor};
+pub use server::{ApiArgs, ControlSocket, TlsApiActor, UnixApiActor};

@@ -1,48 +1,166 @@
-//! JACO as a library: the supervision kit, every vertical's actors and the embedding API.
+//! JACO as a library: a container orchestrator inside your program, and the kit it is built with.
 //!
-//! The daemon `jacod` is a thin shell around this crate. A program that wants the orchestrator
-//! inside starts a [`node::Node`] and gets everything the daemon has: the replicated state, the
-//! scheduler, the containers of this machine, the ingress, and the gRPC API on a unix socket
-//! and over TLS.
+//! The daemon `jacod` is a thin shell around this crate. A program that embeds a [`Node`] has
+//! everything the daemon has: the replicated state, the scheduler, the containers of this
+//! machine, the ingress and the API. A program that only wants actors which may fail takes
+//! [`supervision`], which stands on its own.
+//!
+//! # A first program
+//!
+//! A directory is all a node needs. It opens no port and no socket unless it is told to (see
+//! [`NodeBuilder`]); its own process operates it through [`Node::client`].
 //!
 //! ```no_run
 //! use jaco_actors::Node;
-//! use jaco_raftnode::Propose;
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let node = Node::builder("/var/lib/example/jaco").start().await?;
-//!
-//! if let Some(raft) = node.raft() {
-//!     for deployment in raft.state().deployments.values() {
-//!         println!("{} is at revision {}", deployment.name, deployment.applied_revision);
-//!     }
+//! let client = node.client();
+//! if !client.status().await?.initialized {
+//!     client.init("example").await?; // once in the life of the directory
 //! }
-//! node.stop().await; // containers keep running
+//!
+//! let jaco = "deployment: hello";
+//! let compose = "services: {web: {image: nginx, deploy: {replicas: 2}}}";
+//! client.apply(jaco, compose).await?;
+//!
+//! tokio::select! {
+//!     ended = node.join() => ended?, // something no restart can mend
+//!     _ = tokio::signal::ctrl_c() => node.stop().await, // containers keep running
+//! }
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! Started again, the node finds its cluster in the directory and its containers by their
+//! labels, and goes on. `examples/embed.rs` watches replicas come up, prints their output and
+//! its own tree, and takes everything down.
+//!
 //! Nodes share nothing but what their configurations share, so several can run in one process.
-//! A data directory belongs to one of them at a time.
+//! A data directory belongs to one of them at a time. Those that share an engine need address
+//! pools that do not overlap ([`NodeBuilder::ipam`]).
+//!
+//! # Reading the state
+//!
+//! The replicated state is an immutable snapshot behind an `Arc`; taking one costs nothing, and
+//! [`watch`](jaco_raftnode::Propose::subscribe) says when there is a newer one.
+//!
+//! ```
+//! use jaco_actors::{Node, raftnode::Propose};
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! # let dir = tempfile::tempdir()?;
+//! # let node = Node::builder(dir.path().join("data"))
+//! #     .docker_socket(dir.path().join("none"))
+//! #     .hostname("one")
+//! #     .start()
+//! #     .await?;
+//! # node.client().init("example").await?;
+//! if let Some(raft) = node.raft() {
+//!     let mut states = raft.subscribe();
+//!     node.client().apply("deployment: hello", "services: {web: {image: nginx}}").await?;
+//!     let state = states.wait_for(|state| !state.replicas_desired.is_empty()).await?.clone();
+//!     assert_eq!(state.replicas_desired["hello-web-0"].host, "one");
+//! }
+//! # node.stop().await;
+//! # Ok::<_, Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # An actor of your own
+//!
+//! Everything in a node that touches the world is an actor which owns one thing and may be
+//! killed at any moment. Yours can be one, too. This one owns a file and keeps it as it should
+//! be, whoever else writes to it and however often the actor dies:
+//!
+//! ```
+//! use std::{path::PathBuf, time::Duration};
+//!
+//! use jaco_actors::supervision::{
+//!     ChildSpec, Context, Failure, KillMode, Strategy, SupervisorSpec, Tree, Worker,
+//! };
+//!
+//! struct FileKeeper(PathBuf);
+//!
+//! enum Msg {
+//!     Look,
+//! }
+//!
+//! impl Worker for FileKeeper {
+//!     type Msg = Msg;
+//!     type Args = PathBuf; // all that a restart needs
+//!     const KIND: &'static str = "FileKeeper";
+//!
+//!     // A start looks at the world first, so a restart is a repair.
+//!     async fn start(ctx: &Context<Self>, path: PathBuf) -> Result<Self, Failure> {
+//!         ctx.send_to_self(Msg::Look);
+//!         Ok(Self(path))
+//!     }
+//!
+//!     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+//!         match msg {
+//!             Msg::Look => {
+//!                 // `?` ends this instance; its supervisor decides what follows.
+//!                 if tokio::fs::read(&self.0).await.ok().as_deref() != Some(b"welcome".as_slice()) {
+//!                     tokio::fs::write(&self.0, "welcome").await?;
+//!                 }
+//!                 ctx.send_after(Duration::from_millis(10), Msg::Look);
+//!             }
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("motd");
+//! let (keeper, _) = ChildSpec::worker::<FileKeeper>("keeper", path.clone());
+//! let tree = Tree::start("mine", SupervisorSpec::new(Strategy::OneForOne).child(keeper)).await?;
+//! # let kept = || async { while std::fs::read(&path).ok().as_deref() != Some(b"welcome".as_slice()) {
+//! #     tokio::time::sleep(Duration::from_millis(1)).await;
+//! # } };
+//! # kept().await;
+//! tree.kill("mine/keeper", KillMode::Panic)?;
+//! std::fs::remove_file(&path)?;
+//! # kept().await; // It is back, and so is the file.
+//! tree.stop().await;
+//! # Ok::<_, Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`supervision`] has the vocabulary: strategies, intensities, handles that survive restarts.
+//!
+//! # Crash-only rules
+//!
+//! What lets any actor die at any moment, without losing what was acknowledged or disturbing a
+//! healthy container:
+//!
+//! 1. The replicated state is the only truth that is written down. It changes by commands that
+//!    raft committed.
+//! 2. An actor owns one thing in the outside world, and drives it to what the state says.
+//! 3. It holds no truth: when it starts it looks at the state and at the world, adopts what is
+//!    right and repairs what is not. Every effect may be repeated.
+//! 4. It fails rather than go on with a state it does not trust. What a caller did wrong goes
+//!    into the reply instead.
+//! 5. Its supervisor decides what a failure means; nobody else notices one, for they hold
+//!    handles, and ask again.
+//! 6. Decisions are pure functions beside the actor, tested without one.
 //!
 //! # The parts
 //!
-//! - [`node`]: one node from start to stop: files, init, the tree.
-//! - [`api`]: the gRPC services and who may call them.
+//! - [`node`]: one node from start to stop: builder, files, init, the tree.
+//! - [`api`]: the gRPC services, who may call them, and the client of this process.
 //! - [`scheduler`]: which replica runs where, as a pure function of the state.
-//! - [`runtime`]: one actor per container of this machine.
+//! - [`runtime`]: one actor per container of this machine; log tails.
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.
 //! - [`telemetry`]: what is counted, and the listener that shows it.
 //! - [`supervision`]: the kit all of them are built with; usable on its own.
 //! - [`labels`]: how containers and networks are found again.
 //! - [`clock`]: wall-clock time as a dependency.
+//! - [`proto`] and [`raftnode`]: the crates below this one, for programs that depend on it alone.
 //! - [`testing`]: the gRPC API without a node behind it, for tests.
-//!
-//! An actor holds no truth: it looks at the replicated state and at the world when it starts,
-//! and drives one to the other. Any of them can be killed at any moment; its supervisor starts
-//! it again, nothing acknowledged is lost and no healthy container is disturbed.
 
 pub mod api;
 pub mod clock;
@@ -61,3 +179,8 @@ pub mod testing;
 
 pub use api::Client;
 pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};
+
+/// Messages, manifests and error codes.
+pub use jaco_proto as proto;
+/// The replicated state.
+pub use jaco_raftnode as raftnode;

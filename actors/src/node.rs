@@ -3,21 +3,29 @@
 //! [`Node::builder`] takes what is special about a node, [`NodeBuilder::start`] looks at its data
 //! directory. Without raft state in it the node serves the API and waits to be initialised; with
 //! raft state it resumes its membership by itself.
+//!
+//! Without a daemon, [`restore()`] makes a node from a backup and [`Export`] a backup from a node.
 
 mod actor;
 mod announce;
 mod builder;
 mod config;
+mod export;
 mod files;
 mod init;
+mod marker;
+mod restore;
 mod shared;
 mod start;
 
 pub use actor::{Msg as NodeMsg, NodeActor};
 pub use builder::{ConfigError, NodeBuilder};
 pub use config::NodeConfig;
+pub use export::Export;
 pub use files::FilesError;
 pub use init::Founding;
+pub use jaco_raftnode::archive;
+pub use restore::{RestoreError, RestoreStep, Restored, restore};
 pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 

@@ -22,7 +22,7 @@ use std::{
 use async_trait::async_trait;
 use jaco_proto::chain;
 use jaco_raftnode::Propose;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use crate::{
     clock::Clock,
@@ -41,10 +41,14 @@ pub mod logs;
 pub mod manager;
 pub mod projection;
 pub mod publisher;
+mod pulls;
 pub mod registry_key;
 pub mod replica;
 
 pub use documents::{Documents, ReadProject};
+
+/// Events that a listener may be behind.
+const NEWS: usize = 64;
 
 /// Identity under which the runtime changes the state.
 pub const IDENTITY: &str = "runtime";
@@ -116,8 +120,14 @@ impl fmt::Debug for Deps {
 pub(crate) struct Shared {
     pub(crate) deps: Deps,
     pub(crate) documents: Documents,
+    pub(crate) pulls: pulls::Pulls,
     /// The engine's event stream is up.
     events_up: AtomicBool,
+    /// What the engine tells, for whoever waits for a container; a slow listener misses some and
+    /// knows it.
+    pub(crate) news: broadcast::Sender<engine::Event>,
+    /// The log tails.
+    pub(crate) readers: logs::readers::Readers,
     /// Handles of the replica actors; they outlive a restart of the manager.
     roster: Mutex<BTreeMap<String, Handle<replica::Msg>>>,
 }
@@ -127,7 +137,10 @@ impl Shared {
         Self {
             deps,
             documents: Documents::default(),
+            pulls: pulls::Pulls::default(),
             events_up: AtomicBool::new(false),
+            news: broadcast::channel(NEWS).0,
+            readers: logs::readers::Readers::default(),
             roster: Mutex::default(),
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! No engine listens where the nodes look for one: the control plane must serve regardless.
 
+#[path = "node_api/backup.rs"]
+mod backup;
 #[path = "node_api/crash.rs"]
 mod crash;
 #[path = "node_api/deploy.rs"]
@@ -14,6 +16,8 @@ mod lab;
 mod lifecycle;
 #[path = "node_api/metrics.rs"]
 mod metrics;
+#[path = "node_api/restore.rs"]
+mod restore;
 #[path = "node_api/security.rs"]
 mod security;
 #[path = "node_api/streams.rs"]

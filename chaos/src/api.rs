@@ -7,7 +7,8 @@ use jaco_proto::{
     error::DecodedError,
     v1::{
         self, FailureMode, ReplicaState, audit_client::AuditClient, cluster_client::ClusterClient,
-        deploy_client::DeployClient,
+        deploy_client::DeployClient, registry_credentials_client::RegistryCredentialsClient,
+        tokens_client::TokensClient,
     },
 };
 use tonic::transport::{Channel, Endpoint};
@@ -47,10 +48,52 @@ impl Api {
         DeployClient::new(self.0.clone())
     }
 
+    /// The `Tokens` service.
+    #[must_use]
+    pub fn tokens(&self) -> TokensClient<Channel> {
+        TokensClient::new(self.0.clone())
+    }
+
     /// The `Audit` service.
     #[must_use]
     pub fn audit(&self) -> AuditClient<Channel> {
         AuditClient::new(self.0.clone())
+    }
+
+    /// The `RegistryCredentials` service.
+    #[must_use]
+    pub fn registry(&self) -> RegistryCredentialsClient<Channel> {
+        RegistryCredentialsClient::new(self.0.clone())
+    }
+
+    /// Stores a pull credential and returns its key.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub async fn login(
+        &self,
+        registry: &str,
+        username: &str,
+        secret: &str,
+    ) -> Result<String, DecodedError> {
+        let request = v1::RegistryCredentialAddRequest {
+            registry: registry.to_owned(),
+            username: username.to_owned(),
+            secret: secret.into(),
+        };
+        Ok(self.registry().add(request).await?.into_inner().registry)
+    }
+
+    /// Drops a pull credential.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub async fn logout(&self, registry: &str) -> Result<(), DecodedError> {
+        let request = v1::RegistryCredentialRemoveRequest {
+            registry: registry.to_owned(),
+        };
+        self.registry().remove(request).await?;
+        Ok(())
     }
 
     /// `Cluster.Status`.
@@ -65,15 +108,15 @@ impl Api {
             .into_inner())
     }
 
-    /// Founds a cluster and returns its id.
+    /// Founds a cluster.
     ///
     /// # Errors
     /// As the daemon answers.
-    pub async fn init(&self) -> Result<String, DecodedError> {
+    pub async fn init(&self) -> Result<v1::ClusterInitResponse, DecodedError> {
         let request = v1::ClusterInitRequest {
             cluster_name: "chaos".to_owned(),
         };
-        Ok(self.cluster().init(request).await?.into_inner().cluster_id)
+        Ok(self.cluster().init(request).await?.into_inner())
     }
 
     /// Applies and returns the new revision.

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{Seek, SeekFrom},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use crate::{Api, Engine, engine, until, wait::PATIENCE};
 
-mod place;
-mod proc;
+pub(crate) mod place;
+pub mod proc;
 
 pub use place::program;
 
@@ -33,6 +33,14 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// Instead of the machine's engine.
     pub docker_socket: Option<PathBuf>,
+    /// Instead of [`HOST`].
+    pub hostname: Option<String>,
+    /// More lines for the configuration file.
+    pub config: String,
+    /// Variables for the daemon's environment.
+    pub environment: Vec<(String, String)>,
+    /// A command line that starts the daemon, which is appended to it; it must `exec`.
+    pub launcher: Vec<String>,
     /// Do not print the end of the log when it is dropped; for programs whose output is read.
     pub quiet: bool,
 }
@@ -46,8 +54,13 @@ pub struct Daemon {
     data_dir: PathBuf,
     engine: Engine,
     api: Api,
+    listen: u16,
     process: Option<Child>,
     cluster_id: String,
+    operator_token: String,
+    environment: Vec<(String, String)>,
+    launcher: Vec<String>,
+    http_port: u16,
     quiet: bool,
 }
 
@@ -65,15 +78,17 @@ impl Daemon {
             .tempdir_in("/tmp")?;
         let data_dir = settings.data_dir.unwrap_or_else(|| dir.path().join("data"));
         let docker = settings.docker_socket.unwrap_or_else(engine::socket);
+        let hostname = settings.hostname.as_deref().unwrap_or(HOST);
         let [listen, cluster, http] = place::free_ports()?;
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhostname: {HOST}\nipam_pool: {}\n",
+             http_port: {http}\nhostname: {hostname}\nipam_pool: {}\n{}",
             data_dir.display(),
             dir.path().join(SOCKET).display(),
             docker.display(),
             place::free_pool(&engine).await?,
+            settings.config,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
         let api = Api::new(&dir.path().join(SOCKET))?;
@@ -82,8 +97,13 @@ impl Daemon {
             data_dir,
             engine,
             api,
+            listen,
             process: None,
             cluster_id: String::new(),
+            operator_token: String::new(),
+            environment: settings.environment,
+            launcher: settings.launcher,
+            http_port: http,
             quiet: settings.quiet,
         })
     }
@@ -107,8 +127,29 @@ impl Daemon {
         let api = self.api.clone();
         self.unless_ended(until("the API answers", PATIENCE, || api.status()))
             .await?;
-        self.cluster_id = self.api.init().await?;
+        let founded = self.api.init().await?;
+        (self.cluster_id, self.operator_token) = (founded.cluster_id, founded.operator_token);
         self.ready().await
+    }
+
+    /// Takes a cluster that was put into its directory for its own, to clean up after it.
+    pub fn adopt(&mut self, cluster_id: &str) {
+        cluster_id.clone_into(&mut self.cluster_id);
+    }
+
+    /// Runs the command line on its socket and its configuration, and returns what it printed.
+    ///
+    /// # Errors
+    /// When it does not run. That it fails is for the caller to see.
+    pub async fn jaco(&self, words: &[&str]) -> Result<Output> {
+        let mut command = tokio::process::Command::from(self.cli()?);
+        Ok(command.args(words).output().await?)
+    }
+
+    /// Where its API listens for remote clients.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.listen)
     }
 
     /// Starts a process; returns before it is of any use.
@@ -121,7 +162,17 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let process = Command::new(place::program("jacod")?)
+        let binary = place::program("jacod")?;
+        let mut command = match &self.launcher[..] {
+            [] => Command::new(binary),
+            [program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(binary);
+                command
+            }
+        };
+        let process = command
+            .envs(self.environment.iter().map(|(k, v)| (k, v)))
             .arg("--config")
             .arg(self.dir.path().join("jacod.yaml"))
             .arg("--enable-fault-injection")
@@ -230,7 +281,11 @@ impl Daemon {
             .try_wait()?)
     }
 
-    fn pid(&self) -> Result<u32> {
+    /// Id of its process.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn pid(&self) -> Result<u32> {
         Ok(self
             .process
             .as_ref()
@@ -276,6 +331,32 @@ impl Daemon {
     #[must_use]
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
+    }
+
+    /// The operator token of its cluster; empty before [`Daemon::init`].
+    #[must_use]
+    pub fn operator_token(&self) -> &str {
+        &self.operator_token
+    }
+
+    /// `jaco`, as the operator of this daemon over its socket.
+    ///
+    /// # Errors
+    /// Without the binary.
+    pub fn cli(&self) -> Result<Command> {
+        let mut command = Command::new(place::program("jaco")?);
+        command
+            .env_clear()
+            .env("JACO_SOCKET", self.socket())
+            .env("JACO_CONFIG", self.scratch("jacod.yaml"))
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Port of its plain HTTP ingress.
+    #[must_use]
+    pub fn http_port(&self) -> u16 {
+        self.http_port
     }
 
     /// Its data directory.

@@ -1,14 +1,16 @@
 //! What really runs, asked of the container engine itself.
 
-use std::{collections::HashMap, path::PathBuf, sync::OnceLock, time::Duration};
+use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use bollard::{
     API_DEFAULT_VERSION, Docker,
+    errors::Error,
     models::ContainerSummary,
     query_parameters::{
         CreateImageOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
-        ListNetworksOptions, ListVolumesOptions, RemoveContainerOptions, RemoveVolumeOptions,
+        ListImagesOptions, ListNetworksOptions, ListVolumesOptions, RemoveContainerOptions,
+        RemoveImageOptions, RemoveVolumeOptions,
     },
 };
 use bytes::Bytes;
@@ -83,20 +85,100 @@ impl Engine {
 
     async fn import(&self) -> Result<()> {
         // Two tests at once may both import it, which makes the same image twice.
-        let docker = self.docker().await?;
-        if docker.inspect_image(IMAGE).await.is_ok() {
+        if self.docker().await?.inspect_image(IMAGE).await.is_ok() {
             return Ok(());
         }
+        self.import_as(IMAGE, "the image of all tests").await
+    }
+
+    /// Imports an image of busybox whose file `/about` holds `about`.
+    pub(crate) async fn import_as(&self, image: &str, about: &str) -> Result<()> {
+        let docker = self.docker().await?;
         let options = CreateImageOptions {
             from_src: Some("-".to_owned()),
-            repo: Some(IMAGE.to_owned()),
+            repo: Some(image.to_owned()),
             changes: vec!["ENV PATH=/bin".to_owned()],
             ..Default::default()
         };
-        let body = Either::Left(Full::new(Bytes::from(archive()?)));
+        let body = Either::Left(Full::new(Bytes::from(archive(about)?)));
         let progress = docker.create_image(Some(options), Some(body), None);
         progress.try_collect::<Vec<_>>().await?;
         Ok(())
+    }
+
+    /// Names and digests of the image that a container was made from, as they are by now.
+    ///
+    /// # Errors
+    /// When there is no such container, or no such image any more.
+    pub async fn image_names(&self, container: &str) -> Result<Vec<String>> {
+        let docker = self.docker().await?;
+        let container = docker
+            .inspect_container(container, None::<InspectContainerOptions>)
+            .await?;
+        let image = container.image.context("a container without an image")?;
+        let image = docker.inspect_image(&image).await?;
+        let names = [image.repo_tags, image.repo_digests].into_iter().flatten();
+        Ok(names.flatten().collect())
+    }
+
+    /// Pulls an image that anybody may pull.
+    ///
+    /// # Errors
+    /// When the engine or the registry refuses.
+    pub async fn pull(&self, image: &str) -> Result<()> {
+        let options = CreateImageOptions {
+            from_image: Some(image.to_owned()),
+            ..Default::default()
+        };
+        let docker = self.docker().await?;
+        let progress = docker.create_image(Some(options), None, None);
+        progress.try_collect::<Vec<_>>().await?;
+        Ok(())
+    }
+
+    /// Removes an image; one that is not there is removed.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub async fn remove_image(&self, image: &str) -> Result<()> {
+        let options = RemoveImageOptions {
+            force: true,
+            ..Default::default()
+        };
+        let docker = self.docker().await?;
+        let removed = docker.remove_image(image, Some(options), None);
+        match removed.await {
+            Ok(_) => Ok(()),
+            Err(Error::DockerResponseServerError {
+                status_code: 404, ..
+            }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes every image of the registry at a port of this machine, for places that cannot
+    /// await, such as a `Drop`.
+    ///
+    /// # Errors
+    /// The first refusal, after everything was tried.
+    pub fn forget_images_blocking(port: u16) -> Result<()> {
+        let host = format!(":{port}/");
+        blocking(async move || {
+            let engine = Self::open()?;
+            let options = ListImagesOptions {
+                all: true,
+                digests: true,
+                ..Default::default()
+            };
+            let mut refused = Ok(());
+            for image in engine.docker().await?.list_images(Some(options)).await? {
+                let mut names = image.repo_tags.iter().chain(&image.repo_digests);
+                if names.any(|name| name.contains(&host)) {
+                    refused = refused.and(engine.remove_image(&image.id).await);
+                }
+            }
+            refused
+        })
     }
 
     /// All containers of a cluster, sorted by replica and then by id.
@@ -217,21 +299,26 @@ impl Engine {
     /// As [`Engine::sweep`].
     pub fn sweep_blocking(cluster_id: &str) -> Result<()> {
         let cluster_id = cluster_id.to_owned();
-        // A runtime cannot be entered from within another one, so it gets its own thread.
-        let sweeping = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            runtime.block_on(async { Self::open()?.sweep(&cluster_id).await })
-        });
-        sweeping
-            .join()
-            .unwrap_or_else(|_| bail!("the sweep panicked"))
+        blocking(async move || Self::open()?.sweep(&cluster_id).await)
     }
 
     pub(crate) async fn client(&self) -> Result<Docker> {
         self.docker().await
     }
+}
+
+/// Runs something where nothing can be awaited.
+fn blocking(work: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    // A runtime cannot be entered from within another one, so it gets its own thread.
+    let working = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(work())
+    });
+    working
+        .join()
+        .unwrap_or_else(|_| bail!("cleaning up panicked"))
 }
 
 /// Whether it runs or not, and with the volumes that have no name.
@@ -259,22 +346,19 @@ pub(crate) fn by_cluster(cluster_id: &str) -> HashMap<String, Vec<String>> {
     )])
 }
 
-/// A tar archive with `/bin/busybox` and links to it.
-fn archive() -> Result<Vec<u8>> {
-    static ARCHIVE: OnceLock<Vec<u8>> = OnceLock::new();
-    if let Some(archive) = ARCHIVE.get() {
-        return Ok(archive.clone());
-    }
+/// A tar archive with `/bin/busybox`, links to it, and a file `/about`.
+fn archive(about: &str) -> Result<Vec<u8>> {
     let busybox = std::fs::read(BUSYBOX)
         .with_context(|| format!("{BUSYBOX} is needed; install busybox-static"))?;
     let mut tar = Vec::new();
+    entry(&mut tar, "about", b'0', "", about.as_bytes());
     entry(&mut tar, "bin/busybox", b'0', "", &busybox);
     for applet in APPLETS {
         entry(&mut tar, &format!("bin/{applet}"), b'2', "busybox", &[]);
     }
     entry(&mut tar, "tmp/", b'5', "", &[]);
     tar.resize(tar.len() + 1024, 0);
-    Ok(ARCHIVE.get_or_init(|| tar).clone())
+    Ok(tar)
 }
 
 /// Appends one entry in the ustar format (POSIX.1-1988).

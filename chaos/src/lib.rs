@@ -3,7 +3,7 @@
 //! A [`Daemon`] is a `jacod` process in a directory of its own that a test may kill, starve and
 //! start again; an [`Api`] is its operator; an [`Engine`] shows what really runs, and a
 //! [`Witness`] what ran in between. A [`History`] remembers what was acknowledged, and
-//! [`disk`] reads what a dead daemon left.
+//! [`disk`] reads what a dead daemon left. [`Markers`] are secrets that must turn up nowhere.
 //!
 //! Everything made here carries the cluster's id and is removed by it when the daemon is dropped.
 
@@ -13,6 +13,8 @@ pub mod disk;
 pub mod engine;
 pub mod fill;
 pub mod history;
+pub mod leaks;
+pub mod registry;
 pub mod relay;
 pub mod rng;
 pub mod turn;
@@ -24,6 +26,8 @@ pub use api::Api;
 pub use daemon::{Daemon, Settings};
 pub use engine::{Container, Engine};
 pub use history::History;
+pub use leaks::Markers;
+pub use registry::Registry;
 pub use relay::Relay;
 pub use rng::Rng;
 pub use wait::until;

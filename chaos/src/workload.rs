@@ -14,6 +14,10 @@ pub struct Service {
     pub name: String,
     /// How many containers.
     pub replicas: u32,
+    /// What it runs from.
+    pub image: String,
+    /// When its image is pulled; see the compose key.
+    pub pull_policy: &'static str,
     /// What each runs, as an argument list.
     pub command: Vec<String>,
     /// Its environment; a change makes new containers.
@@ -29,6 +33,8 @@ impl Service {
         Self {
             name: name.to_owned(),
             replicas: 1,
+            image: IMAGE.to_owned(),
+            pull_policy: "never",
             command: ["sleep", "86400"].map(str::to_owned).to_vec(),
             environment: BTreeMap::new(),
             healthcheck: true,
@@ -42,6 +48,14 @@ impl Service {
         self
     }
 
+    /// From an image that is pulled.
+    #[must_use]
+    pub fn pulled(mut self, image: &str) -> Self {
+        image.clone_into(&mut self.image);
+        self.pull_policy = "always";
+        self
+    }
+
     /// Running a shell script, without a health check.
     #[must_use]
     pub fn script(mut self, script: &str) -> Self {
@@ -52,8 +66,8 @@ impl Service {
 
     fn compose(&self) -> Value {
         let mut service = json!({
-            "image": IMAGE,
-            "pull_policy": "never",
+            "image": self.image,
+            "pull_policy": self.pull_policy,
             "command": self.command,
             "environment": self.environment,
             // Nothing in these containers needs a last word, and the first process of a

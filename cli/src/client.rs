@@ -7,6 +7,7 @@ mod actors;
 mod apply;
 mod args;
 mod audit;
+mod backup;
 mod checked;
 mod cluster;
 mod connection;
@@ -18,8 +19,10 @@ mod logs;
 mod node;
 mod output;
 mod packaging;
+mod place;
 mod registry;
 mod replica;
+mod restore;
 mod status;
 mod token;
 mod transport;
@@ -91,7 +94,11 @@ fn run(args: impl IntoIterator<Item = OsString>, ui: &mut Ui<'_>) -> u8 {
         .as_deref()
         .filter(|level| logging::is_level(level));
     logging::init(logging::Process::Cli, level.or(verbose), None);
-    (ui.format, ui.quiet) = (cli.globals.output, cli.globals.quiet);
+    ui.quiet = cli.globals.quiet;
+    ui.format = match cli.globals.format(cli.command.as_ref()) {
+        Ok(format) => format,
+        Err(failure) => return report(&failure, ui),
+    };
     match dispatch(cli, ui) {
         Ok(End::Done) => SUCCESS,
         Ok(End::Interrupted) => INTERRUPTED,
@@ -107,13 +114,16 @@ enum End {
 }
 
 fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
-    let Some(command) = cli.command else {
-        let text = match cli.version {
-            true => format!("{}\n", crate::version()),
-            false => Cli::command().render_help().to_string(),
-        };
-        ui.write(&text)?;
-        return Ok(End::Done);
+    let command = match (cli.version, cli.command) {
+        (false, Some(command)) => command,
+        (true, _) => {
+            ui.write(&format!("{}\n", crate::version()))?;
+            return Ok(End::Done);
+        }
+        (false, None) => {
+            ui.write(&Cli::command().render_help().to_string())?;
+            return Ok(End::Done);
+        }
     };
     match command {
         Command::Version => version::run(ui)?,
@@ -169,8 +179,18 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         Command::Token { command } => token::run(&command, &client()?, ui).await,
         Command::Registry { command } => registry::run(&command, &client()?, ui).await,
         Command::Audit(args) => audit::run(&args, &client()?, ui).await,
+        Command::Backup(args) => backup::run(&args, globals.destination(), client, ui).await,
+        Command::Restore(args) => restore::run(&args, globals.socket(), ui).await,
         Command::Actors(args) => actors::run(&args, &client()?, ui).await,
     }
+}
+
+/// Does what may wait for a pipe or a terminal where Ctrl-C still ends the command.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Failure::new(Local::Internal, error.to_string()))
 }
 
 /// The machine the command runs on.

@@ -1,11 +1,14 @@
 //! `jacod`: from a configuration file to a running node, and back down.
 
-mod config;
+pub(crate) mod config;
 mod run;
 
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser};
+use jaco_net::process::inherited_listener;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::{logging, version};
 
@@ -40,6 +43,14 @@ pub(crate) fn command() -> clap::Command {
 /// Exit status 0 after a graceful stop, 1 after a fatal error, 130 after a second signal.
 #[must_use]
 pub fn main() -> ExitCode {
+    // First of all: the descriptors must not be taken for others, and no thread runs yet.
+    let inherited = inherited_listener();
+    // Memory holds keys. A limit can always be lowered, and without it a dump is all that follows.
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = setrlimit(Resource::Core, none);
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
@@ -52,22 +63,24 @@ pub fn main() -> ExitCode {
         let _ = writeln!(std::io::stdout(), "{}", version());
         return ExitCode::SUCCESS;
     }
-    let config = match config::read(&args.config) {
-        Ok(config) => config,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "jacod: {error:#}");
-            return ExitCode::FAILURE;
-        }
-    };
+    // What the daemon and its database write is nobody else's business.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let config = config::read(&args.config);
     logging::init(
         logging::Process::Daemon,
         args.log_level.as_deref(),
-        Some(config.log_level.as_str()),
+        config.as_ref().ok().map(|config| config.log_level.as_str()),
     );
-    match run::run(&config, args.enable_fault_injection) {
+    logging::log_panics();
+    let ended = config.and_then(|config| {
+        let socket = inherited.context("take the inherited socket")?;
+        run::run(&config, socket, args.enable_fault_injection)
+    });
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(subsystem = "jacod", error = format!("{error:#}"), "fatal");
+            // As the message: people read it, and its quotes stay as they are.
+            tracing::error!(subsystem = "jacod", "{error:#}");
             ExitCode::FAILURE
         }
     }

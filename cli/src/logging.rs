@@ -18,7 +18,7 @@ use std::{
 };
 
 use jaco_proto::config::{LogFilter, LogLevel};
-pub use subsystem::SUBSYSTEMS;
+
 use tracing_subscriber::{Registry, layer::SubscriberExt};
 
 use self::{

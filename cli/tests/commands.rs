@@ -37,6 +37,7 @@ fn help_and_version_go_to_stdout() {
         ("apply --help", "Deploy a jaco.yaml"),
         ("cluster", "Found a cluster"),
         ("--version", "dev\n"),
+        ("--version status", "dev\n"),
         ("version", "dev\n"),
         ("version -o json", "{\n  \"version\": \"dev\"\n}\n"),
         ("--format yaml version", "version: dev\n"),

@@ -19,7 +19,7 @@ use world::World;
 const CALLS: usize = 6;
 
 /// Input: calls, one part each. The first line of a call is the method, then words that say how
-/// it is made (see [`call`]); the rest is the message.
+/// it is made; the rest is the message.
 ///
 /// Every call is answered, as gRPC asks for it: frames, then one status. A refusal is typed, of a
 /// code that exists, fits the trailers and is never an internal error. What a deployment holds in

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use jaco_actors::runtime::registry_key::{image_key, resolve};
+use jaco_actors::runtime::registry_key::{InvalidReference, Reference, resolve};
 use jaco_proto::v1::RegistryCredential;
 use jaco_raftnode::registry::canonical_key;
 
@@ -73,4 +73,8 @@ fn is_under(key: &str, prefix: &str) -> bool {
 
 fn host_of(key: &str) -> &str {
     key.split('/').next().unwrap_or_default()
+}
+
+fn image_key(image: &str) -> Result<String, InvalidReference> {
+    Ok(Reference::parse(image)?.key())
 }

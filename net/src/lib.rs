@@ -2,10 +2,12 @@
 //!
 //! - [`interfaces`]: the network interfaces of this machine and their addresses.
 //! - [`pki`]: keys, certificates, fingerprints and their files.
+//! - [`process`]: inherited sockets, and leaving in a hurry.
 //! - [`proxy`]: the HTTP data plane of the ingress.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
 
 pub mod interfaces;
 pub mod pki;
+pub mod process;
 pub mod proxy;
 pub mod tls;

@@ -7,7 +7,6 @@
 //! - [`node`]: [`NodeKey`], [`NodeCert`] and certificate signing requests.
 //! - [`bootstrap`]: the certificate of the setup phase.
 //! - [`fingerprint`]: [`Fingerprint`], SHA-256 over the DER of a certificate.
-//! - [`secret`]: [`SecretBytes`] and [`SecretString`], redacted and zeroed.
 //! - [`files`]: crash-safe files with exact permissions.
 
 pub mod authority;
@@ -17,7 +16,6 @@ pub mod files;
 pub mod fingerprint;
 mod name;
 pub mod node;
-pub mod secret;
 
 pub use authority::ClusterCa;
 pub use bootstrap::BootstrapCert;
@@ -25,7 +23,6 @@ pub use error::Error;
 pub use fingerprint::Fingerprint;
 pub use name::check_hostname;
 pub use node::{NodeCert, NodeKey};
-pub use secret::{SecretBytes, SecretString};
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -11,6 +11,7 @@ pub use trust::Trust;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use jaco_proto::secret::SecretString;
 use rustls::{
     ClientConfig, ServerConfig,
     crypto::{CryptoProvider, ring},
@@ -19,7 +20,7 @@ use rustls::{
 };
 use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 
-use crate::pki::{BootstrapCert, SecretString, certificates, files::NodeFiles};
+use crate::pki::{BootstrapCert, certificates, files::NodeFiles};
 
 /// Protocol name of the API in the handshake.
 pub const ALPN: &[u8] = b"h2";

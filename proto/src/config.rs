@@ -16,7 +16,7 @@ mod values;
 use std::{path::PathBuf, time::Duration};
 
 pub use error::Error;
-pub use log::{LogFilter, LogLevel, UnknownLevel};
+pub use log::{LogFilter, LogLevel, SUBSYSTEMS, UnknownLevel};
 pub use values::{HostPort, Pool, is_hostname};
 
 use crate::yaml;

@@ -5,6 +5,7 @@
 //! - [`manifest`]: `jaco.yaml` and compose files: parsing, validation, resolution, hashing.
 //! - [`config`]: `jacod.yaml`, the advertised address and the log filter of a daemon.
 //! - [`duration`]: durations as operators write them.
+//! - [`secret`]: values that never show, and are zeroed.
 //! - [`yaml`]: positioned, bounded YAML trees, the ground the manifests stand on.
 //!
 //! Nothing here does I/O: every function maps bytes to values or to a typed error.
@@ -15,6 +16,7 @@ pub mod duration;
 pub mod error;
 pub mod manifest;
 mod redacted;
+pub mod secret;
 pub mod yaml;
 
 pub use chain::chain;

@@ -16,6 +16,7 @@ mod template;
 
 pub use hash::SpecHasher;
 pub use interpolate::interpolate;
+pub use jaco::json_schema;
 pub use resolve::{ClusterView, Privileged, Resolved, resolve, validate};
 
 /// Most replicas of one service; far above what one cluster runs, far below what one pass of the

@@ -7,15 +7,7 @@
 
 use std::fmt;
 
-use crate::v1::*;
-
-struct Redacted;
-
-impl fmt::Debug for Redacted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<redacted>")
-    }
-}
+use crate::{secret::Redacted, v1::*};
 
 macro_rules! redacted {
     ($($message:ident { $($shown:ident),* } hides { $($hidden:ident),* };)*) => {$(
@@ -24,7 +16,7 @@ macro_rules! redacted {
                 let Self { $($shown,)* $($hidden: _,)* } = self;
                 f.debug_struct(stringify!($message))
                     $(.field(stringify!($shown), $shown))*
-                    $(.field(stringify!($hidden), &Redacted))*
+                    $(.field(stringify!($hidden), &Redacted(())))*
                     .finish()
             }
         }

@@ -8,18 +8,22 @@
 //! - [`propose`]: how a change is asked for, and how it can fail.
 //! - [`storage`]: raft's log and the state's rows on disk.
 //! - [`mod@core`]: raft without I/O; [`apply`]: the state machine driven by it.
+//! - [`archive`]: backups, written and read.
 //! - [`actor`]: the thread that ties them together, and the handle everybody holds.
+//! - [`mod@restore`]: what of a state lives on in a restored cluster.
 //! - [`registry`]: canonical keys of image registries.
 //! - [`testing`]: a test double that applies proposals at once.
 
 pub mod actor;
 pub mod apply;
+pub mod archive;
 pub mod command;
 pub mod core;
 pub mod event;
 pub mod fsm;
 pub mod propose;
 pub mod registry;
+pub mod restore;
 pub mod state;
 pub mod storage;
 pub mod testing;

@@ -32,7 +32,7 @@ use rocksdb::{ColumnFamily, DB};
 
 pub use error::Error;
 pub use log::LogView;
-pub use open::{bootstrap, create, found};
+pub use open::{bootstrap, create, examine, found, restore};
 pub use schema::Position;
 pub use update::{Row, Update};
 

@@ -35,12 +35,9 @@ impl Audit for AuditService {
         let node = self.0.running()?;
         let states = node.raft.subscribe();
         let events = events(request.into_inner(), states.clone());
-        Ok(Response::new(guarded(
-            events,
-            &caller,
-            states,
-            self.0.stopping_for(&caller),
-        )))
+        let state = states.borrow().clone();
+        let stream = guarded(events, &caller, states, self.0.stopping_for(&caller));
+        Ok(node.read_response(&state, stream))
     }
 }
 

@@ -11,8 +11,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     admission::{ANONYMOUS, Transport},
+    backup,
     caller::Caller,
-    stream::ResponseStream,
+    stream::{ResponseStream, guarded},
 };
 use crate::{
     node::{Shared, already},
@@ -87,9 +88,17 @@ impl Cluster for ClusterService {
 
     async fn backup(
         &self,
-        _: Request<v1::BackupRequest>,
+        request: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
-        Err(unimplemented("Cluster.Backup"))
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let pieces = backup::begin(&self.0, &caller).await?;
+        Ok(Response::new(guarded(
+            pieces,
+            &caller,
+            node.raft.subscribe(),
+            self.0.stopping_for(&caller),
+        )))
     }
 
     async fn restore(

@@ -11,7 +11,6 @@ use std::{
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use jaco_proto::{Error, ErrorCode};
-use jaco_raftnode::ReadError;
 use tonic::{
     Status,
     body::Body,
@@ -192,14 +191,7 @@ fn linearizable(headers: &HeaderMap) -> Result<bool, Error> {
 
 /// Waits until the state here is not older than what a majority knows.
 async fn confirm(shared: &Shared) -> Result<(), Error> {
-    let node = shared.running()?;
-    let code = match node.raft.read_index().await {
-        Ok(_) => return Ok(()),
-        Err(ReadError::NoLeader) => ErrorCode::NoLeader,
-        Err(ReadError::QuorumLost) => ErrorCode::QuorumLost,
-        Err(ReadError::Unavailable) => ErrorCode::RaftUnavailable,
-    };
-    Err(Error::new(code, "the read could not be confirmed"))
+    shared.running()?.confirmed().await.map(drop)
 }
 
 /// Writes are worth a line at info, reads only at debug.
@@ -215,11 +207,17 @@ fn outcome(
         .get("grpc-status")
         .and_then(|value| value.to_str().ok())
         .unwrap_or("0");
-    let millis = started.elapsed().as_millis();
+    // A status of ours says its error code, and nothing else, in the message.
+    let error = response
+        .headers()
+        .get("grpc-message")
+        .and_then(|value| value.to_str().ok())
+        .filter(|message| message.parse::<ErrorCode>().is_ok());
+    let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     if is_write(method) {
-        tracing::info!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, millis, "request");
+        tracing::info!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, error, millis, "request");
     } else {
-        tracing::debug!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, millis, "request");
+        tracing::debug!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, error, millis, "request");
     }
 }
 
@@ -232,6 +230,7 @@ fn is_write(method: &str) -> bool {
             | "IssueJoinToken"
             | "NodeJoin"
             | "NodeRemove"
+            | "Backup"
             | "KillActor"
             | "Apply"
             | "Rollback"

@@ -152,22 +152,45 @@ fn ended(msg: Msg) -> Result<(), Failure> {
     }
 }
 
+/// Where the control socket comes from.
+#[derive(Clone)]
+pub enum ControlSocket {
+    /// It is made here, and removed.
+    Path(PathBuf),
+    /// It listens already, and outlives this process.
+    Inherited(Arc<std::os::unix::net::UnixListener>),
+}
+
 /// Serves the API on the unix socket.
 pub struct UnixApiActor {
-    path: PathBuf,
+    /// The socket file, if it is ours to remove.
+    path: Option<PathBuf>,
 }
 
 impl Worker for UnixApiActor {
     type Msg = Msg;
-    type Args = ApiArgs<PathBuf>;
+    type Args = ApiArgs<ControlSocket>;
     const KIND: &'static str = "UnixApiActor";
 
     async fn start(ctx: &Context<Self>, args: Self::Args) -> Result<Self, Failure> {
-        let ApiArgs { shared, at: path } = args;
-        let listener = bind_unix(&path).map_err(|error| {
-            Failure::from(format!("cannot listen on {}: {error}", path.display()))
-        })?;
-        tracing::info!(subsystem = "daemon/grpc", socket = %path.display(), "API is listening");
+        let ApiArgs { shared, at } = args;
+        let (listener, path) = match at {
+            ControlSocket::Inherited(socket) => (adopt(&socket)?, None),
+            ControlSocket::Path(path) => {
+                let listener = bind_unix(&path).map_err(|error| {
+                    Failure::from(format!("cannot listen on {}: {error}", path.display()))
+                })?;
+                (listener, Some(path))
+            }
+        };
+        let address = listener.local_addr()?;
+        let socket = path.as_deref().or(address.as_pathname());
+        tracing::info!(
+            subsystem = "daemon/grpc",
+            socket = %socket.unwrap_or(Path::new("unnamed")).display(),
+            inherited = path.is_none(),
+            "API is listening"
+        );
         let router = router(&shared, Transport::Local);
         let stopping = shared.stopping();
         ctx.spawn(serve(router, UnixListenerStream::new(listener), stopping));
@@ -179,10 +202,19 @@ impl Worker for UnixApiActor {
     }
 
     async fn stop(&mut self, _: &Context<Self>) {
-        if let Err(error) = fs::remove_file(&self.path) {
+        if let Some(path) = &self.path
+            && let Err(error) = fs::remove_file(path)
+        {
             tracing::warn!(subsystem = "daemon/grpc", %error, "socket file was not removed");
         }
     }
+}
+
+/// A listener of our own on a socket that outlives it.
+fn adopt(inherited: &std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
+    let listener = inherited.try_clone()?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
 }
 
 /// Binds with mode 0660 from the first moment; a socket file of a dead daemon is replaced, any

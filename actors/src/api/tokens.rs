@@ -15,7 +15,7 @@ use crate::node::{Shared, propose, random_token};
 pub(super) struct TokensService(pub(super) Arc<Shared>);
 
 /// Names that internal writers and listeners sign with.
-const RESERVED: [&str; 15] = [
+const RESERVED: [&str; 16] = [
     "local",
     "bootstrap",
     "setup",
@@ -30,6 +30,7 @@ const RESERVED: [&str; 15] = [
     "node-update-self",
     "pressure-heartbeat",
     "migration",
+    "restore",
     "system",
 ];
 
@@ -69,7 +70,7 @@ impl Tokens for TokensService {
             &caller.identity,
             Payload::TokenIssue(v1::TokenIssue {
                 identity: identity.clone(),
-                hashed_secret: admission::hash(token.as_bytes()).to_vec(),
+                hashed_secret: admission::hash(token.expose().as_bytes()).to_vec(),
                 allows_privileged,
             }),
         );
@@ -77,7 +78,7 @@ impl Tokens for TokensService {
         propose(&node.raft, command).await?;
         Ok(Response::new(v1::TokenIssueResponse {
             identity,
-            token,
+            token: token.expose().to_owned(),
             issued_at,
         }))
     }

@@ -27,17 +27,19 @@ impl Watch for WatchService {
         let node = self.0.running()?;
         let filter = Filter::from_request(request.get_ref())?;
         let subscription = node.raft.hub().subscribe(filter);
+        let state = node.raft.state();
         let events = stream::unfold(subscription, |mut subscription| async move {
             let update = subscription.next().await?;
             Some((Ok(update.to_wire()), subscription))
         });
         // The hub closes when the node stops; the client should go and ask another.
         let events = events.chain(stream::once(std::future::ready(Err(Shared::stopped()))));
-        Ok(Response::new(guarded(
+        let stream = guarded(
             events,
             &caller,
             node.raft.subscribe(),
             self.0.stopping_for(&caller),
-        )))
+        );
+        Ok(node.read_response(&state, stream))
     }
 }

@@ -14,7 +14,8 @@ use super::{
     announce::announce,
     files::{FilesError, Layout},
     init::{self, Founding},
-    start::{fatal, verticals},
+    marker::{self, Teller},
+    start::{fatal, leading, verticals},
 };
 use crate::supervision::{ChildSpec, Context, Failure, Reply, Worker};
 
@@ -198,6 +199,13 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
         )?;
         shared.certificate.replace(&identity);
         let unstarted = verticals(shared, &running).into();
+        marker::tell(Teller {
+            raft: running.raft.clone(),
+            is_leader: leading(&running.raft),
+            clock: running.clock.clone(),
+            layout: args.layout.clone(),
+            stopping: shared.stopping(),
+        });
         *slot = Some(Opened { running, unstarted });
     }
     Ok(slot.as_ref().map(|opened| opened.running.clone()))

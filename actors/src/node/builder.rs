@@ -2,7 +2,9 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    os::unix::net::UnixListener,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::{Node, NodeConfig, StartError};
@@ -63,6 +65,7 @@ impl NodeConfig {
             cluster_addr: None,
             certificate_ips: Vec::new(),
             unix_socket: None,
+            inherited_socket: None,
             docker_socket: DOCKER_SOCKET.into(),
             http_port: None,
             metrics_addr: None,
@@ -116,6 +119,13 @@ impl NodeBuilder {
     /// created when missing.
     pub fn unix_socket(mut self, path: impl Into<PathBuf>) -> Self {
         self.0.unix_socket = Some(path.into());
+        self
+    }
+
+    /// Serves the API on a socket that listens already, instead of one of its own. It is never
+    /// removed.
+    pub fn inherited_socket(mut self, socket: UnixListener) -> Self {
+        self.0.inherited_socket = Some(Arc::new(socket));
         self
     }
 

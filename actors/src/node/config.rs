@@ -2,7 +2,9 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    os::unix::net::UnixListener,
     path::PathBuf,
+    sync::Arc,
 };
 
 use crate::{clock::Clock, network::ipam::Pool};
@@ -23,6 +25,9 @@ pub struct NodeConfig {
     pub certificate_ips: Vec<IpAddr>,
     /// Path of the API's unix socket. `None`: there is none.
     pub unix_socket: Option<PathBuf>,
+    /// A socket that listens already and takes the place of `unix_socket`, which is then neither
+    /// made nor removed.
+    pub inherited_socket: Option<Arc<UnixListener>>,
     /// Path of the engine's unix socket.
     pub docker_socket: PathBuf,
     /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose. `None`:

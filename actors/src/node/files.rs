@@ -3,14 +3,18 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use jaco_net::{
-    pki::{self, BootstrapCert, SecretString, files::NodeFiles},
+    pki::{
+        self, BootstrapCert,
+        files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
+    },
     tls::Identity,
 };
+use jaco_proto::secret::SecretString;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +79,7 @@ pub enum FilesError {
 }
 
 impl FilesError {
-    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io {
             action,
@@ -127,23 +131,65 @@ impl Layout {
         self.node().join("join.json")
     }
 
+    /// Says that the cluster was restored; consumed at the first start after it.
+    pub(super) fn marker(&self) -> PathBuf {
+        self.root.join("restore.txt")
+    }
+
+    /// The file whose lock makes the directory that of one process.
+    pub(super) fn lock_file(&self) -> PathBuf {
+        self.root.join("LOCK")
+    }
+
     /// Creates the directory if need be and takes its lock for the life of the process.
     pub(super) fn open(&self) -> Result<File, FilesError> {
         fs::DirBuilder::new()
             .recursive(true)
-            .mode(0o700)
+            .mode(pki::files::SECRET_DIR)
             .create(&self.root)
             .map_err(FilesError::io("create", &self.root))?;
-        let path = self.root.join("lock");
+        let path = self.lock_file();
         let lock = File::options()
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(pki::files::SECRET)
             .open(&path)
             .map_err(FilesError::io("open", &path))?;
+        self.lock(lock)
+    }
+
+    /// Takes the lock if there is one to take; creates nothing.
+    pub(super) fn claim(&self) -> Result<Option<File>, FilesError> {
+        let path = self.lock_file();
+        match File::open(&path) {
+            Ok(lock) => self.lock(lock).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(FilesError::io("open", &path)(error)),
+        }
+    }
+
+    fn lock(&self, lock: File) -> Result<File, FilesError> {
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| FilesError::Locked(self.root.clone()))?;
         Ok(lock)
+    }
+
+    /// Removes what a crash left of building a membership: never part of one.
+    pub(super) fn sweep(&self) -> Result<(), FilesError> {
+        let staged = [self.raft(), self.node()].map(|path| pki::files::staging_path(&path));
+        for path in staged {
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(FilesError::io("remove", &path)(error));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        if !self.is_member()? {
+            pki::files::remove(&self.marker())?;
+        }
+        Ok(())
     }
 
     /// Whether raft state says that this node is a member.
@@ -151,6 +197,30 @@ impl Layout {
         self.raft()
             .try_exists()
             .map_err(FilesError::io("look at", &self.raft()))
+    }
+
+    /// Puts key, certificate and membership in their place, in that of whatever a crash left
+    /// there: without raft state they are nobody's. `staged` is called just before.
+    pub(super) fn place_identity(
+        &self,
+        files: &NodeFiles,
+        membership: &Membership,
+        owner: Option<(u32, u32)>,
+        staged: impl FnOnce(),
+    ) -> Result<(), FilesError> {
+        let dir = self.node();
+        let staging = Staging::begin(&dir, PUBLIC_DIR)?;
+        files.stage(&staging)?;
+        staging.file("join.json", &membership.to_json(), PUBLIC)?;
+        staging.give(owner)?;
+        staged();
+        match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(FilesError::io("remove", &dir)(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        Ok(staging.commit()?)
     }
 
     /// Who this node is, if it is a member.
@@ -206,17 +276,21 @@ impl Layout {
             dir.join("setup-token"),
         );
         if !token.exists() {
-            let staging = pki::files::Staging::begin(&dir, pki::files::SECRET_DIR)?;
+            let staging = Staging::begin(&dir, pki::files::SECRET_DIR)?;
             let made =
                 BootstrapCert::generate(hostname, &config.certificate_ips, config.clock.now())?;
             let secret = random_token().map_err(|error| FilesError::Randomness(error.message))?;
-            staging.file("server.crt", made.cert_pem().as_bytes(), pki::files::PUBLIC)?;
+            staging.file("server.crt", made.cert_pem().as_bytes(), PUBLIC)?;
             staging.file(
                 "server.key",
                 made.key_pem().expose().as_bytes(),
                 pki::files::SECRET,
             )?;
-            staging.file("setup-token", secret.as_bytes(), pki::files::SECRET)?;
+            staging.file(
+                "setup-token",
+                secret.expose().as_bytes(),
+                pki::files::SECRET,
+            )?;
             staging.commit()?;
         }
         let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));

@@ -1,14 +1,13 @@
 //! Founding a cluster: everything is built beside its place and renamed last, so a crash at any
 //! moment leaves either a node without a cluster or a member, never something between.
 
-use std::fs;
-
 use jaco_net::pki::{
     ClusterCa,
-    files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
+    files::{NodeFiles, SECRET_DIR, Staging},
 };
 use jaco_proto::{
     Error, ErrorCode, chain,
+    secret::SecretString,
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{
@@ -34,7 +33,7 @@ const FOUNDING_INDEX: u64 = 1;
 #[derive(Clone)]
 pub struct Founding {
     pub(super) cluster_id: String,
-    pub(super) operator_token: String,
+    pub(super) operator_token: SecretString,
     pub(super) name: String,
 }
 
@@ -56,7 +55,7 @@ impl Founding {
     pub(super) fn response(self) -> v1::ClusterInitResponse {
         v1::ClusterInitResponse {
             cluster_id: self.cluster_id,
-            operator_token: self.operator_token,
+            operator_token: self.operator_token.expose().to_owned(),
         }
     }
 }
@@ -106,7 +105,8 @@ pub(super) fn found(
             cluster_id: cluster_id.clone(),
             ca_cert: ca.cert_pem().as_bytes().to_vec(),
             ca_key: ca.key_pem().expose().as_bytes().to_vec(),
-            operator_token_hashed_secret: admission::hash(operator_token.as_bytes()).to_vec(),
+            operator_token_hashed_secret: admission::hash(operator_token.expose().as_bytes())
+                .to_vec(),
             self_hostname: hostname.to_owned(),
             self_address: text(config.cluster_addr),
             cluster_name: name,
@@ -119,11 +119,6 @@ pub(super) fn found(
     let founded = fsm::apply(&State::default(), FOUNDING_INDEX, &command).map_err(internal)?;
     founded.result?;
 
-    // Files that a crash left without the raft state that would make them ours.
-    match fs::remove_dir_all(layout.node()) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(internal(error)),
-        Ok(()) | Err(_) => {}
-    }
     let membership = Membership {
         cluster_id: cluster_id.clone(),
         hostname: hostname.to_owned(),
@@ -131,15 +126,11 @@ pub(super) fn found(
         advertise_addr: text(config.cluster_addr),
         peers: Vec::new(),
     };
-    let staging = Staging::begin(&layout.node(), PUBLIC_DIR).map_err(internal)?;
-    files.stage(&staging).map_err(internal)?;
-    staging
-        .file("join.json", &membership.to_json(), PUBLIC)
+    layout
+        .place_identity(&files, &membership, None, || ())
         .map_err(internal)?;
-    staging.commit().map_err(internal)?;
 
-    let staging =
-        Staging::begin(&layout.raft(), jaco_net::pki::files::SECRET_DIR).map_err(internal)?;
+    let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;
     let rows: Vec<_> = founded.mutations.into_iter().map(Row::from).collect();
     storage::found(staging.path(), FIRST_RAFT_ID, &[FIRST_RAFT_ID], &rows).map_err(internal)?;
     staging.commit().map_err(internal)?;

@@ -1,6 +1,7 @@
 //! What the parts of a node share: configuration, and the cluster once there is one.
 
 use std::{
+    fmt::Write as _,
     net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -12,20 +13,25 @@ use std::{
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
     Error, ErrorCode,
+    secret::SecretString,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{Committed, Limits, Propose, ProposeError, RaftHandle, State, Storage};
+use jaco_raftnode::{
+    Committed, Limits, Propose, ProposeError, RaftHandle, ReadError, State, Storage,
+};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
+use zeroize::Zeroize as _;
 
 use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding};
 use crate::{
     api::{
         Caller,
         admission::{self, Transport},
+        backup,
         limits::FailureLimiter,
     },
     clock::Clock,
@@ -70,6 +76,8 @@ pub struct Shared {
     /// The same for streams that the program around the node reads, or forgot to: it is the one
     /// that stops the node, so nobody waits for it.
     pub(super) stopping_here: watch::Sender<bool>,
+    /// Backups that may still begin.
+    pub(crate) backups: Arc<Semaphore>,
     /// Where something that no restart can mend is reported.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -88,7 +96,7 @@ pub struct Running {
     pub engine: Arc<dyn Engine>,
     /// The containers of this node, once the runtime was assembled.
     pub(super) runtime: OnceLock<Runtime>,
-    pub(super) storage: Arc<Storage>,
+    pub(crate) storage: Arc<Storage>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -130,6 +138,7 @@ impl Shared {
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
             stopping_here: watch::Sender::new(false),
+            backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
             fatal,
         }
     }
@@ -297,6 +306,21 @@ impl Shared {
 }
 
 impl Running {
+    /// The state here, once it is not older than what a majority knows.
+    ///
+    /// # Errors
+    /// `no_leader`, `quorum_lost` or `raft_unavailable`.
+    pub(crate) async fn confirmed(&self) -> Result<Arc<State>, Error> {
+        self.raft.read_index().await.map_err(|error| {
+            let code = match error {
+                ReadError::NoLeader => ErrorCode::NoLeader,
+                ReadError::QuorumLost => ErrorCode::QuorumLost,
+                ReadError::Unavailable => ErrorCode::RaftUnavailable,
+            };
+            Error::new(code, "the read could not be confirmed")
+        })
+    }
+
     /// The containers of this node.
     pub(crate) fn runtime(&self) -> Result<&Runtime, Error> {
         self.runtime
@@ -362,9 +386,14 @@ pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<
 ///
 /// # Errors
 /// `rand_failed` if the system has no randomness to give.
-pub(crate) fn random_token() -> Result<String, Error> {
+pub(crate) fn random_token() -> Result<SecretString, Error> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}"); // a String never refuses
+    }
+    bytes.zeroize();
+    Ok(SecretString::new(text))
 }

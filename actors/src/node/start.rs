@@ -24,7 +24,7 @@ use super::{
     files::{FilesError, Layout, Membership},
 };
 use crate::{
-    api::{ApiArgs, Client, InProcess, TlsApiActor, UnixApiActor},
+    api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
     ingress::{self, ProxyActor, ProxyArgs},
     network,
     runtime::{self, engine::DockerEngine},
@@ -87,6 +87,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
         let layout = Layout::new(&config.data_dir);
         let lock = layout.open()?;
+        layout.sweep()?;
         let membership = layout.read_membership(&config)?;
         let (hostname, identity, setup_token) = match &membership {
             Some(member) => (member.hostname.clone(), layout.identity(member)?.0, None),
@@ -120,7 +121,13 @@ impl Node {
         let _ = shared.lifecycle.set(handle); // set once, right here
         let mut api = SupervisorSpec::new(Strategy::OneForOne);
         let mut listeners = Vec::new();
-        if let Some(at) = shared.config.unix_socket.clone() {
+        let config = &shared.config;
+        let inherited = config
+            .inherited_socket
+            .clone()
+            .map(ControlSocket::Inherited);
+        let own = config.unix_socket.clone().map(ControlSocket::Path);
+        if let Some(at) = inherited.or(own) {
             let shared = shared.clone();
             let (spec, handle) = ChildSpec::worker::<UnixApiActor>("unix", ApiArgs { shared, at });
             api = api.child(spec);
@@ -219,9 +226,15 @@ impl Node {
 
     /// Stops the node; containers keep running.
     ///
-    /// Streams end with `raft_unavailable` and calls under way are answered before the actors
-    /// stop, in reverse start order.
+    /// Calls are answered as by [`Node::drain`] before the actors stop, in reverse start order.
     pub async fn stop(&self) {
+        self.drain().await;
+        self.abandon().await;
+    }
+
+    /// Accepts no more clients, ends streams with `raft_unavailable`, and waits until the calls
+    /// under way are answered, at most 10 seconds.
+    pub async fn drain(&self) {
         self.shared.stopping.send_replace(true);
         self.shared.stopping_here.send_replace(true);
         if let Some(running) = self.shared.running.get() {
@@ -231,7 +244,6 @@ impl Node {
         if tokio::time::timeout(DRAIN, served).await.is_err() {
             tracing::warn!(subsystem = "daemon/grpc", "clients did not let go in time");
         }
-        self.abandon().await;
     }
 }
 
@@ -368,7 +380,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
 }
 
 /// Whether this node leads and has applied an entry of its own term, as it changes.
-fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
+pub(super) fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
     let mut status = raft.subscribe_status();
     let (sender, receiver) = watch::channel(status.borrow().leading);
     tokio::spawn(async move {

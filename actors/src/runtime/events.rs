@@ -64,6 +64,7 @@ impl Worker for EngineEventsActor {
                 self.set_up(true);
             }
             Msg::Event(event) => {
+                let _ = self.args.shared.news.send(event.clone()); // nobody may be waiting
                 // A restarting manager looks at every replica when it is back.
                 let _ = self.args.manager.cast(manager::Msg::Engine(event));
             }

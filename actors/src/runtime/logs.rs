@@ -1,29 +1,26 @@
 //! The log tail of this host's replicas.
 //!
 //! - [`lines`]: the engine's frames as lines.
+//! - [`reattach`]: a replica's lines across its containers, none lost and none twice.
+//!
+//! Each replica is read by a task of its own, which waits when its lines are not taken: a reader
+//! that is slow costs neither memory nor the other replicas.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use futures::StreamExt;
 use jaco_proto::v1::LogLine;
 use jaco_raftnode::State;
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinSet,
-};
+use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{
-    Shared,
-    engine::{EngineError, Found, LogRequest, LogStream, Status},
-};
-use lines::{Cutter, Line};
+use super::{Shared, engine::EngineError};
+use buffer::buffer;
+use source::Source;
 
+mod buffer;
 pub mod lines;
-
-/// Lines of one replica that wait for their reader; then the engine waits.
-const BUFFER: usize = 64;
-/// Wait for the container that follows one whose stream ended.
-const REATTACH: Duration = Duration::from_secs(1);
+pub(crate) mod readers;
+pub mod reattach;
+mod source;
 
 /// Which output is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,23 +85,12 @@ pub(super) fn tail(shared: &Arc<Shared>, query: &Query) -> Tail {
     let mut sources = JoinSet::new();
     let state = shared.deps.raft.state();
     for id in selected(&state, &shared.deps.host, query) {
-        let source = Source {
-            shared: Arc::clone(shared),
-            id,
-            request: LogRequest {
-                since: query.since,
-                follow: query.follow,
-            },
-        };
-        let (buffer, mut buffered) = mpsc::channel(BUFFER);
-        let lines = lines.clone();
+        let source = Source::new(Arc::clone(shared), id, query.since, query.follow);
         // Each replica has a buffer of its own, so a noisy one does not silence the others.
+        let (buffer, buffered) = buffer();
+        let lines = lines.clone();
         sources.spawn(async move {
-            while let Some(line) = buffered.recv().await {
-                if lines.send(line).await.is_err() {
-                    break;
-                }
-            }
+            buffered.drain(lines).await;
             Ok(())
         });
         sources.spawn(source.run(buffer));
@@ -126,122 +112,5 @@ fn selected(state: &State, host: &str, query: &Query) -> Vec<String> {
         .collect()
 }
 
-/// One replica's output, across its containers.
-struct Source {
-    shared: Arc<Shared>,
-    id: String,
-    request: LogRequest,
-}
-
-impl Source {
-    async fn run(self, lines: mpsc::Sender<LogLine>) -> Result<(), Error> {
-        let mut request = self.request;
-        let mut done: Option<String> = None;
-        let mut state = self.shared.deps.raft.subscribe();
-        loop {
-            let container = match self.container().await {
-                Ok(container) => container,
-                Err(error) => return Err(self.error(error)),
-            };
-            match container {
-                Some(found) if done.as_ref() != Some(&found.id) => {
-                    if done.is_some() {
-                        // A successor is read from its beginning.
-                        request.since = 0;
-                    }
-                    match self.stream(&found.id, request, &lines).await {
-                        Ok(true) => {}
-                        Ok(false) => return Ok(()),
-                        // It was replaced while it was read.
-                        Err(EngineError::NotFound(_)) if request.follow => {}
-                        Err(error) => return Err(self.error(error)),
-                    }
-                    done = Some(found.id);
-                }
-                Some(found) if found.status == Status::Running && request.follow => {
-                    // The same container was started again: only what is new.
-                    request.since = self.now();
-                    done = None;
-                }
-                Some(_) | None => {}
-            }
-            if !request.follow || !self.wanted(&mut state) || lines.is_closed() {
-                return Ok(());
-            }
-            tokio::select! {
-                () = tokio::time::sleep(REATTACH) => {}
-                () = lines.closed() => return Ok(()),
-            }
-        }
-    }
-
-    fn error(&self, source: EngineError) -> Error {
-        Error {
-            replica_id: self.id.clone(),
-            source,
-        }
-    }
-
-    fn now(&self) -> i64 {
-        self.shared.deps.clock.timestamp().seconds
-    }
-
-    fn wanted(&self, state: &mut watch::Receiver<Arc<State>>) -> bool {
-        let state = state.borrow_and_update();
-        let row = state.replicas_desired.get(&self.id);
-        row.is_some_and(|row| row.host == self.shared.deps.host)
-    }
-
-    /// The replica's container, the running one first.
-    async fn container(&self) -> Result<Option<Found>, EngineError> {
-        let deps = &self.shared.deps;
-        let Some(cluster) = deps.raft.state().cluster.clone() else {
-            return Ok(None);
-        };
-        let found = deps.engine.find(&cluster.cluster_id, &self.id).await?;
-        let running = found.iter().find(|found| found.status == Status::Running);
-        Ok(running.or(found.first()).cloned())
-    }
-
-    /// Reads a container to its end; false when nobody listens any more.
-    async fn stream(
-        &self,
-        container: &str,
-        request: LogRequest,
-        lines: &mpsc::Sender<LogLine>,
-    ) -> Result<bool, EngineError> {
-        let mut frames = self.shared.deps.engine.logs(container, request);
-        let mut cutters: BTreeMap<LogStream, Cutter> = BTreeMap::new();
-        loop {
-            let frame = tokio::select! {
-                frame = frames.next() => frame,
-                () = lines.closed() => return Ok(false),
-            };
-            let Some(frame) = frame else { break };
-            let frame = frame?;
-            for line in cutters.entry(frame.stream).or_default().feed(&frame.bytes) {
-                if lines.send(self.line(frame.stream, line)).await.is_err() {
-                    return Ok(false);
-                }
-            }
-        }
-        for (stream, mut cutter) in cutters {
-            if let Some(line) = cutter.finish()
-                && lines.send(self.line(stream, line)).await.is_err()
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn line(&self, stream: LogStream, line: Line) -> LogLine {
-        LogLine {
-            replica_id: self.id.clone(),
-            host: self.shared.deps.host.clone(),
-            stream: stream.to_string(),
-            ts: line.ts,
-            line: String::from_utf8_lossy(&line.text).into_owned(),
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

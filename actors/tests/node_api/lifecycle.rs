@@ -109,8 +109,8 @@ async fn what_a_crash_left_of_an_init_is_no_membership() {
     for (path, text) in [
         ("node/join.json", "{}"),
         ("node/one.key", "key of a cluster that never was"),
-        (".node.new/one.key", "half"),
-        (".raft.new/CURRENT", "half"),
+        ("node.new/one.key", "half"),
+        ("raft.new/CURRENT", "half"),
     ] {
         let path = lab.data().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

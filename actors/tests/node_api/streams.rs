@@ -36,12 +36,9 @@ async fn a_watch_replays_what_was_missed_and_goes_on_live() {
         ..Default::default()
     };
     for client in [local.clone(), lab.pinned(Some(&token))] {
-        let mut stream = client
-            .watch()
-            .subscribe(request.clone())
-            .await
-            .unwrap()
-            .into_inner();
+        let response = client.watch().subscribe(request.clone()).await.unwrap();
+        assert!(index(&response) > seen);
+        let mut stream = response.into_inner();
         let missed = deployment(next(&mut stream).await);
         assert_eq!((missed.kind(), name(&missed)), (EventKind::Added, "b"));
         assert!(missed.raft_index > seen);
@@ -60,6 +57,12 @@ async fn a_watch_replays_what_was_missed_and_goes_on_live() {
         }
     }
     node.stop().await;
+}
+
+/// The log index that a stream starts from.
+fn index<T>(response: &tonic::Response<T>) -> u64 {
+    let index = response.metadata().get("jaco-applied-index").unwrap();
+    index.to_str().unwrap().parse().unwrap()
 }
 
 fn deployment(event: v1::SubscribeEvent) -> v1::DeploymentEvent {
@@ -96,7 +99,9 @@ async fn the_audit_trail_tells_who_did_what_and_follows() {
         follow: true,
         ..Default::default()
     };
-    let mut stream = lab.local().audit().query(query).await.unwrap().into_inner();
+    let response = lab.local().audit().query(query).await.unwrap();
+    assert_eq!(index(&response), state(&node).applied_index);
+    let mut stream = response.into_inner();
     let founded = next(&mut stream).await;
     assert_eq!(
         (founded.r#type(), founded.identity.as_str()),

@@ -267,6 +267,33 @@ impl Lab {
         self.docker(&args)
     }
 
+    /// Starts the container that the next applied row will find as its own.
+    pub(crate) fn run_replica(&self, options: &[&str], script: &str) -> String {
+        let labels = [
+            format!("jaco.cluster_id={}", self.cluster_id),
+            format!("jaco.replica_id={}", self.id),
+            format!("jaco.raft_index={}", self.raft.state().applied_index + 2),
+        ];
+        let name = format!("jaco_{}", self.id);
+        let mut args = vec!["run", "-d", "--network", "none", "--name", &name];
+        args.extend(options);
+        for label in &labels {
+            args.extend(["--label", label]);
+        }
+        args.extend([&self.image, "/bin/busybox", "sh", "-c", script]);
+        self.docker(&args)
+    }
+
+    /// Asks the engine past the runtime, without waiting for it.
+    pub(crate) async fn docker_later(&self, args: &[&str]) {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let asked = tokio::task::spawn_blocking(move || {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            docker(&args)
+        });
+        asked.await.expect("docker").expect("done");
+    }
+
     pub(crate) fn docker(&self, args: &[&str]) -> String {
         docker(args).unwrap_or_else(|error| panic!("docker {args:?}: {error}"))
     }

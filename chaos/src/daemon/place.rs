@@ -35,11 +35,11 @@ pub fn program(name: &str) -> Result<PathBuf> {
 }
 
 /// Ports that nobody listens on, below those the system hands out to clients.
-pub(super) fn free_ports() -> Result<[u16; 3]> {
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut rng = Rng::new(rng::unique());
     // Held until all are found, so that they differ.
     let mut held = Vec::new();
-    let mut found = [0; 3];
+    let mut found = [0; N];
     for slot in &mut found {
         let (port, sockets) = (0..1000)
             .find_map(|_| {

@@ -7,8 +7,11 @@ use anyhow::{Context, Result};
 /// Ticks per second in `/proc`, fixed by the kernel's interface.
 const TICKS: u64 = 100;
 
-/// Resident memory.
-pub(super) fn rss_bytes(pid: u32) -> Result<u64> {
+/// Resident memory, in bytes.
+///
+/// # Errors
+/// When there is no such process.
+pub fn rss_bytes(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
         .lines()
@@ -19,7 +22,10 @@ pub(super) fn rss_bytes(pid: u32) -> Result<u64> {
 }
 
 /// Time in user and kernel mode.
-pub(super) fn cpu_time(pid: u32) -> Result<Duration> {
+///
+/// # Errors
+/// When there is no such process.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name in parentheses may hold anything; the fields after it are counted.
     let (_, fields) = stat.rsplit_once(')').context("no name")?;

@@ -3,6 +3,7 @@
 //! Every test has a daemon and a cluster of its own. The choices of a test are drawn from a seed
 //! that it prints; `JACO_SEED` repeats them.
 
+mod backup;
 mod bad_disk;
 mod bad_manifests;
 mod container_budget;
@@ -12,4 +13,5 @@ mod full_disk;
 mod power_cut;
 mod replica_actor;
 mod script;
+mod secrets;
 mod storm;

@@ -21,6 +21,7 @@ use self::{
 };
 use super::{
     args::parse_duration,
+    blocking,
     connection::{Client, MAX_MESSAGE_BYTES},
     excerpt::{self, Text},
     failure::{Failure, Stop},
@@ -136,7 +137,8 @@ pub(crate) async fn run(
     connect: impl Fn() -> Result<Client, Failure>,
     ui: &mut Ui<'_>,
 ) -> Result<(), Stop> {
-    let manifests = resolve::manifests(&args.jaco, args.compose.as_deref())?;
+    let (jaco, compose) = (args.jaco.clone(), args.compose.clone());
+    let manifests = blocking(move || resolve::manifests(&jaco, compose.as_deref())).await??;
     for warning in &manifests.warnings {
         ui.warn(warning);
     }

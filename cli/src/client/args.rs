@@ -1,16 +1,20 @@
 //! What may stand on the command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand};
-use jaco_proto::duration;
+use jaco_proto::{duration, secret::SecretString};
 
 use super::{
-    actors, apply, audit, cluster,
+    actors, apply, audit, backup, cluster,
     failure::{Failure, Local},
     get, lifecycle, logs, node,
     output::Format,
-    packaging, registry, status, token,
+    packaging, registry, restore, status, token,
     transport::{Source, TokenRule},
     validate,
 };
@@ -42,7 +46,7 @@ pub(crate) struct Globals {
     ///
     /// Other users of this machine can see it; a file or the variable is safer.
     #[arg(long, global = true, value_name = "TOKEN")]
-    token: Option<String>,
+    token: Option<SecretString>,
 
     /// File with the operator token for remote daemons
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "token")]
@@ -64,16 +68,13 @@ pub(crate) struct Globals {
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
 
-    /// Output format: table, json or yaml
-    #[arg(
-        short,
-        long,
-        alias = "format",
-        global = true,
-        value_name = "FORMAT",
-        default_value = "table"
-    )]
-    pub(crate) output: Format,
+    /// Output format: table, json or yaml [default: table]
+    #[arg(short = 'o', long, global = true, value_name = "FORMAT")]
+    format: Option<Format>,
+
+    /// The same as --format; with `backup` the file to write
+    #[arg(long, global = true, value_name = "FORMAT")]
+    output: Option<OsString>,
 
     /// No success lines, notes and warnings
     #[arg(short, long, global = true)]
@@ -89,6 +90,36 @@ pub(crate) struct Globals {
 }
 
 impl Globals {
+    /// How data is printed.
+    ///
+    /// # Errors
+    /// `usage_error` if `--output` names no format and `command` does not take it as a file.
+    pub(crate) fn format(&self, command: Option<&Command>) -> Result<Format, Failure> {
+        let text = match &self.output {
+            Some(text) if !matches!(command, Some(Command::Backup(_))) => text,
+            Some(_) | None => return Ok(self.format.unwrap_or(Format::Table)),
+        };
+        let format = text.to_string_lossy().parse();
+        let format = format.map_err(|error: String| Failure::new(Local::UsageError, error))?;
+        match self.format {
+            None => Ok(format),
+            Some(_) => Err(Failure::new(
+                Local::UsageError,
+                "the output format is given twice",
+            )),
+        }
+    }
+
+    /// What `--output` names for the command that takes it as a file.
+    pub(crate) fn destination(&self) -> Option<&Path> {
+        self.output.as_deref().map(Path::new)
+    }
+
+    /// The control socket that the flags name.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
     /// What the flags say about the connection.
     pub(crate) fn source(&self) -> Source {
         Source {
@@ -156,6 +187,10 @@ pub(crate) enum Command {
     Audit(audit::Args),
     /// Show the supervision tree of the daemon
     Actors(actors::Args),
+    /// Save the whole cluster to a file
+    Backup(backup::Args),
+    /// Make this machine the only member of a cluster that was saved
+    Restore(restore::Args),
     /// Check manifests without a cluster
     Validate(validate::Args),
     /// Print the version
@@ -182,6 +217,8 @@ impl Command {
             | Self::Delete(_)
             | Self::Token { .. }
             | Self::Registry { .. }
+            | Self::Backup(_)
+            | Self::Restore(_)
             | Self::Validate(_)
             | Self::Version
             | Self::Completions(_)
@@ -215,6 +252,8 @@ impl Command {
             | Self::Token { .. }
             | Self::Registry { .. }
             | Self::Actors(_)
+            | Self::Backup(_)
+            | Self::Restore(_)
             | Self::Validate(_)
             | Self::Version
             | Self::Completions(_)
@@ -267,7 +306,9 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Cli, Failure> {
-        Cli::try_parse_from(line.split(' ')).map_err(|error| usage_error(&error))
+        let cli = Cli::try_parse_from(line.split(' ')).map_err(|error| usage_error(&error))?;
+        cli.globals.format(cli.command.as_ref())?;
+        Ok(cli)
     }
 
     #[test]
@@ -285,8 +326,22 @@ mod tests {
         ] {
             let cli = parse(line).unwrap();
             assert_eq!(cli.globals.server.as_deref(), Some("h:1"), "{line}");
-            assert_eq!(cli.globals.output, Format::Json, "{line}");
+            let format = cli.globals.format(cli.command.as_ref());
+            assert_eq!(format.unwrap(), Format::Json, "{line}");
             assert!(cli.globals.quiet, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_long_flag_is_a_file_for_a_backup_and_a_format_for_the_rest() {
+        for line in [
+            "jaco backup --output xml -o json",
+            "jaco --output xml backup --format json",
+        ] {
+            let cli = parse(line).unwrap();
+            let format = cli.globals.format(cli.command.as_ref());
+            assert_eq!(format.unwrap(), Format::Json, "{line}");
+            assert_eq!(cli.globals.destination(), Some(Path::new("xml")), "{line}");
         }
     }
 
@@ -298,6 +353,11 @@ mod tests {
             ("jaco apply", "JACO"),
             ("jaco apply a b", "'b'"),
             ("jaco status -o xml", "output format"),
+            ("jaco status --output xml", "output format"),
+            ("jaco status --output json -o json", "given twice"),
+            ("jaco backup --output f -o xml", "output format"),
+            ("jaco restore --input f", "--name"),
+            ("jaco restore --name n", "--input"),
             ("jaco status --nope", "--nope"),
             ("jaco logs app", "expected <deployment>/<service>"),
             ("jaco logs app/", "expected <deployment>/<service>"),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     args::{ReadArgs, parse_duration},
-    connection::{Client, broken, within},
+    connection::{Client, within},
     failure::Stop,
     output::{
         Format, Ui, View, table,
@@ -170,7 +170,7 @@ async fn stream(
         Format::Json | Format::Yaml => !args.follow,
     };
     let mut all = Vec::new();
-    while let Some(event) = events.message().await.map_err(|status| broken(&status))? {
+    while let Some(event) = events.next().await? {
         let event = EventView::from(event);
         if collect {
             all.push(event);

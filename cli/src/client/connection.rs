@@ -159,8 +159,13 @@ impl Client {
     pub(crate) async fn stream<T>(
         &self,
         call: impl AsyncFn(Connection) -> Result<Response<Streaming<T>>, Status>,
-    ) -> Result<Streaming<T>, Failure> {
-        self.call(&call).await
+    ) -> Result<Feed<T>, Failure> {
+        let inner = self.call(&call).await?;
+        let at = self.live().as_ref().map_or(0, |(at, _)| *at);
+        Ok(Feed {
+            inner,
+            place: self.places[at].clone(),
+        })
     }
 
     async fn call<T>(
@@ -267,14 +272,28 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// What ended a stream that was open.
-pub(crate) fn broken(status: &Status) -> Failure {
-    match transport_error(status) {
-        Some(reason) => Failure::new(
-            Local::Unavailable,
-            format!("the connection was lost: {reason}"),
-        ),
-        None => DecodedError::from_status(status).into(),
+/// A stream of a daemon.
+pub(crate) struct Feed<T> {
+    inner: Streaming<T>,
+    place: Place,
+}
+
+impl<T> Feed<T> {
+    /// The next message; `None` when the daemon ended the stream.
+    ///
+    /// # Errors
+    /// What the daemon ended the stream with; `unavailable` if the connection was lost.
+    pub(crate) async fn next(&mut self) -> Result<Option<T>, Failure> {
+        self.inner
+            .message()
+            .await
+            .map_err(|status| match transport_error(&status) {
+                Some(reason) => Failure::new(
+                    Local::Unavailable,
+                    format!("the connection to {} was lost: {reason}", self.place),
+                ),
+                None => DecodedError::from_status(&status).into(),
+            })
     }
 }
 

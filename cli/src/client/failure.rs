@@ -35,12 +35,15 @@ pub(crate) enum Local {
     ReplicaNotFound,
     /// The daemon does not have this deployment.
     DeploymentNotFound,
+    /// A cluster was not restored; nothing changed.
+    RestoreFailed,
     /// A defect of this program or a broken answer.
     Internal,
 }
 
 impl Local {
-    fn as_str(self) -> &'static str {
+    /// Its stable name.
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::UsageError => "usage_error",
             Self::FileError => "file_error",
@@ -56,6 +59,7 @@ impl Local {
             Self::NotConverged => "not_converged",
             Self::ReplicaNotFound => "replica_not_found",
             Self::DeploymentNotFound => "deployment_not_found",
+            Self::RestoreFailed => "restore_failed",
             Self::Internal => "internal",
         }
     }

@@ -59,6 +59,7 @@ pub(crate) struct Script {
     pub(crate) routes: Vec<v1::RealizedRoute>,
     pub(crate) tokens: Vec<v1::TokenInfo>,
     pub(crate) credentials: Vec<v1::RegistryCredentialSummary>,
+    pub(crate) backup: Vec<Result<Vec<u8>, Error>>,
     pub(crate) refuse: Option<Error>,
 }
 
@@ -70,6 +71,7 @@ struct Seen {
     audit: Vec<v1::AuditQueryRequest>,
     authorization: Vec<Option<String>>,
     reads: Vec<Option<String>>,
+    credentials: Vec<v1::RegistryCredentialAddRequest>,
 }
 
 #[derive(Default)]
@@ -136,6 +138,10 @@ impl Fake {
 
     pub(crate) fn log_requests(&self) -> Vec<v1::LogsRequest> {
         self.service.inner().seen.logs.clone()
+    }
+
+    pub(crate) fn credentials(&self) -> Vec<v1::RegistryCredentialAddRequest> {
+        self.service.inner().seen.credentials.clone()
     }
 
     pub(crate) fn audit_queries(&self) -> Vec<v1::AuditQueryRequest> {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     args::parse_duration,
-    connection::{Client, broken, within},
+    connection::{Client, within},
     failure::Stop,
     output::{Ui, View, text::time},
 };
@@ -105,7 +105,7 @@ async fn stream(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Sto
         DeployClient::new(connection).logs(request).await
     };
     let mut lines = client.stream(call).await?;
-    while let Some(line) = lines.message().await.map_err(|status| broken(&status))? {
+    while let Some(line) = lines.next().await? {
         match line.stream.as_str() {
             // A node that cannot be asked is a remark about the stream, not a line of it.
             "warning" => ui.warn(&format!("{}: {}", line.host, line.line)),

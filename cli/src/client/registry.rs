@@ -4,8 +4,10 @@ mod password;
 
 use std::time::Duration;
 
-use jaco_net::pki::SecretBytes;
-use jaco_proto::v1::{self, registry_credentials_client::RegistryCredentialsClient};
+use jaco_proto::{
+    secret::SecretBytes,
+    v1::{self, registry_credentials_client::RegistryCredentialsClient},
+};
 use serde::Serialize;
 
 use super::{
@@ -176,4 +178,31 @@ async fn list(client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     ui.data(&ListView {
         credentials: rows.collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{
+        fake::{self, Fake},
+        output::Format,
+    };
+
+    #[tokio::test]
+    async fn the_password_is_sent_byte_for_byte() {
+        let server = Fake::start().await;
+        let password = SecretBytes::new(b"p w\xff".to_vec());
+        let (result, output) = fake::capture(Format::Table, async |ui| {
+            login("GHCR.io", "u", &password, &server.client(), ui).await
+        })
+        .await;
+        assert_eq!(result, Ok(()));
+        assert_eq!(output.out, "Stored credential for ghcr.io (user u)\n");
+        let sent = &server.credentials()[0];
+        assert_eq!(sent.registry, "GHCR.io"); // spelling it is the server's part
+        assert_eq!(
+            (sent.username.as_str(), &sent.secret[..]),
+            ("u", &b"p w\xff"[..])
+        );
+    }
 }

@@ -5,11 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::FutureExt;
 use jaco_proto::v1::{self, deploy_client::DeployClient, watch_client::WatchClient};
 use serde::Serialize;
-use tonic::Streaming;
 
 use super::{
     args::ReadArgs,
-    connection::{Client, MAX_MESSAGE_BYTES, broken},
+    connection::{Client, Feed, MAX_MESSAGE_BYTES},
     failure::{Failure, Stop},
     output::{
         Format, Ui, View,
@@ -232,7 +231,7 @@ pub(crate) async fn run(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result
         }
         first = false;
         ui.data(&StatusView::from(response))?;
-        if changed(&mut events).await? == Feed::Ended {
+        if !changed(&mut events).await? {
             return Ok(());
         }
     }
@@ -265,7 +264,7 @@ pub(crate) async fn subscribe(
     client: &Client,
     entity_types: &[&str],
     deployment: &str,
-) -> Result<Streaming<v1::SubscribeEvent>, Failure> {
+) -> Result<Feed<v1::SubscribeEvent>, Failure> {
     let call = async |connection| {
         let mut watch = WatchClient::new(connection).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let request = v1::SubscribeRequest {
@@ -278,31 +277,18 @@ pub(crate) async fn subscribe(
     client.stream(call).await
 }
 
-/// What became of a feed.
-#[derive(Debug, PartialEq, Eq)]
-enum Feed {
-    Changed,
-    Ended,
-}
-
-/// Waits for an event and swallows those that came with it: one look shows them all.
-async fn changed(events: &mut Streaming<v1::SubscribeEvent>) -> Result<Feed, Failure> {
-    if next(events).await?.is_none() {
-        return Ok(Feed::Ended);
+/// Waits for an event and swallows those that came with it: one look shows them all. False when
+/// there will be no more.
+async fn changed(events: &mut Feed<v1::SubscribeEvent>) -> Result<bool, Failure> {
+    if events.next().await?.is_none() {
+        return Ok(false);
     }
-    while let Some(ready) = events.message().now_or_never() {
-        if ready.map_err(|status| broken(&status))?.is_none() {
-            return Ok(Feed::Ended);
+    while let Some(ready) = events.next().now_or_never() {
+        if ready?.is_none() {
+            return Ok(false);
         }
     }
-    Ok(Feed::Changed)
-}
-
-/// The next event of a feed; `None` when the server ended it.
-pub(crate) async fn next(
-    events: &mut Streaming<v1::SubscribeEvent>,
-) -> Result<Option<v1::SubscribeEvent>, Failure> {
-    events.message().await.map_err(|status| broken(&status))
+    Ok(true)
 }
 
 #[cfg(test)]

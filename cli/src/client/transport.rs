@@ -9,9 +9,10 @@ use std::{
 };
 
 use jaco_net::{
-    pki::{Fingerprint, SecretString, certificates},
+    pki::{Fingerprint, certificates},
     tls::Trust,
 };
+use jaco_proto::secret::SecretString;
 
 use self::contexts::Context;
 use super::failure::{Failure, Local};
@@ -25,7 +26,7 @@ const DEFAULT_CA: &str = "/var/lib/jaco/node/ca.crt";
 #[derive(Clone, Default)]
 pub(crate) struct Source {
     pub(crate) server: Option<String>,
-    pub(crate) token: Option<String>,
+    pub(crate) token: Option<SecretString>,
     /// Where the token stands if it is not given itself; only flags say so.
     pub(crate) token_file: Option<PathBuf>,
     /// Explicitly empty means: no file.
@@ -41,7 +42,7 @@ impl Source {
         let var = |name: &str| var(name).filter(|value| !value.is_empty());
         Self {
             server: var("JACO_SERVER"),
-            token: var("JACO_TOKEN"),
+            token: var("JACO_TOKEN").map(SecretString::new),
             token_file: None,
             ca_cert: var("JACO_CA_CERT"),
             ca_fingerprint: var("JACO_CA_FINGERPRINT"),
@@ -223,11 +224,11 @@ fn remote(
     };
     let token = match &flags.token_file {
         Some(path) => Some(token_in(path, machine)?),
-        None => pick(
-            |source| &source.token,
-            context.and_then(|c| c.token.as_ref()),
-        )
-        .filter(|token| !token.is_empty()),
+        None => {
+            let stored = context.and_then(|c| c.token.as_ref());
+            let token = flags.token.as_ref().or(env.token.as_ref()).or(stored);
+            token.filter(|token| !token.expose().is_empty()).cloned()
+        }
     };
     if token.is_none() && rule == TokenRule::Required {
         return Err(Failure::new(
@@ -245,13 +246,13 @@ fn remote(
     );
     Ok(Target::Remote {
         addresses,
-        token: token.map(SecretString::new),
+        token,
         trust: trust(ca_cert.as_deref(), fingerprint.as_deref(), machine)?,
     })
 }
 
 /// The token in a file, without the blanks around it.
-fn token_in(path: &Path, machine: &impl Machine) -> Result<String, Failure> {
+fn token_in(path: &Path, machine: &impl Machine) -> Result<SecretString, Failure> {
     let shown = path.display();
     let failed = |why: String| {
         let message = format!("the token file {shown} {why}");
@@ -262,7 +263,7 @@ fn token_in(path: &Path, machine: &impl Machine) -> Result<String, Failure> {
         .map_err(|error| failed(format!("cannot be read: {error}")))?;
     match text.trim() {
         "" => Err(failed("is empty".to_owned())),
-        token => Ok(token.to_owned()),
+        token => Ok(SecretString::new(token.to_owned())),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
+    os::unix::net::UnixListener,
     path::Path,
 };
 
@@ -20,7 +21,7 @@ use jaco_proto::config::{
 use crate::version;
 
 /// Reads the file; a missing one means all defaults.
-pub(super) fn read(path: &Path) -> Result<DaemonConfig> {
+pub(crate) fn read(path: &Path) -> Result<DaemonConfig> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -30,7 +31,11 @@ pub(super) fn read(path: &Path) -> Result<DaemonConfig> {
 }
 
 /// Decides everything the file leaves open.
-pub(super) fn node(config: &DaemonConfig, fault_injection: bool) -> Result<NodeConfig> {
+pub(crate) fn node(
+    config: &DaemonConfig,
+    socket: Option<UnixListener>,
+    fault_injection: bool,
+) -> Result<NodeConfig> {
     let interfaces = interfaces::list().context("list the network interfaces")?;
     let listen_addr = endpoint("listen_addr", &config.listen_addr, &interfaces)?;
     let cluster_addr = endpoint("cluster_addr", &config.cluster_addr, &interfaces)?;
@@ -50,6 +55,9 @@ pub(super) fn node(config: &DaemonConfig, fault_injection: bool) -> Result<NodeC
         .fault_injection(fault_injection);
     if let Some(addr) = &config.metrics_addr {
         node = node.metrics_addr(socket_addr("metrics_addr", addr)?);
+    }
+    if let Some(socket) = socket {
+        node = node.inherited_socket(socket);
     }
     if let Some(name) = &config.hostname {
         node = node.hostname(name);

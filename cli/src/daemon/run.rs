@@ -1,10 +1,12 @@
 //! The life of the daemon process.
 
-use std::time::Duration;
+use std::{os::unix::net::UnixListener, time::Duration};
 
 use anyhow::{Context, Result};
 use jaco_actors::Node;
+use jaco_net::process::exit_now;
 use jaco_proto::config::{DaemonConfig, Isolation};
+use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::config;
@@ -12,13 +14,19 @@ use crate::version;
 
 /// Threads for everything but raft, which has its own.
 const WORKERS: usize = 4;
-/// Time for a graceful stop of the actors.
-const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for the actors to stop, after the calls under way were answered.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Exit status after an impatient operator's second signal.
 const IMPATIENT: i32 = 130;
 
 /// Runs a node until it is told to stop or cannot go on.
-pub(super) fn run(config: &DaemonConfig, fault_injection: bool) -> Result<()> {
+///
+/// `socket` is the control socket, if a service manager listens on it for us.
+pub(super) fn run(
+    config: &DaemonConfig,
+    socket: Option<UnixListener>,
+    fault_injection: bool,
+) -> Result<()> {
     tracing::info!(subsystem = "jacod", version = version(), "starting");
     if config.isolation == Isolation::Off {
         tracing::warn!(
@@ -29,7 +37,7 @@ pub(super) fn run(config: &DaemonConfig, fault_injection: bool) -> Result<()> {
     if std::env::var_os("JACO_INGRESS_EXEC").is_some() {
         tracing::warn!(subsystem = "jacod", "JACO_INGRESS_EXEC has no meaning here");
     }
-    let node = config::node(config, fault_injection)?;
+    let node = config::node(config, socket, fault_injection)?;
     let workers = std::thread::available_parallelism()
         .map_or(2, usize::from)
         .min(WORKERS);
@@ -41,24 +49,26 @@ pub(super) fn run(config: &DaemonConfig, fault_injection: bool) -> Result<()> {
     let result = runtime.block_on(async {
         let mut signals = Signals::new().context("listen for signals")?;
         let node = Node::start(node).await.context("start the node")?;
-        notify_ready();
+        notify(NotifyState::Ready);
         tokio::select! {
             ended = node.join() => {
-                if tokio::time::timeout(STOP_TIMEOUT, node.abandon()).await.is_err() {
-                    tracing::warn!(subsystem = "jacod", "actors did not stop in time");
-                }
+                notify(NotifyState::Stopping);
+                stop_actors(&node).await;
                 ended.context("the node cannot go on")
             }
             () = signals.next() => {
                 tracing::info!(subsystem = "jacod", "stopping");
+                notify(NotifyState::Stopping);
+                let stop = async {
+                    node.drain().await;
+                    stop_actors(&node).await;
+                };
                 tokio::select! {
-                    stopped = tokio::time::timeout(STOP_TIMEOUT, node.stop()) => {
-                        if stopped.is_err() {
-                            tracing::warn!(subsystem = "jacod", "actors did not stop in time");
-                        }
-                        Ok(())
+                    () = stop => Ok(()),
+                    () = signals.next() => {
+                        tracing::warn!(subsystem = "jacod", "told twice: leaving at once");
+                        exit_now(IMPATIENT)
                     }
-                    () = signals.next() => std::process::exit(IMPATIENT),
                 }
             }
         }
@@ -66,6 +76,15 @@ pub(super) fn run(config: &DaemonConfig, fault_injection: bool) -> Result<()> {
     // A blocking task that hangs must not keep a stopped daemon alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+async fn stop_actors(node: &Node) {
+    if tokio::time::timeout(STOP_TIMEOUT, node.abandon())
+        .await
+        .is_err()
+    {
+        tracing::warn!(subsystem = "jacod", "actors did not stop in time");
+    }
 }
 
 struct Signals {
@@ -89,9 +108,9 @@ impl Signals {
     }
 }
 
-/// Tells systemd, if it asked, that the node is up.
-fn notify_ready() {
-    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        tracing::warn!(subsystem = "jacod", %error, "readiness was not reported");
+/// Tells systemd, if it asked.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(subsystem = "jacod", %error, "systemd was not notified");
     }
 }

@@ -2,38 +2,6 @@
 
 use super::Process;
 
-/// Every subsystem there is; a log line names exactly one.
-pub const SUBSYSTEMS: [&str; 28] = [
-    "jacod",
-    "jaco",
-    "cliclient",
-    "daemon/grpc",
-    "admission",
-    "backup",
-    "raft",
-    "raft/membership",
-    "fsm",
-    "state",
-    "watch",
-    "ipam",
-    "scheduler",
-    "scheduler/rollout",
-    "scheduler/health",
-    "scheduler/rebalance",
-    "scheduler/pressure",
-    "runtime/reconciler",
-    "runtime/health",
-    "wgmesh",
-    "firewall",
-    "dns",
-    "dns.forwarder",
-    "bridge",
-    "ingress",
-    "stagefirst",
-    "peer",
-    "actor",
-];
-
 /// The subsystem of an event that names none, which only those of libraries do: the part of
 /// ours that uses the library.
 pub(super) fn of_library(target: &str, process: Process) -> &'static str {
@@ -60,6 +28,8 @@ mod tests {
         fs,
         path::{Path, PathBuf},
     };
+
+    use jaco_proto::config::SUBSYSTEMS;
 
     use super::*;
 

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, time::SystemTime};
 
+use jaco_proto::secret::SecretString;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519,
@@ -9,9 +10,7 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject};
 
-use super::{
-    Error, Fingerprint, LIFETIME, NodeCert, NodeKey, SecretString, check_hostname, params,
-};
+use super::{Error, Fingerprint, LIFETIME, NodeCert, NodeKey, check_hostname, params};
 
 /// The common name of every cluster authority.
 pub const COMMON_NAME: &str = "JACO Cluster CA";

@@ -5,11 +5,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use jaco_proto::secret::SecretString;
 use rcgen::{ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256};
 
-use super::{
-    Error, Fingerprint, SecretString, authority::name_node, certificates, check_hostname, params,
-};
+use super::{Error, Fingerprint, authority::name_node, certificates, check_hostname, params};
 
 /// Validity; it ends earlier, when the node joins a cluster.
 const LIFETIME: Duration = Duration::from_secs(3652 * 24 * 3600);

@@ -10,7 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ClusterCa, Error, NodeCert, NodeKey, SecretString, certificates, check_hostname};
+use jaco_proto::secret::SecretString;
+
+use super::{ClusterCa, Error, NodeCert, NodeKey, certificates, check_hostname};
 
 /// Mode of files that hold secrets.
 pub const SECRET: u32 = 0o600;
@@ -35,7 +37,7 @@ impl Staging {
     /// # Errors
     /// [`Error::File`] if the parent is not writable.
     pub fn begin(target: &Path, mode: u32) -> Result<Self, Error> {
-        let path = beside(target);
+        let path = staging_path(target);
         match fs::remove_dir_all(&path) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::file("clear", &path)(why));
@@ -58,6 +60,14 @@ impl Staging {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Gives everything in the directory to `owner` (user and group), if there is one.
+    ///
+    /// # Errors
+    /// [`Error::File`] if that is not allowed.
+    pub fn give(&self, owner: Option<(u32, u32)>) -> Result<(), Error> {
+        give(&self.path, owner)
     }
 
     /// Writes and syncs one file.
@@ -168,12 +178,71 @@ impl NodeFiles {
     }
 }
 
-/// The hidden name beside `target` that its next content is built under.
-fn beside(target: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(target.file_name().unwrap_or_default());
+/// The name beside `target` that its next content is built under; a crash may leave it.
+#[must_use]
+pub fn staging_path(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     target.with_file_name(name)
+}
+
+/// Gives a file, or a directory with everything in it, to `owner` (user and group), if there is
+/// one, and waits until the disk knows.
+///
+/// # Errors
+/// [`Error::File`] if that is not allowed.
+pub fn give(path: &Path, owner: Option<(u32, u32)>) -> Result<(), Error> {
+    let Some((user, group)) = owner else {
+        return Ok(());
+    };
+    let list = |path: &Path| -> io::Result<Vec<PathBuf>> {
+        if !fs::symlink_metadata(path)?.is_dir() {
+            return Ok(Vec::new());
+        }
+        fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
+    };
+    for below in list(path).map_err(Error::file("list", path))? {
+        give(&below, owner)?;
+    }
+    std::os::unix::fs::lchown(path, Some(user), Some(group))
+        .and_then(|()| File::open(path)?.sync_all())
+        .map_err(Error::file("change the owner of", path))
+}
+
+/// Replaces a file as a whole: a crash leaves the old content or the new one.
+///
+/// # Errors
+/// [`Error::File`] if it cannot be written.
+pub fn replace(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    owner: Option<(u32, u32)>,
+) -> Result<(), Error> {
+    let staging = staging_path(path);
+    match fs::remove_file(&staging) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::file("clear", &staging)(why));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    write_new(&staging, content, mode).map_err(Error::file("write", &staging))?;
+    give(&staging, owner)?;
+    fs::rename(&staging, path)
+        .and_then(|()| sync_parent(path))
+        .map_err(Error::file("replace", path))
+}
+
+/// Removes a file, if it is there, and waits until the disk knows.
+///
+/// # Errors
+/// [`Error::File`] if it cannot be removed.
+pub fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(why) => Err(Error::file("remove", path)(why)),
+        Ok(()) => sync_parent(path).map_err(Error::file("sync", path)),
+    }
 }
 
 fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

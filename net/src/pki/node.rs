@@ -2,11 +2,12 @@
 
 use std::{fmt, net::IpAddr};
 
+use jaco_proto::secret::SecretString;
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, PublicKeyData};
 use rustls_pki_types::CertificateDer;
 
 use super::{
-    Error, Fingerprint, SecretString,
+    Error, Fingerprint,
     authority::{name_node, public_key},
     certificates, check_hostname,
 };

@@ -2,6 +2,38 @@
 
 use std::{fmt, str::FromStr};
 
+/// Every subsystem there is; a log line names exactly one.
+pub const SUBSYSTEMS: [&str; 28] = [
+    "jacod",
+    "jaco",
+    "cliclient",
+    "daemon/grpc",
+    "admission",
+    "backup",
+    "raft",
+    "raft/membership",
+    "fsm",
+    "state",
+    "watch",
+    "ipam",
+    "scheduler",
+    "scheduler/rollout",
+    "scheduler/health",
+    "scheduler/rebalance",
+    "scheduler/pressure",
+    "runtime/reconciler",
+    "runtime/health",
+    "wgmesh",
+    "firewall",
+    "dns",
+    "dns.forwarder",
+    "bridge",
+    "ingress",
+    "stagefirst",
+    "peer",
+    "actor",
+];
+
 /// Severity of a log line; a level lets itself and everything graver through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogLevel {

@@ -16,8 +16,7 @@ mod tests;
 
 pub use model::*;
 
-#[cfg(test)]
-pub(super) use check::SERVICE_KEYS;
+pub use check::SERVICE_KEYS;
 
 use document::Document;
 

@@ -5,7 +5,10 @@ mod fold;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use super::template::{Fault, expand};
 
@@ -15,12 +18,21 @@ pub use fold::{FoldError, Folded, ReadFile, fold};
 const LENGTH: usize = 8 << 20;
 
 /// What a file sets.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Variables {
     /// Values by key; the last line of a key counts.
     pub values: BTreeMap<String, String>,
     /// Variables that were used without a value, sorted.
     pub unset: BTreeSet<String>,
+}
+
+/// Hides what may hold values of the environment.
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Variables")
+            .field("unset", &self.unset)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A line that cannot be read.

@@ -6,7 +6,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::yaml::{self, Key, Map, Node, Position, Scalar, Value};
 
@@ -17,12 +20,21 @@ use super::template::expand;
 const LENGTH: usize = 8 << 20;
 
 /// A compose file with its variables replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Interpolated {
     /// The file.
     pub bytes: Vec<u8>,
     /// Variables that were used without a value, sorted.
     pub unset: BTreeSet<String>,
+}
+
+/// Hides what may hold values of the environment.
+impl fmt::Debug for Interpolated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interpolated")
+            .field("unset", &self.unset)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a file cannot be interpolated.

@@ -1,3 +1,11 @@
+use std::collections::BTreeMap;
+
+use prost::{
+    Message,
+    encoding::{WireType, encode_key, encode_varint},
+};
+use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
+
 use super::*;
 
 const SECRET: &str = "s3cr3t";
@@ -208,4 +216,128 @@ fn hashes_in_commands_do_not_show() {
             ..Default::default()
         },
     );
+}
+
+/// How a message shows, decoded.
+type Show = fn(&[u8]) -> String;
+
+// One entry a message: its name and `shown` of it.
+include!(concat!(env!("OUT_DIR"), "/messages.rs"));
+
+fn shown<M: Message + Default + fmt::Debug>(encoded: &[u8]) -> String {
+    let message = M::decode(encoded).expect("a field has the type of its descriptor");
+    format!("{message:?}")
+}
+
+/// A field that may hold a secret: what `fields.tsv` must judge.
+struct Text {
+    message: String,
+    field: String,
+    number: i32,
+    is_map: bool,
+}
+
+fn texts() -> Vec<Text> {
+    let set = FileDescriptorSet::decode(crate::FILE_DESCRIPTOR_SET).unwrap();
+    let files = set.file.iter().filter(|file| file.package() == "jaco.v1");
+    let mut found = Vec::new();
+    for message in files.flat_map(|file| &file.message_type) {
+        for nested in &message.nested_type {
+            let is_map = nested.options.as_ref().is_some_and(|o| o.map_entry());
+            assert!(
+                is_map,
+                "{}: its fields would not be looked at",
+                nested.name()
+            );
+        }
+        for field in &message.field {
+            let is_map = message
+                .nested_type
+                .iter()
+                .any(|entry| field.type_name().ends_with(&format!(".{}", entry.name())));
+            if is_map || matches!(field.r#type(), Type::String | Type::Bytes) {
+                found.push(Text {
+                    message: message.name().to_owned(),
+                    field: field.name().to_owned(),
+                    number: field.number(),
+                    is_map,
+                });
+            }
+        }
+    }
+    found
+}
+
+fn judged() -> BTreeMap<(String, String), bool> {
+    let table = include_str!("fields.tsv");
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|line| {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [message, field, verdict] = columns[..] else {
+            panic!("{line}: not three columns");
+        };
+        assert!(matches!(verdict, "shown" | "hidden"), "{line}");
+        ((message.to_owned(), field.to_owned()), verdict == "hidden")
+    })
+    .collect()
+}
+
+/// `value` as the field `number`, on the wire.
+fn encoded(number: i32, value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_key(
+        number.try_into().unwrap(),
+        WireType::LengthDelimited,
+        &mut bytes,
+    );
+    encode_varint(value.len() as u64, &mut bytes);
+    bytes.extend(value);
+    bytes
+}
+
+#[test]
+fn every_field_is_judged_and_shows_or_hides_accordingly() {
+    let mut judged = judged();
+    for text in texts() {
+        let name = format!("{}.{}", text.message, text.field);
+        let hidden = judged
+            .remove(&(text.message.clone(), text.field.clone()))
+            .unwrap_or_else(|| panic!("{name} is not judged: add it to fields.tsv"));
+        let (_, show) = MESSAGES
+            .iter()
+            .find(|(rust, _)| rust.eq_ignore_ascii_case(&text.message))
+            .unwrap_or_else(|| panic!("{name}: no such message"));
+        let marker = format!("marked {name}");
+        let value = if text.is_map {
+            let entry = [encoded(1, b"key"), encoded(2, marker.as_bytes())].concat();
+            encoded(text.number, &entry)
+        } else {
+            encoded(text.number, marker.as_bytes())
+        };
+        let shown = show(&value);
+        let numbers = format!("{:?}", marker.as_bytes());
+        let visible = shown.contains(&marker) || shown.contains(&numbers);
+        assert_eq!(visible, !hidden, "{name}: {shown}");
+    }
+    assert!(judged.is_empty(), "judged, but not there: {judged:?}");
+}
+
+#[test]
+fn names_that_sound_secret_are_hidden() {
+    // What these hold is told apart by their names; the second list is of those that are not.
+    const SECRET: [&str; 8] = [
+        "secret",
+        "private",
+        "_key",
+        "password",
+        "key_auth",
+        "yaml",
+        "payload",
+        "command_bytes",
+    ];
+    for ((message, field), hidden) in judged() {
+        let sounds = SECRET.iter().any(|word| field.contains(word))
+            || (field.ends_with("token") && message != "ChallengeToken");
+        assert!(!sounds || hidden, "{message}.{field} is shown");
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, fmt};
 
+use crate::secret::Redacted;
+
 /// A place in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
@@ -51,12 +53,22 @@ pub enum Value {
 }
 
 /// A scalar before anyone decided its type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Scalar {
     /// The text after quotes, folding and escapes are removed.
     pub text: String,
     /// Written without quotes, so it may be a number, a boolean or null.
     pub plain: bool,
+}
+
+/// Hides the text: it may be a value of the environment.
+impl fmt::Debug for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scalar")
+            .field("text", &Redacted(()))
+            .field("plain", &self.plain)
+            .finish()
+    }
 }
 
 /// A key of a [`Map`].

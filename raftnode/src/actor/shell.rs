@@ -3,7 +3,6 @@
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use jaco_proto::{chain, v1};
-use prost::Message as _;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
@@ -17,6 +16,7 @@ use crate::{
     apply::{Answer, Applier, Probe, Progress},
     command_name,
     core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
+    state::Rules,
     storage::{self, LogView, Update},
 };
 
@@ -326,6 +326,8 @@ fn restore(snapshot: &Snapshot) -> Result<State, storage::Error> {
         what: "received snapshot".into(),
         reason: chain(e),
     };
-    let content = v1::FsmSnapshot::decode(&*snapshot.data).map_err(|e| corrupt(&e))?;
-    State::from_snapshot(snapshot.get_metadata().index, content).map_err(|e| corrupt(&e))
+    let index = snapshot.get_metadata().index;
+    State::read_snapshot(index, &*snapshot.data, &Rules::MEMBER)
+        .map(|read| read.state)
+        .map_err(|e| corrupt(&e))
 }

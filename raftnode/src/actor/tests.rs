@@ -451,7 +451,7 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     spawn(args.clone(), source.parent.clone()).await.unwrap();
     let handle = args.handle.clone();
     handle.deliver(snapshot_for(3, b"not a snapshot".to_vec()));
-    handle.deliver(snapshot_for(3, state.to_snapshot().encode_to_vec()));
+    handle.deliver(snapshot_for(3, state.encode_snapshot()));
     let answer = sent.recv().await.unwrap();
     assert_eq!(answer.get_msg_type(), MessageType::MsgAppendResponse);
     assert_eq!((answer.index, answer.reject), (40, false));

@@ -1,96 +1,60 @@
-//! The whole state as one message, for raft snapshots and backups.
+//! The whole state as one message, `FSMSnapshot`, for raft snapshots and backups.
+//!
+//! It is encoded and decoded one entity at a time: the message of a large state is never held
+//! in memory beside the state itself.
 
-use std::sync::Arc;
+mod decode;
+mod encode;
+#[cfg(test)]
+mod tests;
 
-use imbl::OrdMap;
 use jaco_proto::v1;
 
-use super::{LoadError, State, entity::Entity, rows::add};
+pub use decode::{Rules, SnapshotError, Snapshotted};
 
-fn values<E: Entity + Clone>(map: &OrdMap<E::Key, Arc<E>>) -> Vec<E> {
-    map.values().map(|entity| E::clone(entity)).collect()
+use super::{State, entity::Entity};
+
+/// Field of the cluster singleton.
+const CLUSTER: u32 = 1;
+/// Field of the audit trail.
+const AUDIT: u32 = 15;
+/// Wire type of a field that holds its length and then its bytes.
+const DELIMITED: u32 = 2;
+
+/// A repeated field of the message and what it holds.
+struct Kind {
+    field: u32,
+    length: fn(&State, u32) -> u64,
+    encoded: for<'a> fn(&'a State, u32) -> encode::Fields<'a>,
+    insert: fn(&mut State, u32, &[u8]) -> Result<(), SnapshotError>,
 }
 
-fn fill<E: Entity>(state: &mut State, entities: Vec<E>) -> Result<(), LoadError> {
-    entities
-        .into_iter()
-        .try_for_each(|entity| add(state, entity))
-}
-
-impl State {
-    /// Everything but the applied index, in key order.
-    #[must_use]
-    pub fn to_snapshot(&self) -> v1::FsmSnapshot {
-        v1::FsmSnapshot {
-            cluster: self.cluster.as_deref().cloned(),
-            nodes: values(&self.nodes),
-            deployments: values(&self.deployments),
-            replicas_desired: values(&self.replicas_desired),
-            replicas_observed: values(&self.replicas_observed),
-            routes: values(&self.routes),
-            certs: values(&self.certs),
-            challenge_tokens: values(&self.challenge_tokens),
-            tokens: values(&self.tokens),
-            join_tokens: values(&self.join_tokens),
-            subnets: values(&self.subnets),
-            rollout_plans: values(&self.rollout_plans),
-            replica_counters: values(&self.replica_counters),
-            restart_counters: values(&self.restart_counters),
-            audit_events: values(&self.audit),
-            cert_blobs: values(&self.cert_blobs),
-            tcp_routes: values(&self.tcp_routes),
-            registry_credentials: values(&self.registry_credentials),
-        }
-    }
-
-    /// The state that a snapshot taken at `applied_index` describes.
-    ///
-    /// # Errors
-    ///
-    /// [`LoadError::BadKey`] if an entity has no usable key or shares it with another.
-    pub fn from_snapshot(applied_index: u64, snapshot: v1::FsmSnapshot) -> Result<Self, LoadError> {
-        let v1::FsmSnapshot {
-            cluster,
-            nodes,
-            deployments,
-            replicas_desired,
-            replicas_observed,
-            routes,
-            certs,
-            challenge_tokens,
-            tokens,
-            join_tokens,
-            subnets,
-            rollout_plans,
-            replica_counters,
-            restart_counters,
-            audit_events,
-            cert_blobs,
-            tcp_routes,
-            registry_credentials,
-        } = snapshot;
-        let mut state = Self {
-            applied_index,
-            cluster: cluster.map(Arc::new),
-            ..Self::default()
-        };
-        fill(&mut state, nodes)?;
-        fill(&mut state, deployments)?;
-        fill(&mut state, replicas_desired)?;
-        fill(&mut state, replicas_observed)?;
-        fill(&mut state, routes)?;
-        fill(&mut state, certs)?;
-        fill(&mut state, challenge_tokens)?;
-        fill(&mut state, tokens)?;
-        fill(&mut state, join_tokens)?;
-        fill(&mut state, subnets)?;
-        fill(&mut state, rollout_plans)?;
-        fill(&mut state, replica_counters)?;
-        fill(&mut state, restart_counters)?;
-        fill(&mut state, audit_events)?;
-        fill(&mut state, cert_blobs)?;
-        fill(&mut state, tcp_routes)?;
-        fill(&mut state, registry_credentials)?;
-        Ok(state)
+const fn kind<E: Entity>(field: u32) -> Kind {
+    Kind {
+        field,
+        length: encode::length_of::<E>,
+        encoded: encode::fields_of::<E>,
+        insert: decode::insert::<E>,
     }
 }
+
+/// Ascending, as every encoder of the format writes them.
+static KINDS: [Kind; 17] = [
+    kind::<v1::Node>(2),
+    kind::<v1::Deployment>(3),
+    kind::<v1::ReplicaDesired>(4),
+    kind::<v1::ReplicaObserved>(5),
+    kind::<v1::Route>(6),
+    kind::<v1::Cert>(7),
+    kind::<v1::ChallengeToken>(8),
+    kind::<v1::Token>(9),
+    kind::<v1::JoinToken>(10),
+    kind::<v1::Subnet>(11),
+    kind::<v1::RolloutPlan>(12),
+    kind::<v1::ReplicaCounter>(13),
+    kind::<v1::RestartCounter>(14),
+    kind::<v1::AuditEvent>(AUDIT),
+    kind::<v1::CertBlob>(16),
+    kind::<v1::TcpRoute>(17),
+    kind::<v1::RegistryCredential>(18),
+];

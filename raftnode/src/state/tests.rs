@@ -71,20 +71,6 @@ fn rows_that_no_state_machine_wrote_are_named_in_the_error() {
 }
 
 #[test]
-fn a_snapshot_with_an_entity_twice_is_refused() {
-    let mut snapshot = sample().to_snapshot();
-    snapshot.nodes.push(snapshot.nodes[0].clone());
-    let error = State::from_snapshot(1, snapshot).unwrap_err();
-    assert!(matches!(
-        error,
-        LoadError::BadKey {
-            table: Table::Nodes,
-            ..
-        }
-    ));
-}
-
-#[test]
 fn rows_ascend_and_their_keys_begin_with_the_tag_of_the_table() {
     let keys: Vec<_> = sample().rows().map(|(key, _)| key).collect();
     assert_eq!(keys, [b"\x02a".to_vec(), b"\x09a.example\0".to_vec()]);

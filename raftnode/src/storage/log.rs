@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use prost::Message as _;
 use raft::{
     GetEntriesContext, RaftState, StorageError,
     eraftpb::{Entry, Snapshot, SnapshotMetadata},
@@ -21,7 +20,10 @@ pub struct LogView(pub Arc<Storage>);
 
 impl Storage {
     /// Term of the entry at `index`, which must be kept or be the last one dropped.
-    pub(crate) fn term_at(&self, index: u64) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is neither, [`Error::Read`] if it cannot be read.
+    pub fn term_at(&self, index: u64) -> Result<u64, Error> {
         {
             let cursor = self.cursor();
             if index == cursor.truncated.index {
@@ -99,7 +101,7 @@ impl Storage {
             term: self.term_at(state.applied_index)?,
         };
         Ok(Some(Snapshot {
-            data: state.to_snapshot().encode_to_vec(),
+            data: state.encode_snapshot(),
             metadata: Some(metadata),
         }))
     }

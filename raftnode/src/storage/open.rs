@@ -23,6 +23,9 @@ use super::{
 };
 use crate::{State, state};
 
+/// Encoded rows that are written in one go while a directory is made.
+const FILL_BYTES: usize = 4 << 20;
+
 /// Creates the storage of one of a new cluster's first voters.
 ///
 /// All of them start as if from a snapshot of the empty state at index 1, which holds the
@@ -52,13 +55,29 @@ pub fn found(path: &Path, raft_id: u64, voters: &[u64], founding: &[Row]) -> Res
         voters: voters.to_vec(),
         ..ConfState::default()
     };
-    lay_out(
-        path,
-        raft_id,
-        conf_state,
-        Position { index: 1, term: 1 },
-        founding,
-    )
+    let origin = Position { index: 1, term: 1 };
+    lay_out(path, raft_id, conf_state, origin, founding.iter().cloned())
+}
+
+/// Creates the storage of the only voter of a cluster that exists already, as if from a snapshot
+/// of `state` at `origin`: its applied index and the term of the entry there.
+///
+/// # Errors
+/// As [`bootstrap`]; [`Error::Voters`] also for an origin before the first entry.
+pub fn restore(path: &Path, raft_id: u64, origin: Position, state: &State) -> Result<(), Error> {
+    if raft_id == 0 || origin.index == 0 || origin.term == 0 {
+        let voters = vec![raft_id];
+        return Err(Error::Voters { raft_id, voters });
+    }
+    let conf_state = ConfState {
+        voters: vec![raft_id],
+        ..ConfState::default()
+    };
+    let rows = state.rows().map(|(key, value)| Row {
+        key,
+        value: Some(value),
+    });
+    lay_out(path, raft_id, conf_state, origin, rows)
 }
 
 /// Creates the empty storage of a node that joins a cluster; the leader sends it a snapshot.
@@ -70,13 +89,8 @@ pub fn create(path: &Path, raft_id: u64) -> Result<(), Error> {
         let voters = Vec::new();
         return Err(Error::Voters { raft_id, voters });
     }
-    lay_out(
-        path,
-        raft_id,
-        ConfState::default(),
-        Position::default(),
-        &[],
-    )
+    let nowhere = Position::default();
+    lay_out(path, raft_id, ConfState::default(), nowhere, [].into_iter())
 }
 
 fn lay_out(
@@ -84,7 +98,7 @@ fn lay_out(
     raft_id: u64,
     conf_state: ConfState,
     origin: Position,
-    rows: &[Row],
+    rows: impl Iterator<Item = Row>,
 ) -> Result<(), Error> {
     let io = |e| Error::io(path.display(), e);
     match DirBuilder::new().mode(0o700).create(path) {
@@ -111,8 +125,22 @@ fn lay_out(
         vote: 0,
         commit: origin.index,
     };
-    // One batch: a crash before it leaves a directory without a format row, which is refused.
     let mut batch = WriteBatch::default();
+    let state = db
+        .cf_handle(STATE)
+        .ok_or_else(|| Error::corrupt("table state", "it is missing"))?;
+    for row in rows {
+        match &row.value {
+            Some(value) => batch.put_cf(state, &row.key, value),
+            None => batch.delete_cf(state, &row.key),
+        }
+        if batch.size_in_bytes() > FILL_BYTES {
+            db.write_opt(std::mem::take(&mut batch), &options::write(false))
+                .map_err(Error::Write)?;
+        }
+    }
+    // The last batch: a crash before it leaves a directory without a format row, which is
+    // refused, and one that survives has all the others before it.
     batch.put_cf(meta, KEY_FORMAT, FORMAT.to_be_bytes());
     batch.put_cf(meta, KEY_RAFT_ID, raft_id.to_be_bytes());
     batch.put_cf(
@@ -127,15 +155,6 @@ fn lay_out(
     );
     batch.put_cf(meta, KEY_APPLIED, origin.index.to_be_bytes());
     batch.put_cf(meta, KEY_TRUNCATED, origin.encode());
-    let state = db
-        .cf_handle(STATE)
-        .ok_or_else(|| Error::corrupt("table state", "it is missing"))?;
-    for row in rows {
-        match &row.value {
-            Some(value) => batch.put_cf(state, &row.key, value),
-            None => batch.delete_cf(state, &row.key),
-        }
-    }
     db.write_opt(batch, &options::write(true))
         .map_err(Error::Write)?;
     drop(db);
@@ -203,6 +222,41 @@ fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
     }
     let raft_id = schema::decode_u64("raft_id", &meta(db, KEY_RAFT_ID)?)?;
     Ok((raft_id, read_cursor(db)?))
+}
+
+/// Reads the applied state of a directory that no node uses, and writes nothing.
+///
+/// Opening it as a node does would leave files of whoever reads, which the node may not be
+/// allowed to touch later.
+///
+/// # Errors
+/// As [`Storage::open`].
+pub fn examine(path: &Path) -> Result<(State, Position), Error> {
+    check_files(path)?;
+    let (_lock, synced) = Watermark::open(path)?;
+    let db =
+        DB::open_cf_descriptors_read_only(&options::database(), path, options::tables(), false)
+            .map_err(|e| opening(path, e))?;
+    let (_, cursor) = verify(&db, synced)?;
+    let mut state = read_state(&db)?;
+    state.applied_index = cursor.applied;
+    let origin = if cursor.applied == cursor.truncated.index {
+        cursor.truncated
+    } else {
+        let name = || format!("log entry {}", cursor.applied);
+        let table = db
+            .cf_handle(LOG)
+            .ok_or_else(|| Error::corrupt("table log", "it is missing"))?;
+        let bytes = db
+            .get_cf(table, schema::log_key(cursor.applied))
+            .map_err(|e| Error::corrupt(name(), e))?
+            .ok_or_else(|| Error::corrupt(name(), "it is missing"))?;
+        Position {
+            index: cursor.applied,
+            term: schema::decode_entry(cursor.applied, &bytes)?.term,
+        }
+    };
+    Ok((state, origin))
 }
 
 /// Names the file that is gone, where RocksDB would only say that it cannot open.
@@ -322,23 +376,30 @@ impl Storage {
     /// # Errors
     /// [`Error::Corrupt`] names the first row that does not decode.
     pub fn load_state(&self) -> Result<State, Error> {
-        let mut broken = None;
-        let rows = self
-            .db
-            .iterator_cf(self.table(STATE)?, IteratorMode::Start)
-            .map_while(|row| match row {
-                Ok((key, value)) => Some((key.into_vec(), value.into_vec())),
-                Err(e) => {
-                    broken = Some(e);
-                    None
-                }
-            });
-        let loaded = state::load(rows);
-        if let Some(error) = broken {
-            return Err(Error::corrupt("table state", error));
-        }
-        let mut state = loaded.map_err(|e| Error::corrupt("table state", chain(&e)))?;
+        let mut state = read_state(&self.db)?;
         state.applied_index = self.applied();
         Ok(state)
     }
+}
+
+/// The state that the rows hold; its applied index is not among them.
+fn read_state(db: &DB) -> Result<State, Error> {
+    let table = db
+        .cf_handle(STATE)
+        .ok_or_else(|| Error::corrupt("table state", "it is missing"))?;
+    let mut broken = None;
+    let rows = db
+        .iterator_cf(table, IteratorMode::Start)
+        .map_while(|row| match row {
+            Ok((key, value)) => Some((key.into_vec(), value.into_vec())),
+            Err(e) => {
+                broken = Some(e);
+                None
+            }
+        });
+    let loaded = state::load(rows);
+    if let Some(error) = broken {
+        return Err(Error::corrupt("table state", error));
+    }
+    loaded.map_err(|e| Error::corrupt("table state", chain(&e)))
 }

@@ -1,6 +1,7 @@
 //! Damage, crashes and restarts of a directory.
 
 mod damage;
+mod restored;
 
 use std::{
     fs,

@@ -112,7 +112,7 @@ impl Engine for DockerEngine {
         };
         let credentials = auth.map(|credential| DockerCredentials {
             username: Some(credential.username.clone()),
-            password: Some(credential.secret.clone()),
+            password: Some(credential.secret.expose().to_owned()),
             serveraddress: Some(credential.server.clone()),
             ..Default::default()
         });

@@ -8,10 +8,11 @@ use std::{
 use async_trait::async_trait;
 use bollard::models::ContainerCreateBody;
 use futures::{Stream, StreamExt, stream, stream::BoxStream};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use super::{
-    Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest, Status,
+    Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest, LogStream,
+    Status,
 };
 use crate::{
     labels::{LABEL_CLUSTER, LABEL_RAFT_INDEX, LABEL_REPLICA},
@@ -23,6 +24,8 @@ use crate::{
 pub(crate) struct FakeEngine {
     inner: Arc<Mutex<Inner>>,
     events: broadcast::Sender<Event>,
+    /// Changes when a container writes or dies.
+    written: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -33,6 +36,37 @@ struct Inner {
     down: bool,
     pulls: Vec<(String, Option<String>)>,
     scripts: VecDeque<BoxStream<'static, Result<(), EngineError>>>,
+    outputs: BTreeMap<String, Output>,
+    frames_read: u64,
+    /// Held by every read of an output.
+    reads: Arc<()>,
+}
+
+/// What a container writes.
+#[derive(Clone, Default)]
+pub(crate) struct Output {
+    frames: Vec<(LogStream, String)>,
+    repeats: bool,
+    fails: Option<EngineError>,
+}
+
+impl Output {
+    pub(crate) fn says(mut self, stream: LogStream, text: &str) -> Self {
+        self.frames.push((stream, text.to_owned()));
+        self
+    }
+
+    /// Without end.
+    pub(crate) fn repeats(mut self) -> Self {
+        self.repeats = true;
+        self
+    }
+
+    /// Every read of it ends like this.
+    pub(crate) fn fails(mut self, error: EngineError) -> Self {
+        self.fails = Some(error);
+        self
+    }
 }
 
 struct Container {
@@ -46,6 +80,7 @@ impl FakeEngine {
         Self {
             inner: Arc::default(),
             events: broadcast::channel(64).0,
+            written: watch::Sender::new(0),
         }
     }
 
@@ -105,11 +140,60 @@ impl FakeEngine {
         self.inner().containers.insert(id.to_owned(), container);
     }
 
+    pub(crate) fn set_output(&self, id: &str, output: Output) {
+        self.inner().outputs.insert(id.to_owned(), output);
+    }
+
+    /// A container writes.
+    pub(crate) fn say(&self, id: &str, stream: LogStream, text: &str) {
+        let mut inner = self.inner();
+        let output = inner.outputs.entry(id.to_owned()).or_default();
+        output.frames.push((stream, text.to_owned()));
+        drop(inner);
+        self.written.send_modify(|changes| *changes += 1);
+    }
+
+    /// Reads of outputs that somebody holds.
+    pub(crate) fn open_reads(&self) -> usize {
+        Arc::strong_count(&self.inner().reads) - 1
+    }
+
+    /// Frames that were taken by reads.
+    pub(crate) fn frames_read(&self) -> u64 {
+        self.inner().frames_read
+    }
+
+    /// The frame at `index` of a container's output, as a read gets it; `None` if there is
+    /// nothing more for now.
+    fn frame(&self, id: &str, index: usize) -> Option<Result<LogFrame, EngineError>> {
+        let mut inner = self.inner();
+        let output = inner.outputs.get(id)?;
+        let count = output.frames.len();
+        let index = if output.repeats { index % count } else { index };
+        let Some((stream, text)) = output.frames.get(index) else {
+            let fails = (index == count).then(|| output.fails.clone()).flatten();
+            return fails.map(Err);
+        };
+        let frame = LogFrame {
+            stream: *stream,
+            bytes: text.clone().into(),
+        };
+        inner.frames_read += 1;
+        Some(Ok(frame))
+    }
+
+    fn is_running(&self, id: &str) -> bool {
+        let inner = self.inner();
+        let found = inner.containers.get(id);
+        found.is_some_and(|container| container.status == Status::Running)
+    }
+
     /// The process of a container ends.
     pub(crate) fn die(&self, id: &str) {
         if let Some(container) = self.inner().containers.get_mut(id) {
             container.status = Status::Exited;
         }
+        self.written.send_modify(|changes| *changes += 1);
         self.tell(id, EventKind::Die);
     }
 
@@ -263,7 +347,28 @@ impl Engine for FakeEngine {
         .boxed()
     }
 
-    fn logs(&self, _: &str, _: LogRequest) -> BoxStream<'static, Result<LogFrame, EngineError>> {
-        stream::empty().boxed()
+    fn logs(
+        &self,
+        container: &str,
+        request: LogRequest,
+    ) -> BoxStream<'static, Result<LogFrame, EngineError>> {
+        let (engine, id) = (self.clone(), container.to_owned());
+        let (reads, written) = (self.inner().reads.clone(), self.written.subscribe());
+        stream::unfold((0, reads, written), move |(index, reads, mut written)| {
+            let (engine, id) = (engine.clone(), id.clone());
+            async move {
+                loop {
+                    written.borrow_and_update();
+                    if let Some(frame) = engine.frame(&id, index) {
+                        return Some((frame, (index + 1, reads, written)));
+                    }
+                    if !request.follow || !engine.is_running(&id) {
+                        return None;
+                    }
+                    written.changed().await.ok()?;
+                }
+            }
+        })
+        .boxed()
     }
 }

@@ -13,6 +13,8 @@ pub const MAX_LINE: usize = 1 << 20;
 pub struct Line {
     /// When it was written, if the engine said.
     pub ts: Option<Timestamp>,
+    /// When its last piece was written.
+    pub end: Option<Timestamp>,
     /// The bytes as they were written.
     pub text: Vec<u8>,
 }
@@ -21,6 +23,8 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Cutter {
     ts: Option<Timestamp>,
+    /// Of the newest piece.
+    newest: Option<Timestamp>,
     text: Vec<u8>,
     /// A line has begun, though it may be empty so far.
     open: bool,
@@ -43,6 +47,7 @@ impl Cutter {
                 if !self.open {
                     self.ts = ts;
                 }
+                self.newest = ts;
                 rest
             };
             at_start = false;
@@ -54,6 +59,12 @@ impl Cutter {
             }
         }
         lines
+    }
+
+    /// When the line that was begun and has not ended was begun, if there is one.
+    #[must_use]
+    pub fn begun(&self) -> Option<Option<Timestamp>> {
+        self.open.then_some(self.ts)
     }
 
     /// The line that was begun and never ended.
@@ -77,6 +88,7 @@ impl Cutter {
     fn take(&mut self) -> Line {
         Line {
             ts: self.ts.take(),
+            end: self.newest,
             text: std::mem::take(&mut self.text),
         }
     }

@@ -1,6 +1,6 @@
 //! The sweep for containers of our cluster that no row wants.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::{info, warn};
 
@@ -9,7 +9,7 @@ use crate::{
     runtime::{
         assignment,
         engine::{EngineError, Found},
-        replica::launch::discard,
+        replica::{self, launch::discard},
     },
     supervision::Context,
 };
@@ -52,33 +52,47 @@ impl ReplicaManager {
                     .get(id)
                     .is_some_and(|child| *child == Child::Up)
         };
+        for replica in crowded(&found) {
+            self.tell(replica, replica::Msg::Crowded);
+        }
         for container in orphans(found, tended) {
+            let Found {
+                id: container,
+                replica_id,
+                ..
+            } = container;
             if !self.reclaiming.insert(container.clone()) {
                 continue;
             }
             info!(subsystem = "runtime/reconciler", %container, "reclaiming a container that no row wants");
-            let engine = Arc::clone(&deps.engine);
+            let shared = Arc::clone(&self.args.shared);
             ctx.spawn(async move {
-                let result = discard(engine, vec![container.clone()]).await;
+                let replica_id = replica_id.unwrap_or_default();
+                let result = discard(shared, replica_id, vec![container.clone()]).await;
                 Msg::Reclaimed(container, result)
             });
         }
     }
 }
 
-/// Ids of the containers whose replica is not tended on this host.
+/// The containers whose replica is not tended on this host.
 ///
 /// One without a replica id was not made by the runtime and is left alone.
-fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<String> {
+fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<Found> {
     let orphaned = |container: &Found| {
         let replica = container.replica_id.as_deref();
         replica.is_some_and(|replica| !tended(replica))
     };
-    found
-        .into_iter()
-        .filter(orphaned)
-        .map(|container| container.id)
-        .collect()
+    found.into_iter().filter(orphaned).collect()
+}
+
+/// Replicas with more than one container: somebody else made the others.
+fn crowded(found: &[Found]) -> BTreeSet<&str> {
+    let mut met = BTreeSet::new();
+    let replicas = found
+        .iter()
+        .filter_map(|container| container.replica_id.as_deref());
+    replicas.filter(|replica| !met.insert(*replica)).collect()
 }
 
 #[cfg(test)]
@@ -86,19 +100,36 @@ mod tests {
     use super::*;
     use crate::runtime::engine::Status;
 
-    #[test]
-    fn only_labelled_containers_of_unwanted_replicas_are_orphans() {
-        let container = |id: &str, replica: Option<&str>| Found {
+    fn container(id: &str, replica: Option<&str>) -> Found {
+        Found {
             id: id.into(),
             replica_id: replica.map(str::to_owned),
             raft_index: None,
             status: Status::Running,
-        };
+        }
+    }
+
+    #[test]
+    fn a_replica_with_two_containers_is_crowded() {
+        let found = [
+            container("a", Some("web-0")),
+            container("b", None),
+            container("c", Some("web-1")),
+            container("d", None),
+            container("e", Some("web-0")),
+        ];
+        assert_eq!(Vec::from_iter(crowded(&found)), ["web-0"]);
+    }
+
+    #[test]
+    fn only_labelled_containers_of_unwanted_replicas_are_orphans() {
         let found = vec![
             container("wanted", Some("web-0")),
             container("orphan", Some("web-1")),
             container("foreign", None),
         ];
-        assert_eq!(orphans(found, |id| id == "web-0"), ["orphan"]);
+        let found = orphans(found, |id| id == "web-0");
+        let ids: Vec<_> = found.into_iter().map(|container| container.id).collect();
+        assert_eq!(ids, ["orphan"]);
     }
 }

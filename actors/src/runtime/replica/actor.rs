@@ -35,6 +35,8 @@ pub enum Msg {
     Tick,
     /// The engine told something about the container.
     Hint,
+    /// More than one container carries the replica's label.
+    Crowded,
     /// The engine's event stream came up or broke.
     EventsUp(bool),
     /// The core's deadline.
@@ -116,6 +118,7 @@ impl Worker for ReplicaActor {
                 return Ok(());
             }
             Msg::Hint => Input::Hint,
+            Msg::Crowded => Input::Crowded,
             Msg::EventsUp(up) => Input::Events(up),
             Msg::Timeout => Input::Timeout,
             Msg::Done(Outcome(OutcomeKind::Input(input))) => input,
@@ -205,7 +208,7 @@ impl ReplicaActor {
                 Input::Inspected(generation, engine.inspect(&container).await)
             }),
             Effect::Discard(generation, containers) => {
-                let task = launch::discard(engine, containers);
+                let task = launch::discard(Arc::clone(shared), id, containers);
                 self.input(ctx, async move { Input::Discarded(generation, task.await) });
             }
             Effect::Cancel => {

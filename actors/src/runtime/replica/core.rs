@@ -125,6 +125,7 @@ impl Core {
             Input::Assign(assignment) => self.assign(assignment),
             Input::Timeout => self.timeout(now),
             Input::Hint => self.hint(),
+            Input::Crowded => self.crowded(),
             Input::Events(up) => self.events_changed(now, up),
             Input::Found(generation, result) if self.expects(generation) => {
                 self.found(now, result);
@@ -305,6 +306,13 @@ impl Core {
                 // Whatever happened in between was not told.
                 self.hint();
             }
+        }
+    }
+
+    /// Sorts out who made the others; whoever is not watching yet will look anyway.
+    fn crowded(&mut self) {
+        if matches!(self.phase, Phase::Watching(_)) {
+            self.look();
         }
     }
 

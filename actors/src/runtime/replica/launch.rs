@@ -3,18 +3,20 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bollard::models::ContainerCreateBody;
-use futures::StreamExt;
-use tokio::time::Instant;
+use jaco_proto::secret::Redacted;
 
 use super::core::{PROGRESS_EVERY, PrepareError};
-use crate::runtime::{
-    Deps, NetworkError, Shared, assignment,
-    engine::{Engine, EngineError},
-    projection::{
-        self, Attachment, Networking, Source, aliases, container_name, joined_service,
-        lending_services, networks, project,
+use crate::{
+    docker::readable,
+    runtime::{
+        Deps, NetworkError, Shared, assignment,
+        engine::{Engine, EngineError},
+        projection::{
+            self, Attachment, Networking, Source, aliases, container_name, joined_service,
+            lending_services, networks, project,
+        },
+        registry_key,
     },
-    registry_key,
 };
 
 /// A start that has everything it needs.
@@ -24,7 +26,8 @@ pub(super) struct Launch {
     name: String,
     deployment: String,
     service: String,
-    body: ContainerCreateBody,
+    /// Holds the environment.
+    body: Redacted<ContainerCreateBody>,
     /// Networks after the first.
     rest: Vec<String>,
     aliases: Vec<String>,
@@ -84,7 +87,7 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
         deployment: row.deployment.clone(),
         service: row.service.clone(),
         name: container_name(&row.id),
-        body,
+        body: Redacted(body),
         rest: bridges
             .into_iter()
             .skip(1)
@@ -104,7 +107,8 @@ async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachme
     })
 }
 
-/// Asks the registry once, with the credential of this moment; calls `progressed` while it moves.
+/// Asks the registry once, with the credential of this moment and together with whoever wants the
+/// same; calls `progressed` while it moves.
 pub(super) async fn pull(
     shared: Arc<Shared>,
     launch: Launch,
@@ -115,21 +119,10 @@ pub(super) async fn pull(
     let credential =
         registry_key::resolve(&launch.image, &stored).map_err(|error| EngineError::Api {
             status: 0,
-            message: error.to_string(),
+            message: readable(&error.to_string()),
         })?;
-    let mut progress = deps.engine.pull(&launch.image, credential.as_ref());
-    let mut told = Instant::now();
-    while let Some(step) = progress.next().await {
-        step.map_err(|error| match &credential {
-            Some(credential) => error.map(|message| credential.redact(&message)),
-            None => error,
-        })?;
-        if told.elapsed() >= PROGRESS_EVERY {
-            progressed();
-            told = Instant::now();
-        }
-    }
-    Ok(())
+    let pull = shared.pulls.join(&deps.engine, &launch.image, credential);
+    pull.finish(PROGRESS_EVERY, progressed).await
 }
 
 /// Creates, connects and starts; removes what it made when it cannot finish.
@@ -143,7 +136,7 @@ pub(super) async fn launch(shared: Arc<Shared>, launch: Launch) -> Result<String
 }
 
 async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String, EngineError> {
-    let container = engine.create(&launch.name, launch.body).await?;
+    let container = engine.create(&launch.name, launch.body.0).await?;
     let finished = async {
         for network in &launch.rest {
             engine.connect(network, &container, &launch.aliases).await?;
@@ -166,13 +159,16 @@ async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String,
     }
 }
 
-/// Stops and removes each container; the first error ends it.
+/// Stops and removes each container of a replica; the first error ends it.
 pub(crate) async fn discard(
-    engine: Arc<dyn Engine>,
+    shared: Arc<Shared>,
+    replica_id: String,
     containers: Vec<String>,
 ) -> Result<(), EngineError> {
+    let engine = &shared.deps.engine;
     for container in containers {
         engine.stop(&container).await?;
+        shared.readers.done(&replica_id).await;
         engine.remove(&container).await?;
     }
     Ok(())

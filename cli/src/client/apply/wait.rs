@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use jaco_proto::{duration, v1};
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
-use tonic::Streaming;
 
 use super::{
     current,
@@ -13,10 +12,10 @@ use super::{
     progress::{Tracker, Verdict},
 };
 use crate::client::{
-    connection::Client,
+    connection::{Client, Feed},
     failure::{Failure, Stop},
     output::{Format, Ui},
-    status::{fetch, next, subscribe},
+    status::{fetch, subscribe},
 };
 
 /// What changes while a revision comes up.
@@ -121,23 +120,20 @@ impl Wait<'_, '_> {
     }
 
     /// Waits for an event and takes those that came with it; false when there will be no more.
-    async fn until_event(
-        &mut self,
-        events: &mut Streaming<v1::SubscribeEvent>,
-    ) -> Result<bool, Stop> {
+    async fn until_event(&mut self, events: &mut Feed<v1::SubscribeEvent>) -> Result<bool, Stop> {
         use futures::FutureExt;
 
         let mut ticks = interval_at(tokio::time::Instant::now() + TICK, TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let first = loop {
             tokio::select! {
-                event = next(events) => break event?,
+                event = events.next() => break event?,
                 _ = ticks.tick() => self.redraw(),
             }
         };
         let Some(first) = first else { return Ok(false) };
         self.tracker.handle_event(first);
-        while let Some(ready) = next(events).now_or_never() {
+        while let Some(ready) = events.next().now_or_never() {
             match ready? {
                 Some(event) => self.tracker.handle_event(event),
                 None => return Ok(false),

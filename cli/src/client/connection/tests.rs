@@ -2,10 +2,10 @@ use std::{net::SocketAddr, time::SystemTime};
 
 use futures::StreamExt;
 use jaco_net::{
-    pki::{BootstrapCert, Fingerprint, SecretString},
+    pki::{BootstrapCert, Fingerprint},
     tls::{CertSlot, Identity, Trust, api_server},
 };
-use jaco_proto::{Error, ErrorCode, v1, v1::deploy_client::DeployClient};
+use jaco_proto::{Error, ErrorCode, secret::SecretString, v1, v1::deploy_client::DeployClient};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 

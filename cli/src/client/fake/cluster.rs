@@ -70,9 +70,12 @@ impl v1::cluster_server::Cluster for Service {
 
     async fn backup(
         &self,
-        _: Request<v1::BackupRequest>,
+        request: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
-        absent()
+        self.admit(&request)?;
+        let pieces = self.inner().script.backup.clone().into_iter();
+        let pieces = pieces.map(|piece| Ok(v1::BackupChunk { data: piece? }));
+        Ok(Response::new(Box::pin(futures::stream::iter(pieces))))
     }
 
     async fn restore(

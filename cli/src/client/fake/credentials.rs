@@ -51,8 +51,11 @@ impl v1::registry_credentials_server::RegistryCredentials for Service {
         request: Request<v1::RegistryCredentialAddRequest>,
     ) -> Result<Response<v1::RegistryCredentialAddResponse>, Status> {
         self.admit(&request)?;
+        let request = request.into_inner();
+        let registry = request.registry.to_lowercase();
+        self.inner().seen.credentials.push(request);
         Ok(Response::new(v1::RegistryCredentialAddResponse {
-            registry: request.into_inner().registry.to_lowercase(),
+            registry,
             updated_at: Some(NOW),
         }))
     }

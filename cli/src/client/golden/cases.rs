@@ -146,6 +146,25 @@ pub(super) const CASES: &[Case] = &[
     ),
     fails("validate.error", "validate --jaco DIR/bad.yaml", full),
     fails("validate.usage-error", "validate", full),
+    case("backup", "backup --output DIR/b.tgz", full),
+    case("backup.quiet", "backup --output DIR/b.tgz -q", full),
+    fails("backup.error", "backup --output DIR/b.tgz", refusing),
+    fails("backup.usage-error", "backup", full),
+    case(
+        "restore",
+        "restore --input DIR/archive.tgz --name new --config DIR/jacod.yaml --socket DIR/none",
+        full,
+    ),
+    case(
+        "restore.quiet",
+        "restore --input DIR/archive.tgz --name new --config DIR/jacod.yaml --socket DIR/none -q",
+        full,
+    ),
+    fails(
+        "restore.error",
+        "restore --input DIR/jaco.yaml --name new --config DIR/jacod.yaml --socket DIR/none",
+        full,
+    ),
     case("version", "version", full),
     fails("version.usage-error", "version now", full),
 ];

@@ -86,6 +86,11 @@ const SHAPES: &[(&str, &str)] = &[
         "{actors: [{path, kind, state, restarts, uptime_ms, mailbox_depth, last_failure?}]}",
     ),
     ("actors-kill", "{path, killed}"),
+    ("backup", "{path, bytes}"),
+    (
+        "restore",
+        "{data_dir, node, cluster_id, snapshot_index, taken_at}",
+    ),
     ("validate", "{valid, files: [.], warnings: [.]}"),
     ("version", "{version}"),
 ];

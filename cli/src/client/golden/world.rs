@@ -1,14 +1,25 @@
 //! What the daemons of the cases know.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::{Arc, LazyLock},
+    time::SystemTime,
+};
 
-use jaco_net::pki::SecretBytes;
+use jaco_net::pki::ClusterCa;
 use jaco_proto::{
     Error, ErrorCode,
+    secret::SecretBytes,
     v1::{
         self, AuditEventType, DeploymentStatus, NodeStatus, ReplicaState, node_suffrage,
         service_spec::PlacementMode,
     },
+};
+use jaco_raftnode::{
+    State,
+    archive::{self, Meta},
 };
 use prost_types::Timestamp;
 
@@ -36,7 +47,43 @@ pub(super) fn write_manifests(dir: &Path) {
     ] {
         fs::write(dir.join(name), text).unwrap();
     }
+    fs::write(dir.join("archive.tgz"), &*ARCHIVE).unwrap();
+    let config = format!(
+        "data_dir: {0}/data\nunix_socket: {0}/none\nlisten_addr: 127.0.0.1:7000\n\
+         cluster_addr: 127.0.0.1:7001\n",
+        dir.display()
+    );
+    fs::write(dir.join("jacod.yaml"), config).unwrap();
 }
+
+/// A backup of a cluster of two.
+static ARCHIVE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let ca = ClusterCa::generate(SystemTime::now()).unwrap();
+    let cluster = v1::ClusterMeta {
+        cluster_id: "1f0c9a52-6a3e-4c0e-9d55-2f4f3f2b7a01".to_owned(),
+        ca_cert: ca.cert_pem().into(),
+        ca_key: ca.key_pem().expose().into(),
+        ..Default::default()
+    };
+    let node = |hostname: &str| v1::Node {
+        hostname: hostname.to_owned(),
+        ..Default::default()
+    };
+    let state = State {
+        applied_index: 42,
+        cluster: Some(cluster.into()),
+        nodes: ["new", "old"]
+            .map(|name| (name.to_owned(), Arc::new(node(name))))
+            .into_iter()
+            .collect(),
+        ..State::default()
+    };
+    // No version, so that it fits whatever version this is.
+    let meta = Meta::new(&state, 3, "", "old:7001", AT).unwrap();
+    let mut bytes = Vec::new();
+    archive::write(&meta, &state, &mut bytes).unwrap();
+    bytes
+});
 
 fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     let owned = pairs.iter().map(|&(k, v)| (k.to_owned(), v.to_owned()));
@@ -71,6 +118,7 @@ pub(super) fn full(script: &mut Script) {
     script.actors = actors();
     script.audit = audit();
     script.logs = logs();
+    script.backup = vec![Ok(b"the archive".to_vec())];
     script.apply = Some(Ok(applied()));
 }
 
@@ -208,7 +256,6 @@ fn status() -> v1::DeployStatusResponse {
                 environment: "prod".to_owned(),
                 not_after: Some(AT),
                 last_renewal_at: Some(AT),
-                ..Default::default()
             },
             v1::CertState {
                 domain: "api.example".to_owned(),
@@ -227,7 +274,6 @@ fn route(domain: &str, path: &str, tls_auto: bool) -> v1::Route {
         port: 8080,
         tls_auto,
         strip_path: !path.is_empty(),
-        ..Default::default()
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::io::{self, BufRead, IsTerminal};
 
-use jaco_net::pki::SecretBytes;
+use jaco_proto::secret::SecretBytes;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::client::{
+    blocking,
     failure::{Failure, Local},
     output::Ui,
 };
@@ -33,13 +34,12 @@ pub(super) async fn from_user(given: bool, ui: &mut Ui<'_>) -> Result<SecretByte
     } else if !given {
         ui.warn("the password is read from stdin; --password-stdin says that this is meant");
     }
-    let line = tokio::task::spawn_blocking(|| first_line(io::stdin().lock())).await;
+    let line = blocking(|| first_line(io::stdin().lock())).await;
     if terminal {
         let _ = writeln!(ui.err); // the line break that was typed was not shown
     }
     drop(silence);
-    let line = line.map_err(|error| Failure::new(Local::Internal, error.to_string()))?;
-    let line = line.map_err(|error| {
+    let line = line?.map_err(|error| {
         Failure::new(
             Local::FileError,
             format!("read the password from stdin: {error}"),

@@ -8,7 +8,10 @@ use std::{
 };
 
 use jaco_net::pki::Fingerprint;
-use jaco_proto::yaml::{self, Map, Node};
+use jaco_proto::{
+    secret::SecretString,
+    yaml::{self, Map, Node},
+};
 
 use super::Address;
 use crate::client::failure::{Failure, Local};
@@ -30,7 +33,7 @@ pub(crate) struct Context {
     server_addrs: Vec<String>,
     pub(super) ca_cert_path: Option<String>,
     pub(super) ca_fingerprint: Option<String>,
-    pub(super) token: Option<String>,
+    pub(super) token: Option<SecretString>,
 }
 
 impl Context {
@@ -177,7 +180,7 @@ fn context(node: &Node) -> Result<Context, Failure> {
         server_addrs,
         ca_cert_path: text(entry, "ca_cert_path")?,
         ca_fingerprint,
-        token: text(entry, "token")?,
+        token: text(entry, "token")?.map(SecretString::new),
     })
 }
 
@@ -238,7 +241,7 @@ mod tests {
         let contexts = Contexts::parse(TWO.as_bytes()).unwrap();
         let a = contexts.get("a").unwrap();
         assert_eq!(a.servers().unwrap(), ["x:1", "y:2"]);
-        assert_eq!(a.token.as_deref(), Some("t"));
+        assert_eq!(a.token.as_ref().map(SecretString::expose), Some("t"));
         assert_eq!(contexts.current().unwrap().unwrap().name, "b");
         assert!(contexts.get("c").is_none());
 

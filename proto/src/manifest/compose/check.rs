@@ -20,7 +20,7 @@ use crate::{
 use super::{document::Document, ports};
 use keys::LEGACY;
 
-pub(in crate::manifest) use keys::SERVICE_KEYS;
+pub use keys::SERVICE_KEYS;
 
 /// Label that opens the first privileged fence.
 const ALLOW_PRIVILEGED: &str = "jaco.io/allow-privileged";

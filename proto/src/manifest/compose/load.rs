@@ -192,7 +192,7 @@ fn field(
         "image" => service.image = reader.name(key, node)?,
         "command" => service.command = reader.command(key, node)?,
         "entrypoint" => service.entrypoint = reader.command(key, node)?,
-        "environment" => service.environment = reader.dict(key, node)?,
+        "environment" => service.environment = reader.dict(key, node)?.into(),
         "labels" => service.labels = reader.labels(key, node)?,
         "working_dir" => service.working_dir = reader.name(key, node)?,
         "user" => service.user = reader.name(key, node)?,

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::yaml::Position;
+use crate::{secret::Environment, yaml::Position};
 
 /// One compose document.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,7 +36,7 @@ pub struct Service {
     /// Entry point; `None` keeps the image's.
     pub entrypoint: Option<Vec<String>>,
     /// Environment; `None` is a key without a value and becomes `KEY=`.
-    pub environment: BTreeMap<String, Option<String>>,
+    pub environment: Environment,
     /// Container labels.
     pub labels: BTreeMap<String, String>,
     /// Working directory.

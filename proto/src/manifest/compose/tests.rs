@@ -47,8 +47,8 @@ fn environment_and_labels_take_both_forms() {
     ]);
     let from_map = service("environment: {A: 1, B: , C: x=y, D: true, E: ''}");
     let from_list = service("environment: [A=1, B, C=x=y, D=true, E=]");
-    assert_eq!(from_map.environment, expected);
-    assert_eq!(from_list.environment, expected);
+    assert_eq!(*from_map.environment, expected);
+    assert_eq!(*from_list.environment, expected);
     assert_eq!(
         service("labels: {a: 1, b: }").labels,
         map(&[("a", "1"), ("b", "")])

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
+    fmt, io,
 };
 
 use crate::{
@@ -16,12 +16,21 @@ use super::parse;
 pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> io::Result<Vec<u8>>;
 
 /// A compose file without `env_file`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Folded {
     /// The file.
     pub bytes: Vec<u8>,
     /// Variables that environment files used without a value, sorted.
     pub unset: BTreeSet<String>,
+}
+
+/// Hides what may hold values of the environment.
+impl fmt::Debug for Folded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Folded")
+            .field("unset", &self.unset)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why an `env_file` cannot be folded.

@@ -87,6 +87,8 @@ pub enum Input {
     Timeout,
     /// The engine told something about a container of this replica.
     Hint,
+    /// More than one container carries the replica's label.
+    Crowded,
     /// The engine's event stream came up or broke.
     Events(bool),
     /// Outcome of [`Effect::Lookup`].

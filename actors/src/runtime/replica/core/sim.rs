@@ -26,6 +26,8 @@ enum Step {
     Kill { late: bool },
     /// The engine tells something.
     Hint,
+    /// Somebody thinks there are several containers.
+    Crowded,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -38,6 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Toggle),
         1 => any::<bool>().prop_map(|late| Step::Kill { late }),
         2 => Just(Step::Hint),
+        1 => Just(Step::Crowded),
     ]
 }
 
@@ -258,6 +261,7 @@ impl World {
                 self.dispatch();
             }
             Step::Hint => self.give(Input::Hint),
+            Step::Crowded => self.give(Input::Crowded),
         }
     }
 

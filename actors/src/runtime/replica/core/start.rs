@@ -65,10 +65,14 @@ impl Core {
     fn own(&mut self, now: Now, wanted: &Wanted, found: &[Found]) {
         let index = wanted.raft_index;
         let fits = |container: &&Found| container.raft_index == Some(index);
+        let running = |container: &&Found| container.status == Status::Running;
+        let known = self.published.as_ref().map(|report| &report.container_id);
         let keep = found
             .iter()
             .filter(fits)
-            .find(|container| container.status == Status::Running)
+            .filter(running)
+            .find(|container| known == Some(&container.id))
+            .or_else(|| found.iter().filter(fits).find(running))
             .or_else(|| found.iter().find(fits));
         let others: Vec<String> = found
             .iter()

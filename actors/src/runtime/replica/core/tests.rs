@@ -327,6 +327,23 @@ fn of_two_containers_only_the_wanted_one_stays() {
 }
 
 #[test]
+fn of_containers_that_all_fit_the_known_one_stays() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    let published = bench.published.len();
+    bench
+        .give(Input::Crowded)
+        .found(vec![
+            container("copy", 7, Status::Running),
+            container("c1", 7, Status::Running),
+        ])
+        .discarded(&["copy"])
+        .found(vec![container("c1", 7, Status::Running)])
+        .inspected(Ok(seen(Status::Running, None)));
+    assert_eq!(bench.published.len(), published, "it runs, as before");
+}
+
+#[test]
 fn unmet_dependencies_defer_silently_until_they_are_met() {
     let mut bench = Bench::new();
     let mut waiting = wanted(7);

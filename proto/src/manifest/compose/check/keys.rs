@@ -1,7 +1,7 @@
 //! Which keys a service may have.
 
 /// Every key a service may have.
-pub(in crate::manifest) const SERVICE_KEYS: [&str; 52] = [
+pub const SERVICE_KEYS: [&str; 52] = [
     "build",
     "cap_add",
     "cap_drop",

@@ -1,46 +1,15 @@
 //! The table of manifest cases in `proto/tests/manifest/`: the create request that the engine is
 //! sent for a service, without what every container has.
 
-#[path = "../../proto/tests/manifest/cases.rs"]
-mod cases;
-
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use cases::Case;
-use jaco_actors::{
-    network::names::NetworkId,
-    runtime::projection::{self, Attachment, Networking, Source},
-};
-use jaco_proto::{
-    manifest::{self, ClusterView, compose::Project},
-    v1::ReplicaDesired,
-};
+use jaco_proto::manifest::compose::SERVICE_KEYS;
 use serde_json::Value;
 
-/// A cluster that has every host, owns nothing and lets anyone do anything.
-struct Anything;
-
-impl ClusterView for Anything {
-    fn has_host(&self, _: &str) -> bool {
-        true
-    }
-
-    fn port_owner(&self, _: u16) -> Option<String> {
-        None
-    }
-
-    fn route_owner(&self, _: &str, _: &str) -> Option<String> {
-        None
-    }
-
-    fn identity(&self) -> &str {
-        "local"
-    }
-
-    fn allows_privileged(&self) -> bool {
-        true
-    }
-}
+use crate::{
+    cases::{self, Case},
+    request,
+};
 
 #[test]
 fn every_service_becomes_the_create_request_of_the_table() {
@@ -53,6 +22,23 @@ fn every_service_becomes_the_create_request_of_the_table() {
         difference(&plain, &request(case.jaco(), &case.compose(), service))
     });
     assert!(asked > 150, "{asked}");
+}
+
+#[test]
+fn every_key_of_a_service_is_in_the_table() {
+    let cases = cases::all();
+    for key in SERVICE_KEYS {
+        // What is the client's never gets here.
+        let question = if key == "env_file" { "fold" } else { "body" };
+        let line = format!("{key}:");
+        let cases = cases.iter().filter(|case| {
+            let keys = case.input("web").unwrap_or_default().lines();
+            keys.map(str::trim_start)
+                .any(|text| text.starts_with(&line))
+        });
+        let mut sections = cases.flat_map(|case| &case.sections);
+        assert!(sections.any(|section| section.kind == question), "{key}");
+    }
 }
 
 #[test]
@@ -81,48 +67,10 @@ struct Request {
     connects: Vec<String>,
 }
 
-/// Goes the way of a start: resolve, read the document, make networks, project.
+/// The request for a service of two manifests.
 fn request(jaco: &str, compose: &str, name: &str) -> Request {
-    let resolved = manifest::resolve(jaco.as_bytes(), compose.as_bytes(), &Anything)
-        .unwrap_or_else(|error| panic!("{error}: {:?}\n{compose}", error.details));
-    let document = Project::parse(compose.as_bytes()).unwrap();
-    let service = &document.services[name];
-    let spec = resolved.services.iter().find(|spec| spec.name == name);
-    let networks = projection::networks(spec, service);
-    let bridges: Vec<Attachment> = networks
-        .iter()
-        .enumerate()
-        .map(|(index, network)| Attachment {
-            engine_network: NetworkId::new(&resolved.deployment, network).engine_name(),
-            gateway: format!("10.0.{index}.1"),
-        })
-        .collect();
-    let lenders = projection::lending_services(service)
-        .into_iter()
-        .map(|name| (name.to_owned(), format!("<id of {name}>")))
-        .collect();
-    let networking = match projection::joined_service(service) {
-        Some(lender) => Networking::Joined(lender),
-        None if bridges.is_empty() => Networking::None,
-        None => Networking::Attached(&bridges),
-    };
-    let row = ReplicaDesired {
-        id: format!("{}-{name}-0", resolved.deployment),
-        deployment: resolved.deployment.clone(),
-        service: name.to_owned(),
-        raft_index: 7,
-        ..Default::default()
-    };
-    let body = projection::project(&Source {
-        cluster_id: "c1",
-        row: &row,
-        service,
-        volumes: &document.volumes,
-        networking,
-        lenders: &lenders,
-        home: "/home/jaco",
-    });
-    let Value::Object(mut body) = serde_json::to_value(body).unwrap() else {
+    let start = request::start(jaco, compose, name);
+    let Value::Object(mut body) = serde_json::to_value(start.body).unwrap() else {
         panic!("a create request is an object");
     };
     let Some(Value::Object(host)) = body.remove("HostConfig") else {
@@ -134,10 +82,9 @@ fn request(jaco: &str, compose: &str, name: &str) -> Request {
     let host = host
         .into_iter()
         .map(|(key, value)| (format!("H.{key}"), value));
-    let rest = bridges.into_iter().skip(1);
     Request {
         keys: top.chain(host).collect(),
-        connects: rest.map(|bridge| bridge.engine_network).collect(),
+        connects: start.connects,
     }
 }
 

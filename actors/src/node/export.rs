@@ -1,0 +1,65 @@
+//! A backup of a node whose daemon does not run, from what it has applied.
+
+use std::{io::Write, path::Path};
+
+use jaco_proto::{Error, ErrorCode, chain};
+use jaco_raftnode::{
+    State,
+    archive::{self, Meta},
+    storage,
+};
+
+use super::files::Layout;
+use crate::clock::Clock;
+
+/// The state of a stopped node, ready to be written.
+#[derive(Debug)]
+pub struct Export {
+    /// What the archive says about itself.
+    pub meta: Meta,
+    state: State,
+}
+
+impl Export {
+    /// Reads the state in a data directory for a program of version `version`; writes nothing.
+    ///
+    /// # Errors
+    /// `no_cluster` without a cluster in the directory, `backup_failed` with the reason if a
+    /// daemon uses it or it cannot be read.
+    pub fn read(data_dir: &Path, version: &str, clock: &Clock) -> Result<Self, Error> {
+        let failed = |error: &dyn std::error::Error| {
+            Error::new(
+                ErrorCode::BackupFailed,
+                format!("{} cannot be backed up", data_dir.display()),
+            )
+            .with("data_dir", data_dir.display())
+            .with("reason", chain(error))
+        };
+        let none = || {
+            Error::new(
+                ErrorCode::NoCluster,
+                format!("there is no cluster in {}", data_dir.display()),
+            )
+            .with("data_dir", data_dir.display())
+        };
+        let layout = Layout::new(data_dir);
+        // Held while the state is read, if a daemon was ever here.
+        let _lock = layout.claim().map_err(|error| failed(&error))?;
+        if !layout.is_member().map_err(|error| failed(&error))? {
+            return Err(none());
+        }
+        let (state, position) = storage::examine(&layout.raft()).map_err(|error| failed(&error))?;
+        // Nobody leads a node that does not run.
+        let meta = Meta::new(&state, position.term, version, "", clock.timestamp());
+        let meta = meta.ok_or_else(none)?;
+        Ok(Self { meta, state })
+    }
+
+    /// Writes the archive.
+    ///
+    /// # Errors
+    /// What `out` fails with.
+    pub fn write(&self, out: impl Write) -> std::io::Result<()> {
+        archive::write(&self.meta, &self.state, out)
+    }
+}

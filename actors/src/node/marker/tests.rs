@@ -1,0 +1,187 @@
+use jaco_raftnode::testing::MemoryRaft;
+use tempfile::TempDir;
+
+use super::*;
+
+fn marker(snapshot_index: u64) -> Marker {
+    Marker {
+        cluster_id: "c-1".to_owned(),
+        snapshot_index,
+        taken_at: "2024-05-06T07:08:09Z".to_owned(),
+        imported_at: "2024-05-07T00:00:00Z".to_owned(),
+    }
+}
+
+struct World {
+    dir: TempDir,
+    raft: MemoryRaft,
+    leading: watch::Sender<bool>,
+    stopping: watch::Sender<bool>,
+}
+
+impl World {
+    fn new(snapshot_index: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("restore.txt"),
+            marker(snapshot_index).to_text(),
+        )
+        .unwrap();
+        Self {
+            dir,
+            raft: MemoryRaft::new(State {
+                applied_index: snapshot_index,
+                ..State::default()
+            }),
+            leading: watch::Sender::new(false),
+            stopping: watch::Sender::new(false),
+        }
+    }
+
+    fn teller(&self) -> Teller<MemoryRaft> {
+        Teller {
+            raft: self.raft.clone(),
+            is_leader: self.leading.subscribe(),
+            clock: Clock::system(),
+            layout: Layout::new(self.dir.path()),
+            stopping: self.stopping.subscribe(),
+        }
+    }
+
+    /// A start of the node that lives until it has told.
+    async fn start(&self) {
+        let marker = Marker::read(&Layout::new(self.dir.path())).unwrap();
+        if let Some(marker) = marker {
+            self.teller().tell(marker).await;
+        }
+    }
+
+    fn marker_is_there(&self) -> bool {
+        self.dir.path().join("restore.txt").exists()
+    }
+
+    fn told(&self) -> usize {
+        let state = self.raft.state();
+        let kind = AuditEventType::RestoreCompleted;
+        state.audit.values().filter(|e| e.r#type() == kind).count()
+    }
+}
+
+#[test]
+fn the_file_holds_four_lines() {
+    let text = "cluster_id=c-1\nsnapshot_index=42\ntaken_at=2024-05-06T07:08:09Z\n\
+                imported_at=2024-05-07T00:00:00Z\n";
+    assert_eq!(marker(42).to_text(), text);
+    assert_eq!(Marker::parse(text), Some(marker(42)));
+    for line in text.lines() {
+        let rest = text.replace(&format!("{line}\n"), "");
+        assert_eq!(Marker::parse(&rest), None, "without {line}");
+    }
+    assert_eq!(Marker::parse(&text.replace("=42", "=x")), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_is_told_once_by_the_leader() {
+    let world = World::new(42);
+    world.leading.send_replace(true);
+    world.start().await;
+    assert!(!world.marker_is_there());
+    let state = world.raft.state();
+    let event = state.audit.get(&(43, 0)).unwrap();
+    assert_eq!(event.r#type(), AuditEventType::RestoreCompleted);
+    assert_eq!(event.identity, "restore");
+    assert!(event.ts.is_some());
+    let payload: Vec<_> = event
+        .payload
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
+    assert_eq!(
+        payload,
+        [
+            "cluster_id=c-1",
+            "snapshot_index=42",
+            "taken_at=2024-05-06T07:08:09Z"
+        ]
+    );
+    world.start().await;
+    assert_eq!(world.told(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_lead_waits() {
+    let world = World::new(42);
+    let start = world.start();
+    tokio::pin!(start);
+    let waited = tokio::time::timeout(Duration::from_secs(60), &mut start).await;
+    assert!(waited.is_err());
+    assert_eq!((world.told(), world.marker_is_there()), (0, true));
+    world.leading.send_replace(true);
+    start.await;
+    assert_eq!((world.told(), world.marker_is_there()), (1, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stops_waits_no_longer() {
+    let world = World::new(42);
+    world.stopping.send_replace(true);
+    world.start().await;
+    assert_eq!((world.told(), world.marker_is_there()), (0, true));
+}
+
+/// Killed after the event was applied and before the file was deleted.
+#[tokio::test(start_paused = true)]
+async fn a_death_between_event_and_deletion_does_not_tell_it_twice() {
+    let world = World::new(42);
+    world.leading.send_replace(true);
+    world.start().await;
+    fs::write(world.dir.path().join("restore.txt"), marker(42).to_text()).unwrap();
+    world.start().await;
+    assert_eq!((world.told(), world.marker_is_there()), (1, false));
+}
+
+/// The trail of the archive may hold the events of earlier restores.
+#[tokio::test(start_paused = true)]
+async fn each_restore_is_told_for_itself() {
+    let mut world = World::new(42);
+    world.leading.send_replace(true);
+    world.start().await;
+    let state = State::clone(&world.raft.state());
+    let again = World::new(state.applied_index);
+    world.dir = again.dir;
+    world.start().await;
+    assert_eq!((world.told(), world.marker_is_there()), (2, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proposal_that_was_lost_is_repeated_and_one_in_doubt_is_not() {
+    for (error, wanted) in [
+        (ProposeError::NoLeader, (1, false)),
+        (ProposeError::Busy, (1, false)),
+        (ProposeError::Unavailable, (1, false)),
+        // In doubt, and never applied: left to the next start.
+        (ProposeError::Unknown("lost".to_owned()), (0, true)),
+    ] {
+        let world = World::new(42);
+        world.leading.send_replace(true);
+        world.raft.fail_next(1, error.clone());
+        let _ = tokio::time::timeout(Duration::from_secs(60), world.start()).await;
+        assert_eq!((world.told(), world.marker_is_there()), wanted, "{error}");
+        world.start().await;
+        assert_eq!((world.told(), world.marker_is_there()), (1, false));
+    }
+    let world = World::new(42);
+    world.leading.send_replace(true);
+    world.raft.lose_next_answers(1);
+    world.start().await;
+    assert_eq!((world.told(), world.marker_is_there()), (1, false));
+}
+
+#[test]
+fn a_file_that_is_no_marker_is_refused_and_kept() {
+    let world = World::new(42);
+    fs::write(world.dir.path().join("restore.txt"), "hello").unwrap();
+    let error = Marker::read(&Layout::new(world.dir.path())).unwrap_err();
+    assert!(matches!(error, FilesError::Corrupt { .. }), "{error}");
+    assert!(world.marker_is_there());
+}

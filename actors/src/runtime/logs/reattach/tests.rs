@@ -1,0 +1,414 @@
+//! The core against an engine that is as unhelpful as a real one.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const BILLION: i64 = 1_000_000_000;
+
+/// One message of a container as its engine stores it.
+#[derive(Clone, Debug)]
+struct Message {
+    stream: LogStream,
+    /// Nanoseconds.
+    at: i64,
+    text: String,
+    ends: bool,
+}
+
+impl Message {
+    fn frame(&self) -> Vec<u8> {
+        let ts = Timestamp {
+            seconds: self.at / BILLION,
+            nanos: (self.at % BILLION) as i32,
+        };
+        let end = if self.ends { "\n" } else { "" };
+        format!("{ts} {}{end}", self.text).into_bytes()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Container {
+    id: String,
+    running: bool,
+    log: Vec<Message>,
+}
+
+/// A read under way: where it is in the log.
+#[derive(Debug)]
+struct Cursor {
+    container: String,
+    since: i64,
+    follow: bool,
+    at: usize,
+}
+
+/// An engine with the containers of one replica, and a tail on it.
+struct World {
+    clock: i64,
+    made: usize,
+    lines: u64,
+    container: Option<Container>,
+    tail: Reattach,
+    next: Next,
+    cursor: Option<Cursor>,
+    news: bool,
+    written: Vec<(LogStream, String)>,
+    delivered: Vec<(LogStream, String)>,
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Whole lines, to stdout or stderr, this long after each other.
+    Write {
+        lines: u8,
+        error: bool,
+        gap: i64,
+    },
+    /// A line in pieces.
+    Long {
+        pieces: u8,
+        error: bool,
+        gap: i64,
+    },
+    Stop,
+    Start,
+    Recreate,
+    /// The tail does this many things.
+    Tail(u8),
+    /// The engine ends a follow early, if the container has stopped.
+    Cut,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            clock: 1_000 * BILLION,
+            made: 0,
+            lines: 0,
+            container: None,
+            tail: Reattach::new(0, true),
+            next: Next::Look,
+            cursor: None,
+            news: false,
+            written: Vec::new(),
+            delivered: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Write { lines, error, gap } => {
+                for _ in 0..lines {
+                    self.write(1, error, gap);
+                }
+            }
+            Step::Long { pieces, error, gap } => {
+                self.write(pieces, error, gap);
+                self.clock += 1;
+            }
+            Step::Stop => self.run(false),
+            Step::Start => self.run(true),
+            Step::Recreate => self.recreate(),
+            Step::Tail(times) => (0..times).for_each(|_| self.tail()),
+            Step::Cut => {
+                let stopped = self.container.as_ref().is_some_and(|c| !c.running);
+                if stopped && self.cursor.as_ref().is_some_and(|cursor| cursor.follow) {
+                    self.ended();
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, pieces: u8, error: bool, gap: i64) {
+        let Some(container) = self.container.as_mut().filter(|c| c.running) else {
+            return;
+        };
+        let stream = [LogStream::Stdout, LogStream::Stderr][usize::from(error)];
+        self.lines += 1;
+        let mut whole = String::new();
+        for piece in 0..pieces {
+            self.clock += gap;
+            let text = format!("{}.{piece};", self.lines);
+            whole.push_str(&text);
+            container.log.push(Message {
+                stream,
+                at: self.clock,
+                text,
+                ends: piece + 1 == pieces,
+            });
+        }
+        self.written.push((stream, whole));
+    }
+
+    fn run(&mut self, running: bool) {
+        if let Some(container) = &mut self.container {
+            self.news |= container.running != running;
+            container.running = running;
+        }
+    }
+
+    /// Replaces the container, once the tail has heard of its end and let go of it: the runtime
+    /// waits for that.
+    fn recreate(&mut self) {
+        self.run(false);
+        while self.container.is_some() && (self.news || self.next != Next::Pause) {
+            self.tail();
+        }
+        self.made += 1;
+        self.news = true;
+        self.container = Some(Container {
+            id: format!("c{}", self.made),
+            running: true,
+            log: Vec::new(),
+        });
+    }
+
+    fn tail(&mut self) {
+        match self.next.clone() {
+            Next::Look => {
+                let found: Vec<_> = self.container.iter().map(found).collect();
+                self.next = self.tail.handle_found(&found, true);
+            }
+            Next::Read {
+                container,
+                since,
+                follow,
+            } => self.read(container, since, follow),
+            Next::Pause => {
+                if std::mem::take(&mut self.news) {
+                    self.tail.handle_news();
+                }
+                self.next = Next::Look;
+            }
+            Next::End => panic!("nobody ended it"),
+        }
+        while let Some((stream, line)) = self.tail.poll_line() {
+            let text = String::from_utf8(line.text).unwrap();
+            self.delivered.push((stream, text));
+        }
+    }
+
+    /// One message of a read, or its end.
+    fn read(&mut self, container: String, since: i64, follow: bool) {
+        let cursor = self.cursor.get_or_insert(Cursor {
+            container,
+            since,
+            follow,
+            at: 0,
+        });
+        let here = self.container.as_ref();
+        let Some(container) = here.filter(|c| c.id == cursor.container) else {
+            return self.ended();
+        };
+        let rest = container.log.iter().skip(cursor.at);
+        let rest: Vec<_> = rest.cloned().collect();
+        match rest.first() {
+            Some(message) => {
+                cursor.at += 1;
+                if message.at >= cursor.since * BILLION {
+                    self.tail.handle_frame(message.stream, &message.frame());
+                }
+            }
+            None if cursor.follow && container.running => {} // the newest line was read
+            None => self.ended(),
+        }
+    }
+
+    fn ended(&mut self) {
+        self.cursor = None;
+        self.next = self.tail.handle_ended();
+    }
+
+    /// Ends the container and lets the tail read what there is.
+    fn settle(&mut self) {
+        self.run(false);
+        for _ in 0..100_000 {
+            if self.next == Next::Pause && !self.news {
+                return;
+            }
+            self.tail();
+        }
+        panic!("the tail never rests: {:?}", self.next);
+    }
+}
+
+fn found(container: &Container) -> Found {
+    Found {
+        id: container.id.clone(),
+        replica_id: None,
+        raft_index: None,
+        status: if container.running {
+            Status::Running
+        } else {
+            Status::Exited
+        },
+    }
+}
+
+fn of(lines: &[(LogStream, String)], stream: LogStream) -> Vec<&str> {
+    let of_it = lines.iter().filter(|(of, _)| *of == stream);
+    of_it.map(|(_, line)| line.as_str()).collect()
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // Equal timestamps, close ones, and gaps larger than the overlap.
+    let gap = prop_oneof![
+        Just(0),
+        1..1_000_i64,
+        1_000_000..BILLION,
+        Just(3 * BILLION),
+        Just(7 * BILLION)
+    ];
+    // The pieces of one line are never stamped at one nanosecond, nor the line after them.
+    let apart = prop_oneof![1..1_000_i64, Just(BILLION / 3), Just(7 * BILLION)];
+    let step = prop_oneof![
+        4 => (1..20_u8, any::<bool>(), gap).prop_map(|(lines, error, gap)| Step::Write { lines, error, gap }),
+        2 => (2..4_u8, any::<bool>(), apart).prop_map(|(pieces, error, gap)| Step::Long { pieces, error, gap }),
+        1 => Just(Step::Stop),
+        1 => Just(Step::Start),
+        1 => Just(Step::Recreate),
+        6 => (1..30_u8).prop_map(Step::Tail),
+        2 => Just(Step::Cut),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn every_line_is_delivered_once_and_in_order(steps in steps()) {
+        let mut world = World::new();
+        world.step(Step::Recreate);
+        for step in steps {
+            world.step(step);
+        }
+        world.settle();
+        for stream in [LogStream::Stdout, LogStream::Stderr] {
+            prop_assert_eq!(of(&world.delivered, stream), of(&world.written, stream));
+        }
+    }
+}
+
+fn read(container: &str, since: i64, follow: bool) -> Next {
+    Next::Read {
+        container: container.to_owned(),
+        since,
+        follow,
+    }
+}
+
+fn listed(id: &str, status: Status) -> Found {
+    Found {
+        id: id.to_owned(),
+        replica_id: None,
+        raft_index: None,
+        status,
+    }
+}
+
+#[test]
+fn a_tail_that_does_not_follow_reads_once() {
+    let mut tail = Reattach::new(7, false);
+    assert_eq!(tail.handle_found(&[], true), Next::End);
+    let found = [listed("a", Status::Exited), listed("b", Status::Running)];
+    assert_eq!(tail.handle_found(&found, true), read("b", 7, false));
+    tail.handle_frame(LogStream::Stdout, b"no newline");
+    assert_eq!(tail.handle_ended(), Next::End);
+    assert_eq!(tail.poll_line().unwrap().1.text, b"no newline");
+}
+
+#[test]
+fn a_stopped_container_is_read_once_more_and_then_rests() {
+    let mut tail = Reattach::new(0, true);
+    let running = [listed("a", Status::Running)];
+    let exited = [listed("a", Status::Exited)];
+    assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
+    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_found(&exited, true), read("a", 0, false));
+    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_found(&exited, true), Next::Pause);
+    assert_eq!(tail.handle_found(&exited, true), Next::Pause);
+    // It ran again in between, unseen.
+    tail.handle_news();
+    assert_eq!(tail.handle_found(&exited, true), read("a", 0, false));
+}
+
+#[test]
+fn a_running_container_that_ends_every_read_is_not_asked_in_a_loop() {
+    let mut tail = Reattach::new(0, true);
+    let running = [listed("a", Status::Running)];
+    assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
+    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_found(&running, true), Next::Pause);
+    assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
+}
+
+#[test]
+fn a_successor_is_read_from_its_beginning_and_never_left_for_what_it_replaced() {
+    let mut tail = Reattach::new(7, true);
+    let both = [listed("a", Status::Exited), listed("b", Status::Running)];
+    assert_eq!(tail.handle_found(&both[..1], true), read("a", 7, false));
+    tail.handle_frame(LogStream::Stdout, b"open");
+    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_found(&both, true), read("b", 0, true));
+    assert_eq!(tail.poll_line().unwrap().1.text, b"open");
+    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_found(&both, true), Next::Pause);
+}
+
+#[test]
+fn the_end_of_a_row_is_the_end_once_its_container_was_read() {
+    let mut tail = Reattach::new(0, true);
+    let exited = [listed("a", Status::Exited)];
+    tail.handle_found(&[listed("a", Status::Running)], true);
+    tail.handle_ended();
+    assert_eq!(tail.handle_found(&exited, false), read("a", 0, false));
+    tail.handle_ended();
+    assert_eq!(tail.handle_found(&exited, false), Next::End);
+    let mut tail = Reattach::new(0, true);
+    assert_eq!(tail.handle_found(&[], false), Next::End);
+}
+
+#[test]
+fn a_reread_begins_before_the_newest_line_but_not_before_the_first_read() {
+    let at = |seconds: i64| {
+        let frame = Message {
+            stream: LogStream::Stdout,
+            at: seconds * BILLION,
+            text: "x".to_owned(),
+            ends: true,
+        };
+        frame.frame()
+    };
+    for (since, newest, again) in [(0, 1_000, 995), (900, 1_000, 995), (998, 1_000, 998)] {
+        let mut tail = Reattach::new(since, true);
+        let running = [listed("a", Status::Running)];
+        assert_eq!(tail.handle_found(&running, true), read("a", since, true));
+        tail.handle_frame(LogStream::Stdout, &at(newest));
+        tail.handle_ended();
+        assert_eq!(tail.handle_found(&running, true), read("a", again, true));
+    }
+}
+
+#[test]
+fn lines_without_timestamps_are_counted() {
+    let mut tail = Reattach::new(0, true);
+    let running = [listed("a", Status::Running)];
+    let texts = |tail: &mut Reattach| {
+        let lines = std::iter::from_fn(|| tail.poll_line());
+        let texts: Vec<_> = lines
+            .map(|(_, l)| String::from_utf8(l.text).unwrap())
+            .collect();
+        texts
+    };
+    tail.handle_found(&running, true);
+    tail.handle_frame(LogStream::Stdout, b"same\nsame\n");
+    assert_eq!(texts(&mut tail), ["same", "same"]);
+    tail.handle_ended();
+    assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
+    tail.handle_frame(LogStream::Stdout, b"same\nsame\nsame\n");
+    assert_eq!(texts(&mut tail), ["same"]);
+}

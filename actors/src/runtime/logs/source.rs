@@ -1,0 +1,195 @@
+//! The task that reads one replica: the core's decisions, carried out on the engine.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use jaco_proto::v1::LogLine;
+use jaco_raftnode::State;
+use tokio::sync::{
+    broadcast::{self, error::RecvError},
+    watch,
+};
+
+use super::{
+    Error,
+    buffer::{Buffer, Closed},
+    lines::Line,
+    readers::Hold,
+    reattach::{Next, Reattach},
+};
+use crate::runtime::{
+    Shared,
+    engine::{EngineError, Event, EventKind, Found, LogRequest, LogStream},
+};
+
+/// Wait for a container to read when the engine tells nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// One replica's output, across its containers.
+pub(super) struct Source {
+    shared: Arc<Shared>,
+    id: String,
+    core: Reattach,
+    state: watch::Receiver<Arc<State>>,
+    news: broadcast::Receiver<Event>,
+}
+
+/// Why a source ends before its time.
+enum Stop {
+    Failed(EngineError),
+    Closed,
+}
+
+impl From<Closed> for Stop {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+impl Source {
+    pub(super) fn new(shared: Arc<Shared>, id: String, since: i64, follow: bool) -> Self {
+        Self {
+            core: Reattach::new(since, follow),
+            state: shared.deps.raft.subscribe(),
+            // Before the first look, so that nothing happens unseen.
+            news: shared.news.subscribe(),
+            shared,
+            id,
+        }
+    }
+
+    /// Reads until there is nothing more, or nobody takes it.
+    pub(super) async fn run(mut self, lines: Buffer) -> Result<(), Error> {
+        match self.follow(&lines).await {
+            Ok(()) | Err(Stop::Closed) => Ok(()),
+            Err(Stop::Failed(source)) => Err(Error {
+                replica_id: self.id,
+                source,
+            }),
+        }
+    }
+
+    async fn follow(&mut self, lines: &Buffer) -> Result<(), Stop> {
+        let lock = self.shared.readers.of(&self.id);
+        let mut hold = Hold::default();
+        let mut next = Next::Look;
+        loop {
+            next = match next {
+                Next::Look => {
+                    let found = self.containers().await.map_err(Stop::Failed)?;
+                    let wanted = self.wanted();
+                    self.core.handle_found(&found, wanted)
+                }
+                Next::Read {
+                    container,
+                    since,
+                    follow,
+                } => {
+                    hold.take(&lock).await;
+                    self.read(&container, LogRequest { since, follow }, lines)
+                        .await?
+                }
+                Next::Pause => {
+                    hold.release();
+                    self.pause(lines).await?;
+                    Next::Look
+                }
+                Next::End => return Ok(()),
+            };
+            self.deliver(lines).await?;
+        }
+    }
+
+    /// The replica's containers, whatever their state.
+    async fn containers(&self) -> Result<Vec<Found>, EngineError> {
+        let deps = &self.shared.deps;
+        match &deps.raft.state().cluster {
+            Some(cluster) => deps.engine.find(&cluster.cluster_id, &self.id).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn wanted(&mut self) -> bool {
+        let state = self.state.borrow_and_update();
+        let row = state.replicas_desired.get(&self.id);
+        row.is_some_and(|row| row.host == self.shared.deps.host)
+    }
+
+    /// Reads a container to its end.
+    async fn read(
+        &mut self,
+        container: &str,
+        request: LogRequest,
+        lines: &Buffer,
+    ) -> Result<Next, Stop> {
+        let mut frames = self.shared.deps.engine.logs(container, request);
+        loop {
+            let frame = tokio::select! {
+                frame = frames.next() => frame,
+                () = lines.closed() => return Err(Stop::Closed),
+            };
+            match frame {
+                Some(Ok(frame)) => self.core.handle_frame(frame.stream, &frame.bytes),
+                // It is gone, or about to be.
+                None | Some(Err(EngineError::NotFound(_) | EngineError::Conflict(_))) => {
+                    return Ok(self.core.handle_ended());
+                }
+                Some(Err(error)) => return Err(Stop::Failed(error)),
+            }
+            self.deliver(lines).await?;
+        }
+    }
+
+    async fn deliver(&mut self, lines: &Buffer) -> Result<(), Stop> {
+        while let Some((stream, line)) = self.core.poll_line() {
+            lines.put(self.line(stream, line)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until it may be worth looking again.
+    async fn pause(&mut self, lines: &Buffer) -> Result<(), Stop> {
+        tokio::select! {
+            () = told(&mut self.news, &self.id) => self.core.handle_news(),
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = lines.closed() => return Err(Stop::Closed),
+        }
+        Ok(())
+    }
+
+    fn line(&self, stream: LogStream, line: Line) -> LogLine {
+        LogLine {
+            replica_id: self.id.clone(),
+            host: self.shared.deps.host.clone(),
+            stream: stream.to_string(),
+            ts: line.ts,
+            line: String::from_utf8(line.text)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()),
+        }
+    }
+}
+
+/// Returns when the engine has told about the life of a replica's container.
+async fn told(news: &mut broadcast::Receiver<Event>, id: &str) {
+    loop {
+        match news.recv().await {
+            Ok(event) if event.replica_id == id && matters(event.kind) => break,
+            Ok(_) => {}
+            // Something about it may be among what was missed.
+            Err(RecvError::Lagged(_)) => break,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+    // What else was told is answered by the same look.
+    while !matches!(
+        news.try_recv(),
+        Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed)
+    ) {}
+}
+
+fn matters(kind: EventKind) -> bool {
+    match kind {
+        EventKind::Start | EventKind::Die | EventKind::Destroy => true,
+        EventKind::Oom | EventKind::Health => false,
+    }
+}

@@ -1,0 +1,245 @@
+//! Pulls under way: replicas that want the same image with the same login share one attempt.
+//!
+//! Registries count requests, and a service's replicas start together.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, Shared, WeakShared},
+};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    engine::{Engine, EngineError},
+    registry_key::Credential,
+};
+
+/// An attempt that has been silent for this long is not joined any more: whoever gives up on it
+/// must not come back to it.
+const STALE: Duration = Duration::from_secs(10);
+
+type Attempt = BoxFuture<'static, Result<(), EngineError>>;
+
+/// The attempts of one node.
+#[derive(Default)]
+pub(crate) struct Pulls(Mutex<Vec<Flight>>);
+
+struct Flight {
+    image: String,
+    credential: Option<Credential>,
+    attempt: WeakShared<Attempt>,
+    progress: watch::Receiver<Instant>,
+}
+
+/// A share of an attempt, which goes on as long as somebody holds one.
+pub(crate) struct Pull {
+    attempt: Shared<Attempt>,
+    progress: watch::Receiver<Instant>,
+}
+
+impl Pulls {
+    /// Joins the attempt under way, or begins one.
+    pub(crate) fn join(
+        &self,
+        engine: &Arc<dyn Engine>,
+        image: &str,
+        credential: Option<Credential>,
+    ) -> Pull {
+        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.retain(|flight| flight.pull().is_some());
+        let same = |flight: &&Flight| {
+            flight.image == image
+                && flight.credential == credential
+                && flight.progress.borrow().elapsed() < STALE
+        };
+        if let Some(pull) = flights.iter().find(same).and_then(Flight::pull) {
+            return pull;
+        }
+        let (moved, progress) = watch::channel(Instant::now());
+        let attempt = attempt(
+            Arc::clone(engine),
+            image.to_owned(),
+            credential.clone(),
+            moved,
+        );
+        let attempt = attempt.boxed().shared();
+        flights.extend(attempt.downgrade().map(|attempt| Flight {
+            image: image.to_owned(),
+            credential,
+            attempt,
+            progress: progress.clone(),
+        }));
+        Pull { attempt, progress }
+    }
+}
+
+impl Flight {
+    /// A share of it; `None` once it is over.
+    fn pull(&self) -> Option<Pull> {
+        let attempt = self.attempt.upgrade()?;
+        attempt.peek().is_none().then(|| Pull {
+            attempt,
+            progress: self.progress.clone(),
+        })
+    }
+}
+
+impl Pull {
+    /// Waits for the outcome; calls `progressed` while the attempt moves, at most once in `every`.
+    pub(crate) async fn finish(
+        mut self,
+        every: Duration,
+        progressed: impl Fn() + Send,
+    ) -> Result<(), EngineError> {
+        let mut told = Instant::now();
+        loop {
+            tokio::select! {
+                outcome = &mut self.attempt => return outcome,
+                // Fails when the attempt is over, whose outcome is there then.
+                Ok(()) = self.progress.changed() => {
+                    if told.elapsed() >= every {
+                        progressed();
+                        told = Instant::now();
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn attempt(
+    engine: Arc<dyn Engine>,
+    image: String,
+    credential: Option<Credential>,
+    moved: watch::Sender<Instant>,
+) -> Result<(), EngineError> {
+    let mut progress = engine.pull(&image, credential.as_ref());
+    while let Some(step) = progress.next().await {
+        step.map_err(|error| match &credential {
+            Some(credential) => error.map(|message| credential.redact(&message)),
+            None => error,
+        })?;
+        moved.send_replace(Instant::now());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+    use crate::runtime::engine::fake::FakeEngine;
+
+    fn login(secret: &str) -> Option<Credential> {
+        Some(Credential {
+            username: "robot".into(),
+            secret: secret.to_owned().into(),
+            server: "r.io".into(),
+        })
+    }
+
+    fn fake() -> (FakeEngine, Arc<dyn Engine>) {
+        let fake = FakeEngine::new();
+        (fake.clone(), Arc::new(fake))
+    }
+
+    async fn outcome(pull: Pull) -> Result<(), EngineError> {
+        pull.finish(Duration::ZERO, || ()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn equal_wants_share_an_attempt_and_its_outcome() {
+        let (fake, engine) = fake();
+        let pulls = Pulls::default();
+        let refused = EngineError::Conflict("no".into());
+        fake.script_pull(stream::iter([Ok(()), Err(refused.clone())]));
+        let shares = [(); 3].map(|()| pulls.join(&engine, "a", login("s")));
+        let others = [
+            pulls.join(&engine, "b", login("s")),
+            pulls.join(&engine, "a", login("t")),
+            pulls.join(&engine, "a", None),
+        ];
+        for share in shares {
+            assert_eq!(outcome(share).await, Err(refused.clone()));
+        }
+        for other in others {
+            assert_eq!(outcome(other).await, Ok(()));
+        }
+        assert_eq!(fake.pulls().len(), 4);
+        // What is over is not joined.
+        assert_eq!(outcome(pulls.join(&engine, "a", login("s"))).await, Ok(()));
+        assert_eq!(fake.pulls().len(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_ends_with_its_last_share_and_not_before() {
+        let (fake, engine) = fake();
+        let pulls = Pulls::default();
+        let (held, mut dropped) = tokio::sync::oneshot::channel::<()>();
+        fake.script_pull(stream::once(async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            drop(held);
+            Ok(())
+        }));
+        let mut first = Box::pin(outcome(pulls.join(&engine, "a", None)));
+        assert!(first.as_mut().now_or_never().is_none());
+        let second = pulls.join(&engine, "a", None);
+        drop(first);
+        assert!(
+            dropped
+                .try_recv()
+                .is_err_and(|why| why == tokio::sync::oneshot::error::TryRecvError::Empty)
+        );
+        assert_eq!(outcome(second).await, Ok(()));
+
+        let (held, dropped) = tokio::sync::oneshot::channel::<()>();
+        fake.script_pull(stream::once(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+            Ok(())
+        }));
+        let mut only = Box::pin(outcome(pulls.join(&engine, "a", None)));
+        assert!(only.as_mut().now_or_never().is_none());
+        drop(only);
+        assert!(dropped.await.is_err(), "nobody sends");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_attempt_is_not_joined_and_everybody_hears_of_progress() {
+        let (fake, engine) = fake();
+        let pulls = Pulls::default();
+        let steps = stream::iter(0..10).then(|_| async {
+            tokio::time::sleep(STALE - Duration::from_secs(1)).await;
+            Ok(())
+        });
+        fake.script_pull(steps);
+        let heard = [(); 2].map(|()| Arc::new(std::sync::atomic::AtomicU32::new(0)));
+        let shares = heard.clone().map(|heard| {
+            let pull = pulls.join(&engine, "a", None);
+            tokio::spawn(pull.finish(Duration::from_secs(1), move || {
+                heard.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }))
+        });
+        tokio::time::sleep(STALE * 5).await;
+        let late = pulls.join(&engine, "a", None);
+        assert_eq!(fake.pulls().len(), 1);
+        assert_eq!(outcome(late).await, Ok(()));
+        for share in shares {
+            assert_eq!(share.await.unwrap(), Ok(()));
+        }
+        for heard in heard {
+            assert!(heard.load(std::sync::atomic::Ordering::Relaxed) >= 9);
+        }
+
+        fake.script_pull(stream::pending());
+        let stuck = tokio::spawn(outcome(pulls.join(&engine, "a", None)));
+        tokio::time::sleep(STALE).await;
+        assert_eq!(outcome(pulls.join(&engine, "a", None)).await, Ok(()));
+        stuck.abort();
+    }
+}

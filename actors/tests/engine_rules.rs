@@ -1,0 +1,22 @@
+//! What a compose file says, and what a real engine then does (`JACO_DOCKER_SOCKET`, or the
+//! usual place; Docker or Podman).
+
+#[path = "engine_rules/world.rs"]
+mod world;
+
+#[path = "engine_rules/behind_our_back.rs"]
+mod behind_our_back;
+#[path = "engine_rules/engine_fails.rs"]
+mod engine_fails;
+#[path = "engine_rules/health.rs"]
+mod health;
+#[path = "engine_rules/namespaces.rs"]
+mod namespaces;
+#[path = "engine_rules/private_engine.rs"]
+mod private_engine;
+#[path = "engine_rules/relay.rs"]
+mod relay;
+#[path = "engine_rules/settings.rs"]
+mod settings;
+#[path = "engine_rules/volumes.rs"]
+mod volumes;

@@ -1,0 +1,101 @@
+//! An engine that hangs, restarts, forgets, or does not tell.
+
+use jaco_proto::v1::ReplicaState;
+
+use super::{
+    private_engine::PrivateEngine,
+    relay::Relay,
+    world::{FOREVER, World, docker, is_podman, socket, try_docker_at},
+};
+
+const ALONE: &str = "network_mode: none";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_that_is_not_told_is_found() {
+    let relay = Relay::new(&socket());
+    let world = World::behind("untold", &relay.path(), &socket()).await;
+    world.apply_one(FOREVER, ALONE).await;
+    let first = world.running("web").await.container_id;
+    relay.deafen(true);
+    docker(&["kill", &first]);
+    world
+        .told("web", "its end", |seen| {
+            seen.code == "container_exited" && seen.container_id == first
+        })
+        .await;
+    let second = world
+        .observed("web", "another container runs", |seen| {
+            seen.state() == ReplicaState::Running && seen.container_id != first
+        })
+        .await
+        .container_id;
+    // With the stream back, ends are told again, those in between included.
+    relay.deafen(false);
+    docker(&["kill", &second]);
+    world
+        .observed("web", "another container runs", |seen| {
+            seen.state() == ReplicaState::Running && seen.container_id != second
+        })
+        .await;
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_becomes_of_the_engine_its_containers_come_back() {
+    if is_podman() {
+        return; // it has no daemon that could fail
+    }
+    let mut engine = PrivateEngine::start();
+    let world = World::behind("engine", &engine.socket(), &engine.socket()).await;
+    world.apply_one(FOREVER, ALONE).await;
+    let first = world.running("web").await.container_id;
+    let pid = world.inspect("web", "{{.State.Pid}}");
+
+    // A death while it hangs is found when it goes on.
+    engine.signal("STOP");
+    let killed = std::process::Command::new("kill")
+        .args(["-9", &pid])
+        .status();
+    assert!(killed.expect("kill").success());
+    engine.signal("CONT");
+    let second = world
+        .observed("web", "another container runs", |seen| {
+            seen.state() == ReplicaState::Running && seen.container_id != first
+        })
+        .await
+        .container_id;
+    assert_eq!(world.containers("web"), [second]);
+
+    for signal in ["TERM", "KILL"] {
+        engine.end(signal);
+        world
+            .observed("web", "it says that the engine is gone", |seen| {
+                seen.code == "docker_error" && seen.details["reason"].contains("unreachable")
+            })
+            .await;
+        engine.spawn();
+        let seen = world.running("web").await;
+        assert_eq!(
+            world.containers("web"),
+            [seen.container_id],
+            "after {signal}"
+        );
+    }
+
+    let before = world.containers("web");
+    engine.end("TERM");
+    engine.forget_containers();
+    engine.spawn();
+    let seen = world
+        .observed("web", "another container runs", |seen| {
+            seen.state() == ReplicaState::Running && seen.container_id != before[0]
+        })
+        .await;
+    assert_eq!(world.containers("web"), [seen.container_id]);
+
+    let written = world.raft.committed().len();
+    let ping = ["ps", "-q"];
+    assert!(try_docker_at(&engine.socket(), &ping).is_ok());
+    assert_eq!(world.raft.committed().len(), written);
+    world.close().await;
+}

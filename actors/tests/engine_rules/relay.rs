@@ -1,0 +1,76 @@
+//! A way to an engine that can lose its events.
+
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+    sync::watch,
+    task::JoinSet,
+};
+
+/// Passes everything on but, while it is told so, event streams.
+pub(crate) struct Relay {
+    folder: TempDir,
+    deaf: Arc<watch::Sender<bool>>,
+    _served: JoinSet<()>,
+}
+
+impl Relay {
+    pub(crate) fn new(target: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let deaf = Arc::new(watch::Sender::new(false));
+        let listener = UnixListener::bind(folder.path().join("engine")).expect("a socket");
+        let (target, switch) = (target.to_owned(), Arc::clone(&deaf));
+        let mut served = JoinSet::new();
+        served.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let engine = UnixStream::connect(&target).await.expect("an engine");
+                connections.spawn(pass(client, engine, switch.subscribe()));
+            }
+        });
+        Self {
+            folder,
+            deaf,
+            _served: served,
+        }
+    }
+
+    pub(crate) fn path(&self) -> String {
+        self.folder.path().join("engine").display().to_string()
+    }
+
+    /// Ends event streams and lets no other begin, or lets them be.
+    pub(crate) fn deafen(&self, deaf: bool) {
+        self.deaf.send_replace(deaf);
+    }
+}
+
+async fn pass(mut client: UnixStream, mut engine: UnixStream, mut deaf: watch::Receiver<bool>) {
+    let (mut to_engine, mut to_client) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    let mut listens = false;
+    loop {
+        tokio::select! {
+            read = client.read(&mut to_engine) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(n) => {
+                    listens |= to_engine[..n].starts_with(b"GET /events");
+                    if listens && *deaf.borrow() || engine.write_all(&to_engine[..n]).await.is_err() {
+                        return;
+                    }
+                }
+            },
+            read = engine.read(&mut to_client) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(n) => if client.write_all(&to_client[..n]).await.is_err() { return },
+            },
+            changed = deaf.changed() => {
+                if changed.is_err() || listens && *deaf.borrow() {
+                    return;
+                }
+            }
+        }
+    }
+}

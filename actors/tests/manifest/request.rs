@@ -1,0 +1,108 @@
+//! From two manifests to the create request of one service, on the way a start takes.
+
+use std::collections::BTreeMap;
+
+use bollard::models::ContainerCreateBody;
+use jaco_actors::{
+    network::names::NetworkId,
+    runtime::projection::{self, Attachment, Networking, Source},
+};
+use jaco_proto::{
+    manifest::{
+        self, ClusterView,
+        compose::{NetworkMode, Project, Service},
+    },
+    v1::{ReplicaDesired, ServiceSpec},
+};
+
+/// A cluster that has every host, owns nothing and lets anyone do anything.
+pub(crate) struct Anything;
+
+impl ClusterView for Anything {
+    fn has_host(&self, _: &str) -> bool {
+        true
+    }
+
+    fn port_owner(&self, _: u16) -> Option<String> {
+        None
+    }
+
+    fn route_owner(&self, _: &str, _: &str) -> Option<String> {
+        None
+    }
+
+    fn identity(&self) -> &str {
+        "local"
+    }
+
+    fn allows_privileged(&self) -> bool {
+        true
+    }
+}
+
+/// What a start asks of the engine.
+pub(crate) struct Start {
+    /// The create request.
+    pub(crate) body: ContainerCreateBody,
+    /// Networks joined between create and start.
+    pub(crate) connects: Vec<String>,
+}
+
+/// The start of replica 0 of a service.
+pub(crate) fn start(jaco: &str, compose: &str, name: &str) -> Start {
+    let resolved = manifest::resolve(jaco.as_bytes(), compose.as_bytes(), &Anything)
+        .unwrap_or_else(|error| panic!("{error}: {:?}\n{compose}", error.details));
+    let document = Project::parse(compose.as_bytes()).unwrap();
+    let service = &document.services[name];
+    let spec = resolved.services.iter().find(|spec| spec.name == name);
+    project(&resolved.deployment, &document, name, service, spec)
+}
+
+/// The start of replica 0 of a service that was read already.
+pub(crate) fn project(
+    deployment: &str,
+    document: &Project,
+    name: &str,
+    service: &Service,
+    spec: Option<&ServiceSpec>,
+) -> Start {
+    let networks = projection::networks(spec, service);
+    let bridges: Vec<Attachment> = networks
+        .iter()
+        .enumerate()
+        .map(|(index, network)| Attachment {
+            engine_network: NetworkId::new(deployment, network).engine_name(),
+            gateway: format!("10.0.{index}.1"),
+        })
+        .collect();
+    let lenders: BTreeMap<String, String> = projection::lending_services(service)
+        .into_iter()
+        .map(|name| (name.to_owned(), format!("<id of {name}>")))
+        .collect();
+    let networking = match &service.network_mode {
+        Some(NetworkMode::Service(name)) => Networking::Joined(name),
+        Some(NetworkMode::None) => Networking::None,
+        None => Networking::Attached(&bridges),
+    };
+    let row = ReplicaDesired {
+        id: format!("{deployment}-{name}-0"),
+        deployment: deployment.to_owned(),
+        service: name.to_owned(),
+        raft_index: 7,
+        ..Default::default()
+    };
+    let body = projection::project(&Source {
+        cluster_id: "c1",
+        row: &row,
+        service,
+        volumes: &document.volumes,
+        networking,
+        lenders: &lenders,
+        home: "/home/jaco",
+    });
+    let rest = bridges.into_iter().skip(1);
+    Start {
+        body,
+        connects: rest.map(|bridge| bridge.engine_network).collect(),
+    }
+}

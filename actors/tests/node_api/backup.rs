@@ -1,0 +1,230 @@
+//! Backups of a running node and of a stopped one.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use futures::{TryStreamExt, future::join_all};
+use jaco_actors::{
+    clock::Clock,
+    node::{Export, Node},
+};
+use jaco_proto::{
+    error::DecodedError,
+    v1::{self, AuditEventType, command::Payload},
+};
+use jaco_raftnode::{
+    Propose, State,
+    archive::{self, Archive, Limits},
+    command,
+};
+use tonic::Streaming;
+
+use crate::lab::{Client, Lab, state, until};
+
+/// Version that the lab's nodes say they have.
+const VERSION: &str = "0.0.0-test";
+
+pub(crate) fn opened(bytes: &[u8]) -> Archive {
+    archive::read(bytes, VERSION, &Limits::default()).unwrap()
+}
+
+pub(crate) async fn begin(client: &Client) -> Result<Streaming<v1::BackupChunk>, DecodedError> {
+    let answer = client.cluster().backup(v1::BackupRequest {}).await?;
+    Ok(answer.into_inner())
+}
+
+pub(crate) async fn backup(client: &Client) -> Result<Vec<u8>, DecodedError> {
+    let pieces: Vec<_> = begin(client).await?.try_collect().await?;
+    let sizes: Vec<_> = pieces.iter().map(|piece| piece.data.len()).collect();
+    let (last, full) = sizes.split_last().unwrap();
+    assert!(full.iter().all(|size| *size == 65536), "{sizes:?}");
+    assert!((1..=65536).contains(last), "{sizes:?}");
+    Ok(pieces.into_iter().flat_map(|piece| piece.data).collect())
+}
+
+/// Adds something to the state that does not compress.
+async fn fill(node: &Node, blobs: u8) {
+    let raft = node.raft().unwrap();
+    for n in 0..blobs {
+        let mut seed = u64::from(n) + 1;
+        let noise = std::iter::repeat_with(|| {
+            // xorshift: any sequence without a pattern will do.
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed as u8
+        });
+        let blob = v1::CertBlob {
+            key: format!("k{n}"),
+            value: noise.take(1 << 20).collect(),
+            updated_at: None,
+        };
+        let upsert = Payload::CertBlobUpsert(v1::CertBlobUpsert { blob: Some(blob) });
+        let now = Clock::system().timestamp();
+        raft.propose(command("test", now, upsert)).await.unwrap();
+    }
+}
+
+fn backups_in(state: &State) -> Vec<Arc<v1::AuditEvent>> {
+    let kind = AuditEventType::BackupTaken;
+    let events = state.audit.values().filter(|e| e.r#type() == kind);
+    events.cloned().collect()
+}
+
+#[tokio::test]
+async fn a_backup_is_the_state_at_its_index_and_is_recorded_after_it() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    fill(&node, 1).await;
+    lab.local().issue("ci", false).await.unwrap();
+    let before = state(&node);
+
+    let archive = opened(&backup(&lab.pinned(Some(&token))).await.unwrap());
+    assert_eq!(archive.state, *before);
+    let meta = &archive.meta;
+    assert_eq!(meta.snapshot_index, before.applied_index);
+    assert!(meta.snapshot_term > 1, "{meta:?}");
+    assert_eq!(meta.jaco_version, VERSION);
+    assert_eq!(meta.leader_at_snapshot, "127.0.0.1:7001");
+    // The end of the stream comes after the record.
+    let after = state(&node);
+    let events = backups_in(&after);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].identity, "bootstrap");
+    let payload: BTreeMap<_, _> = [
+        ("snapshot_index", before.applied_index.to_string()),
+        ("requested_by", "bootstrap".to_owned()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into();
+    assert_eq!(events[0].payload, payload);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_backup_needs_a_cluster_and_a_token() {
+    let lab = Lab::new();
+    let node = lab.start().await;
+    let error = backup(&lab.local()).await.unwrap_err();
+    assert_eq!(error.code, "cluster_uninitialized");
+    lab.init().await.unwrap();
+    let error = backup(&lab.pinned(None)).await.unwrap_err();
+    assert_eq!(error.code, "token_invalid");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn callers_that_go_away_make_room_for_others() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    // More than is ever on the way between an encoder and a caller that does not read.
+    fill(&node, 3).await;
+    let client = lab.local();
+    let stalled = join_all((0..4).map(|_| begin(&client))).await;
+    let stalled: Vec<_> = stalled.into_iter().map(Result::unwrap).collect();
+    let error = begin(&client).await.err().unwrap();
+    assert_eq!(error.code, "backup_failed");
+    assert!(error.details["reason"].contains("4 backups"), "{error:?}");
+    drop(stalled);
+    let bytes = loop {
+        match backup(&client).await {
+            Ok(bytes) => break bytes,
+            Err(error) => assert_eq!(error.code, "backup_failed"),
+        }
+    };
+    assert!(opened(&bytes).state.cert_blobs.len() == 3);
+    let state = state(&node);
+    assert_eq!(
+        backups_in(&state).len(),
+        1,
+        "only what was completed counts"
+    );
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn backups_under_load_are_each_of_one_moment() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    let client = lab.local();
+    let writers = (0..4).map(|writer| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            for n in 0..40 {
+                client
+                    .issue(&format!("w{writer}-{n}"), false)
+                    .await
+                    .unwrap();
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let mut archives = Vec::new();
+    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+        archives.push(opened(&backup(&client).await.unwrap()));
+    }
+    join_all(writers).await;
+    let last = until(&node, "all tokens", |state| state.tokens.len() == 161).await;
+    assert!(archives.len() > 1);
+    for archive in &archives {
+        let index = archive.meta.snapshot_index;
+        // Each token is there exactly if its command came before: the trail names them all.
+        let issued = last.audit.range(..=(index, u32::MAX)).map(|(_, e)| e);
+        let issued: Vec<_> = issued
+            .filter(|e| e.r#type() == AuditEventType::TokenIssue)
+            .map(|e| e.payload["identity"].as_str())
+            .chain(["bootstrap"])
+            .collect();
+        let mut issued = issued;
+        issued.sort_unstable();
+        let found: Vec<_> = archive.state.tokens.keys().map(String::as_str).collect();
+        assert_eq!(found, issued, "at {index}");
+        assert!(archive.state.audit.keys().all(|(at, _)| *at <= index));
+    }
+    node.stop().await;
+}
+
+fn files(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut found: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .flat_map(|path| match path.is_dir() {
+            true => files(&path),
+            false => vec![(path.clone(), fs::read(&path).unwrap())],
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn a_stopped_node_is_exported_without_a_trace_and_a_running_one_is_not() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    lab.local().issue("ci", false).await.unwrap();
+    let export = || Export::read(&lab.data(), VERSION, &Clock::system());
+    let error = export().unwrap_err();
+    assert_eq!(error.code.as_str(), "backup_failed");
+    assert!(
+        error.details["reason"].contains("another daemon"),
+        "{error:?}"
+    );
+
+    let before = state(&node);
+    node.stop().await;
+    drop(node);
+    let untouched = files(&lab.data());
+    let mut bytes = Vec::new();
+    export().unwrap().write(&mut bytes).unwrap();
+    assert_eq!(files(&lab.data()), untouched);
+    let archive = opened(&bytes);
+    assert_eq!(archive.state, *before);
+    assert_eq!(archive.meta.leader_at_snapshot, "");
+
+    fs::remove_dir_all(lab.data().join("raft")).unwrap();
+    assert_eq!(export().unwrap_err().code.as_str(), "no_cluster");
+    fs::remove_dir_all(lab.data()).unwrap();
+    assert_eq!(export().unwrap_err().code.as_str(), "no_cluster");
+    assert!(!lab.data().exists());
+}

@@ -1,0 +1,369 @@
+//! Restoring: what is refused, what a crash leaves, and what lives on.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use jaco_actors::node::{NodeConfig, RestoreError, RestoreStep, Restored, restore};
+use jaco_net::pki::{ClusterCa, check_hostname};
+use jaco_proto::v1::{self, AuditEventType};
+use jaco_raftnode::{
+    State,
+    archive::{self, Archive, Meta},
+    restore::restored,
+    storage,
+};
+
+use crate::{
+    backup::{backup, opened},
+    lab::{Lab, fingerprint, state, until},
+};
+
+/// A cluster with a history, and its archive: the lab, the operator's token, the bytes.
+async fn source() -> (Lab, String, Vec<u8>) {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    let client = lab.local();
+    client.issue("ci", true).await.unwrap();
+    client.issue("gone", false).await.unwrap();
+    client.revoke("gone").await.unwrap();
+    client
+        .apply(
+            "deployment: shop\nroutes:\n  - domain: shop.example\n    service: web\n    port: 80\n",
+            "services:\n  web:\n    image: shop/web:1\n",
+        )
+        .await
+        .unwrap();
+    until(&node, "a placed replica", |state| {
+        !state.replicas_desired.is_empty()
+    })
+    .await;
+    let bytes = backup(&client).await.unwrap();
+    node.stop().await;
+    (lab, token, bytes)
+}
+
+/// A lab for the restored node, called `two`.
+fn target() -> (Lab, NodeConfig) {
+    let mut lab = Lab::new();
+    lab.hostname = None;
+    let config = lab.config();
+    (lab, config)
+}
+
+fn run(config: &NodeConfig, bytes: &[u8]) -> Result<Restored, RestoreError> {
+    restore(config, "two", bytes, |_| ())
+}
+
+fn restores_in(state: &State) -> usize {
+    let kind = AuditEventType::RestoreCompleted;
+    state.audit.values().filter(|e| e.r#type() == kind).count()
+}
+
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![dir.to_owned()];
+    if dir.is_dir() {
+        for entry in fs::read_dir(dir).unwrap() {
+            found.extend(below(&entry.unwrap().path()));
+        }
+    }
+    found
+}
+
+/// The state on disk is what a restore makes of the archive, for the node that the files name.
+fn check_disk(config: &NodeConfig, archive: &Archive) {
+    let (found, position) = storage::examine(&config.data_dir.join("raft")).unwrap();
+    assert_eq!(position, archive.meta.position());
+    let own = &found.nodes["two"];
+    let pem = fs::read_to_string(config.data_dir.join("node/two.crt")).unwrap();
+    assert_eq!(own.server_cert_fingerprint, fingerprint(&pem).as_bytes());
+    assert_eq!(own.grpc_address, config.listen_addr.unwrap().to_string());
+    assert_eq!(own.address, config.cluster_addr.unwrap().to_string());
+    let (expected, raft_id) = restored(&archive.state, v1::Node::clone(own));
+    assert_eq!(found.digest(), expected.digest());
+    assert_eq!(found, expected);
+    assert_eq!(raft_id, 2, "the only former member had 1");
+}
+
+#[tokio::test]
+async fn a_restored_cluster_is_the_old_one_on_a_new_host() {
+    let (old, token, bytes) = source().await;
+    let archive = opened(&bytes);
+    let (lab, config) = target();
+    let done = run(&config, &bytes).unwrap();
+    let expected = Restored {
+        cluster_id: archive.meta.cluster_id.clone(),
+        snapshot_index: archive.meta.snapshot_index,
+        taken_at: archive.meta.taken_at.clone(),
+        former_members: vec!["one".to_owned()],
+        unknown_fields: Default::default(),
+    };
+    assert_eq!(done, expected);
+    check_disk(&config, &archive);
+    for path in below(&lab.data()) {
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let text = path.strip_prefix(lab.data()).unwrap().display().to_string();
+        let expected = match text.as_str() {
+            "" | "raft" => 0o700,
+            "node" => 0o755,
+            "node/two.crt" | "node/ca.crt" | "node/join.json" => 0o644,
+            _ => 0o600,
+        };
+        assert_eq!(mode, expected, "{text}: {mode:o}");
+    }
+    assert_eq!(old.ca(), lab.ca());
+
+    let node = lab.start().await;
+    // The archive's cluster, its operators and their secrets.
+    let status = lab.pinned(Some(&token)).status().await.unwrap();
+    assert!(status.initialized);
+    assert_eq!(status.leader_hostname, "two");
+    let names: Vec<_> = status.nodes.iter().map(|n| n.hostname.as_str()).collect();
+    assert_eq!(names, ["two"]);
+    assert_eq!(status.suffrages.len(), 1);
+    assert_eq!(status.suffrages[0].kind(), v1::node_suffrage::Kind::Voter);
+
+    let new = until(&node, "the record of the restore", |s| restores_in(s) == 1).await;
+    assert_eq!(new.cluster.as_ref().unwrap().cluster_id, done.cluster_id);
+    for (key, event) in &archive.state.audit {
+        assert_eq!(new.audit.get(key), Some(event), "history");
+    }
+    assert!(new.tokens["gone"].revoked_at.is_some());
+    until(&node, "the replica on the new host", |state| {
+        state.replicas_desired["shop-web-0"].host == "two"
+    })
+    .await;
+    assert_eq!(new.routes.len(), 1);
+
+    // Told once, whatever follows.
+    node.stop().await;
+    drop(node);
+    assert!(!lab.data().join("restore.txt").exists());
+    let node = lab.start().await;
+    lab.local().issue("later", false).await.unwrap();
+    assert_eq!(restores_in(&state(&node)), 1);
+    node.stop().await;
+    drop(node);
+
+    let error = run(&config, &bytes).unwrap_err();
+    assert!(
+        error.to_string().contains("refusing to overwrite"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_backup_of_a_restored_cluster_restores_again() {
+    let (_old, _, bytes) = source().await;
+    let (lab, config) = target();
+    run(&config, &bytes).unwrap();
+    let node = lab.start().await;
+    until(&node, "the record of the restore", |s| restores_in(s) == 1).await;
+    let second = backup(&lab.local()).await.unwrap();
+    node.stop().await;
+
+    let (lab, config) = target();
+    run(&config, &second).unwrap();
+    let node = lab.start().await;
+    let state = until(&node, "the record of the restore", |s| restores_in(s) == 2).await;
+    assert_eq!(state.nodes["two"].raft_id, 3, "an id is never used twice");
+    node.stop().await;
+}
+
+const CRASH: &str = "JACO_TEST_CRASH";
+
+/// Not a test of its own: the process that dies in the one below.
+#[test]
+fn restoring_process_dies() {
+    let Ok(at) = std::env::var(CRASH) else {
+        return;
+    };
+    let mut parts = at.split(' ');
+    let step = parts.next().unwrap();
+    let mut next = || parts.next().unwrap();
+    let (data, archive, address) = (next(), next(), next());
+    let (_, mut config) = target();
+    config.data_dir = data.into();
+    config.listen_addr = Some(address.parse().unwrap());
+    let input = fs::File::open(archive).unwrap();
+    let _ = restore(&config, "two", input, |done| {
+        if format!("{done:?}") == step {
+            // Without unwinding: nothing cleans up.
+            std::process::exit(42);
+        }
+    });
+}
+
+fn die_at(step: RestoreStep, config: &NodeConfig, archive: &Path) {
+    let (data, address) = (config.data_dir.display(), config.listen_addr.unwrap());
+    let at = format!("{step:?} {data} {} {address}", archive.display());
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "restore::restoring_process_dies"])
+        .env(CRASH, at)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(42));
+}
+
+#[tokio::test]
+async fn a_crash_at_any_step_leaves_no_cluster_or_the_restored_one() {
+    let (_old, _, bytes) = source().await;
+    let archive = opened(&bytes);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("archive");
+    fs::write(&path, &bytes).unwrap();
+    for step in RestoreStep::ALL {
+        let (lab, config) = target();
+        die_at(step, &config, &path);
+        if step == RestoreStep::StatePlaced {
+            let error = run(&config, &bytes).unwrap_err();
+            assert!(matches!(error, RestoreError::Occupied(_)), "{error}");
+        } else {
+            assert!(!lab.data().join("raft").exists(), "{step:?}");
+            run(&config, &bytes).unwrap();
+        }
+        check_disk(&config, &archive);
+        let left: Vec<_> = below(&lab.data())
+            .into_iter()
+            .filter(|path| path.to_string_lossy().ends_with(".new"))
+            .collect();
+        assert!(left.is_empty(), "{step:?}: {left:?}");
+        let node = lab.start().await;
+        until(&node, "the record of the restore", |s| restores_in(s) == 1).await;
+        node.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_crash_left_makes_no_member_and_its_marker_tells_nothing() {
+    let (_old, _, bytes) = source().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("archive");
+    fs::write(&path, &bytes).unwrap();
+    let (lab, config) = target();
+    die_at(RestoreStep::MarkerPlaced, &config, &path);
+    for left in ["restore.txt", "raft.new", "node"] {
+        assert!(lab.data().join(left).exists(), "{left}");
+    }
+    let node = lab.start().await;
+    assert!(!lab.local().status().await.unwrap().initialized);
+    for left in ["restore.txt", "raft.new"] {
+        assert!(!lab.data().join(left).exists(), "{left}");
+    }
+    lab.init().await.unwrap();
+    node.stop().await;
+    drop(node);
+    let node = lab.start().await;
+    lab.local().issue("ci", false).await.unwrap();
+    assert_eq!(restores_in(&state(&node)), 0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_restored_is_refused_and_nothing_is_written() {
+    let (_old, _, bytes) = source().await;
+    let archive = opened(&bytes);
+    let write = |meta: &Meta, state: &State| {
+        let mut bytes = Vec::new();
+        archive::write(meta, state, &mut bytes).unwrap();
+        bytes
+    };
+    let with_cluster = |change: &dyn Fn(&mut v1::ClusterMeta)| {
+        let mut state = archive.state.clone();
+        let mut cluster = state.cluster.as_deref().unwrap().clone();
+        change(&mut cluster);
+        state.cluster = Some(cluster.into());
+        write(&archive.meta, &state)
+    };
+    let other = ClusterCa::generate(std::time::SystemTime::now()).unwrap();
+    let other_key = other.key_pem().expose().as_bytes().to_vec();
+    let newer = Meta {
+        jaco_version: "7.0.0".to_owned(),
+        ..archive.meta.clone()
+    };
+    let mut flipped = bytes.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    for (what, input, word) in [
+        ("cut", bytes[..bytes.len() - 1].to_vec(), "cannot be read"),
+        ("flipped", flipped, "cannot be read"),
+        ("empty", Vec::new(), "cannot be read"),
+        ("other major", write(&newer, &archive.state), "7.0.0"),
+        (
+            "no CA key",
+            with_cluster(&|c| c.ca_key.clear()),
+            "authority",
+        ),
+        ("no CA", with_cluster(&|c| c.ca_cert.clear()), "authority"),
+        (
+            "key of another CA",
+            with_cluster(&|c| c.ca_key.clone_from(&other_key)),
+            "authority",
+        ),
+        (
+            "other cluster",
+            with_cluster(&|c| c.cluster_id = "x".to_owned()),
+            "snapshot.bin of \"x\"",
+        ),
+    ] {
+        let (lab, config) = target();
+        let error = run(&config, &input).unwrap_err();
+        // A flipped bit may be met as damage of the stream or of what is in it.
+        let text = jaco_proto::chain(&error);
+        assert!(text.contains(word) || what == "flipped", "{what}: {text}");
+        assert!(!lab.data().exists(), "{what}");
+    }
+
+    let (lab, config) = target();
+    let named =
+        |name: &str, config: &NodeConfig| restore(config, name, &*bytes, |_| ()).unwrap_err();
+    assert!(check_hostname("../two").is_err());
+    let error = named("../two", &config);
+    assert!(matches!(error, RestoreError::Hostname(_)), "{error}");
+    let mut configured = config.clone();
+    configured.hostname = Some("three".to_owned());
+    let error = named("two", &configured);
+    assert!(matches!(error, RestoreError::Renamed { .. }), "{error}");
+    assert!(!lab.data().exists());
+}
+
+#[tokio::test]
+async fn a_directory_in_use_is_left_alone() {
+    let (_old, _, bytes) = source().await;
+    let (lab, config) = target();
+    let node = lab.start().await;
+    let error = run(&config, &bytes).unwrap_err();
+    assert!(error.to_string().contains("another daemon"), "{error}");
+    assert!(!lab.data().join("raft").exists());
+    node.stop().await;
+    drop(node);
+    // What an uninitialized daemon has left is no obstacle.
+    run(&config, &bytes).unwrap();
+}
+
+#[tokio::test]
+async fn everything_belongs_to_the_owner_of_the_directory() {
+    let (_old, _, bytes) = source().await;
+    let (lab, config) = target();
+    fs::create_dir(lab.data()).unwrap();
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(lab.data(), Some(4242), Some(4243)).unwrap();
+    }
+    let owner = fs::metadata(lab.data()).unwrap();
+    run(&config, &bytes).unwrap();
+    for path in below(&lab.data()) {
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!(
+            (found.uid(), found.gid()),
+            (owner.uid(), owner.gid()),
+            "{}",
+            path.display()
+        );
+    }
+}

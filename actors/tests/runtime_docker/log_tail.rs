@@ -1,0 +1,254 @@
+//! Log tails over whatever becomes of a container.
+
+use std::{fs, path::Path};
+
+use jaco_actors::runtime::logs::{Query, Tail};
+use tempfile::TempDir;
+
+use super::lab::Lab;
+
+/// Lines a container writes between two pauses.
+const BURST: usize = 20;
+
+/// A service whose lines are numbered through all its containers, and noted in `/out/all` when
+/// they are written. It ends between two lines.
+fn numbered(lab: &Lab, folder: &TempDir) -> String {
+    let script = format!(
+        "trap 'stop=1' TERM; n=$(busybox wc -l </out/all); \
+         while [ -z $stop ]; do \
+           i=0; while [ $i -lt {BURST} ]; do \
+             i=$((i+1)); n=$((n+1)); echo line $n >>/out/all; echo line $n; \
+           done; busybox usleep 2000; \
+         done"
+    );
+    fs::write(folder.path().join("all"), "").expect("a file");
+    let volume = format!("    volumes: [\"{}:/out\"]\n", folder.path().display());
+    lab.service(&script, &volume)
+}
+
+fn written(folder: &TempDir) -> Vec<String> {
+    let all = fs::read_to_string(folder.path().join("all")).expect("what was written");
+    all.lines().map(str::to_owned).collect()
+}
+
+fn follow(lab: &Lab) -> Tail {
+    lab.runtime.logs(&Query {
+        deployment: lab.deployment.clone(),
+        follow: true,
+        ..Default::default()
+    })
+}
+
+/// Takes lines until one satisfies `last`.
+async fn take(lab: &Lab, tail: &mut Tail, into: &mut Vec<String>, last: impl Fn(&str) -> bool) {
+    loop {
+        let line = lab.soon(tail.next()).await.expect("the tail goes on").line;
+        let done = last(&line);
+        into.push(line);
+        if done {
+            return;
+        }
+    }
+}
+
+/// Takes what is left of a tail that comes to its end.
+async fn rest(lab: &Lab, mut tail: Tail, into: &mut Vec<String>) {
+    while let Some(line) = lab.soon(tail.next()).await {
+        into.push(line.line);
+    }
+    lab.soon(tail.finish())
+        .await
+        .expect("every source was read");
+}
+
+fn assert_same(delivered: &[String], written: &[String]) {
+    let first = delivered
+        .iter()
+        .zip(written)
+        .position(|(line, expected)| line != expected);
+    assert_eq!(
+        (delivered.len(), first),
+        (written.len(), None),
+        "lines, and the first that differs: {:?} for {:?}",
+        first.map(|at| &delivered[at.saturating_sub(1)..(at + 2).min(delivered.len())]),
+        first.map(|at| &written[at.saturating_sub(1)..(at + 2).min(written.len())])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_followed_log_has_every_line_of_every_successor_once() {
+    let lab = Lab::new("follow").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = numbered(&lab, &folder);
+    lab.apply(&service, 1).await;
+    let (mut tail, mut lines) = (follow(&lab), Vec::new());
+    for revision in 2..7 {
+        let ahead = written(&folder).len() + 10 * BURST;
+        take(&lab, &mut tail, &mut lines, |line| number(line) > ahead).await;
+        lab.apply(&service, revision).await;
+        let before = lab.containers();
+        let row = lab.row().raft_index;
+        take_until(&lab, &mut tail, &mut lines, || {
+            lab.containers() != before && lab.row().raft_index == row
+        })
+        .await;
+    }
+    lab.remove().await;
+    rest(&lab, tail, &mut lines).await;
+    assert_same(&lines, &written(&folder));
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_followed_log_has_every_line_of_a_restarted_container_once() {
+    let lab = Lab::new("restart").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    lab.apply(&numbered(&lab, &folder), 1).await;
+    let (mut tail, mut lines) = (follow(&lab), Vec::new());
+    for _ in 0..3 {
+        take(&lab, &mut tail, &mut lines, |_| true).await;
+        let [container] = <[String; 1]>::try_from(lab.containers()).expect("one container");
+        let restart = ["restart", "-t", "5", &container];
+        let restart = lab.docker_later(&restart);
+        let mut restart = std::pin::pin!(restart);
+        loop {
+            tokio::select! {
+                _ = &mut restart => break,
+                line = tail.next() => lines.push(line.expect("the tail goes on").line),
+            }
+        }
+        let ahead = written(&folder).len() + 10 * BURST;
+        take(&lab, &mut tail, &mut lines, |line| number(line) > ahead).await;
+    }
+    lab.remove().await;
+    rest(&lab, tail, &mut lines).await;
+    assert_same(&lines, &written(&folder));
+    lab.close().await;
+}
+
+/// Takes lines while something is still to happen.
+async fn take_until(lab: &Lab, tail: &mut Tail, into: &mut Vec<String>, holds: impl Fn() -> bool) {
+    while !holds() {
+        take(lab, tail, into, |line| number(line).is_multiple_of(50)).await;
+    }
+}
+
+fn number(line: &str) -> usize {
+    let number = line.strip_prefix("line ").and_then(|n| n.parse().ok());
+    number.unwrap_or_else(|| panic!("not a whole line: {line:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_pauses_finds_every_line() {
+    let lab = Lab::new("slow").await;
+    let script = "n=0; while [ $n -lt 20000 ]; do n=$((n+1)); echo line $n; done; \
+                  trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
+    lab.apply(&lab.service(script, ""), 1).await;
+    let (mut tail, mut lines) = (follow(&lab), Vec::new());
+    take(&lab, &mut tail, &mut lines, |_| true).await;
+    let container = lab.running().await.container_id;
+    lab.until("everything is written", || {
+        lab.docker(&["logs", "--tail", "1", &container]) == "line 20000"
+    })
+    .await;
+    take(&lab, &mut tail, &mut lines, |line| number(line) == 20_000).await;
+    let expected: Vec<_> = (1..=20_000).map(|n| format!("line {n}")).collect();
+    assert_same(&lines, &expected);
+    drop(tail);
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_line_is_cut_at_one_mebibyte_and_a_split_one_is_whole() {
+    const MEBIBYTE: usize = 1 << 20;
+    let lab = Lab::new("long").await;
+    // What follows 16 KiB comes from the engine as a message of its own.
+    let script = "busybox head -c 2500000 /dev/zero | busybox tr '\\\\0' x; echo; \
+                  busybox head -c 40000 /dev/zero | busybox tr '\\\\0' y; echo; echo end; \
+                  trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
+    lab.apply(&lab.service(script, ""), 1).await;
+    let (mut tail, mut lines) = (follow(&lab), Vec::new());
+    take(&lab, &mut tail, &mut lines, |line| line == "end").await;
+    let shapes: Vec<_> = lines
+        .iter()
+        .map(|line| (line.len(), line.chars().next(), line.chars().next_back()))
+        .collect();
+    let (x, y) = (Some('x'), Some('y'));
+    let expected = [
+        (MEBIBYTE, x, x),
+        (MEBIBYTE, x, x),
+        (2_500_000 - 2 * MEBIBYTE, x, x),
+        (40_000, y, y),
+        (3, Some('e'), Some('d')),
+    ];
+    assert_eq!(shapes, expected);
+    drop(tail);
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminal_is_read_as_standard_output() {
+    let lab = Lab::new("tty").await;
+    let script = "echo to-out; echo to-err >&2; echo; echo end; exec busybox sleep 600";
+    // A compose file cannot ask for one, so the container is made past the runtime, and adopted.
+    let container = lab.run_replica(&["-t"], script);
+    lab.apply(&lab.service(script, ""), 1).await;
+    let (mut tail, mut lines) = (follow(&lab), Vec::new());
+    while lines
+        .last()
+        .is_none_or(|(_, line): &(String, String)| line != "end\r")
+    {
+        let line = lab.soon(tail.next()).await.expect("a line");
+        assert!(line.ts.is_some());
+        lines.push((line.stream, line.line));
+    }
+    let expected = ["to-out\r", "to-err\r", "\r", "end\r"];
+    assert_eq!(
+        lines,
+        expected.map(|line| ("stdout".to_owned(), line.to_owned()))
+    );
+    assert_eq!(lab.containers(), [container]);
+    drop(tail);
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_is_recent_enough_is_read() {
+    let lab = Lab::new("since").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = "echo old; while [ ! -e /out/go ]; do busybox usleep 10000; done; echo new; \
+                  trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
+    let volume = format!("    volumes: [\"{}:/out\"]\n", folder.path().display());
+    lab.apply(&lab.service(script, &volume), 1).await;
+    let (mut tail, mut lines) = (follow(&lab), Vec::new());
+    let old = lab
+        .soon(tail.next())
+        .await
+        .expect("a line")
+        .ts
+        .expect("a time");
+    // The engine knows whole seconds.
+    go_at(folder.path(), old.seconds + 2).await;
+    take(&lab, &mut tail, &mut lines, |line| line == "new").await;
+    let mut recent = lab.runtime.logs(&Query {
+        deployment: lab.deployment.clone(),
+        since: old.seconds + 1,
+        ..Default::default()
+    });
+    assert_eq!(lab.soon(recent.next()).await.expect("a line").line, "new");
+    assert_eq!(lab.soon(recent.next()).await, None);
+    drop(tail);
+    lab.close().await;
+}
+
+/// Lets the container go on in a given Unix second.
+async fn go_at(folder: &Path, seconds: i64) {
+    let now = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        i64::try_from(now.expect("a clock").as_secs()).expect("a time")
+    };
+    while now() < seconds {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    fs::write(folder.join("go"), "").expect("a file");
+}

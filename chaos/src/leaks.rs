@@ -1,0 +1,180 @@
+//! Secrets that must turn up nowhere.
+
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+};
+use sha2::{Digest, Sha256};
+
+use crate::rng;
+
+/// Secrets, and every form in which one could be found again.
+#[derive(Debug, Default)]
+pub struct Markers(Vec<Marker>);
+
+#[derive(Debug)]
+struct Marker {
+    name: String,
+    /// How it is told apart, and what to look for, in lower case where `folded`.
+    forms: Vec<Form>,
+}
+
+#[derive(Debug)]
+struct Form {
+    encoding: &'static str,
+    needle: Vec<u8>,
+    folded: bool,
+}
+
+impl Markers {
+    /// Makes up a secret that occurs nowhere by chance: letters and digits only, so that it
+    /// survives any quoting.
+    pub fn plant(&mut self, name: &str) -> String {
+        let secret = format!("mark{name}{:016x}{:016x}", rng::unique(), rng::unique());
+        self.add(name, secret.as_bytes());
+        secret
+    }
+
+    /// Looks for a secret that exists already; its hash is one, too.
+    pub fn add(&mut self, name: &str, secret: &[u8]) {
+        let mut forms = forms(secret);
+        let digest = Sha256::digest(secret);
+        forms.extend(forms_of_bytes(&digest, ["hash in hex", "hash in numbers"]));
+        self.0.push(Marker {
+            name: name.to_owned(),
+            forms,
+        });
+    }
+
+    /// Every secret that is in `text`, as lines that name it, its encoding and what is around it.
+    #[must_use]
+    pub fn found_in(&self, place: &str, text: &[u8]) -> Vec<String> {
+        let folded = text.to_ascii_lowercase();
+        let mut found = Vec::new();
+        for marker in &self.0 {
+            for form in &marker.forms {
+                let text = if form.folded { &folded } else { text };
+                let Some(at) = position(text, &form.needle) else {
+                    continue;
+                };
+                let from = at.saturating_sub(200);
+                let around = String::from_utf8_lossy(&text[from..at]);
+                let (name, encoding) = (&marker.name, form.encoding);
+                found.push(format!("{name} ({encoding}) in {place}, after: {around}"));
+            }
+        }
+        found
+    }
+}
+
+fn forms(secret: &[u8]) -> Vec<Form> {
+    let mut forms = vec![Form {
+        encoding: "plain",
+        needle: secret.to_ascii_lowercase(),
+        folded: true,
+    }];
+    forms.extend(forms_of_bytes(secret, ["hex", "numbers"]));
+    // Within a longer text it starts at any of three places of a group of four.
+    for offset in 0..3 {
+        let padded = [&vec![0; offset][..], secret].concat();
+        for (encoding, engine) in [
+            ("base64", STANDARD_NO_PAD),
+            ("base64 for URLs", URL_SAFE_NO_PAD),
+        ] {
+            let text = engine.encode(&padded);
+            // The first and last characters mix with their neighbours.
+            let from = if offset == 0 { 0 } else { offset + 1 };
+            let inner = &text.as_bytes()[from..text.len() - 2];
+            forms.push(Form {
+                encoding,
+                needle: inner.to_vec(),
+                folded: false,
+            });
+        }
+    }
+    forms
+}
+
+fn forms_of_bytes(bytes: &[u8], encodings: [&'static str; 2]) -> [Form; 2] {
+    let [hex, numbers] = encodings;
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    // As `Debug` of a list shows bytes, and JSON without spaces after the commas is rare.
+    let list = format!("{bytes:?}");
+    let list = list.trim_matches(['[', ']']).to_owned();
+    [
+        Form {
+            encoding: hex,
+            needle: digits.into_bytes(),
+            folded: true,
+        },
+        Form {
+            encoding: numbers,
+            needle: list.into_bytes(),
+            folded: false,
+        },
+    ]
+}
+
+fn position(text: &[u8], needle: &[u8]) -> Option<usize> {
+    let first = *needle.first()?;
+    let mut from = 0;
+    while let Some(at) = text[from..].iter().position(|byte| *byte == first) {
+        if text[from + at..].starts_with(needle) {
+            return Some(from + at);
+        }
+        from += at + 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planted_secret_is_found_in_every_encoding() {
+        let mut markers = Markers::default();
+        let secret = markers.plant("token");
+        markers.plant("other");
+        let hash = Sha256::digest(secret.as_bytes());
+        for (encoding, text) in [
+            ("plain", format!("a {secret} b")),
+            ("plain", format!("a {} b", secret.to_uppercase())),
+            ("numbers", format!("Secret({:?})", secret.as_bytes())),
+            ("hash in numbers", format!("{hash:?}")),
+            ("hash in hex", format!("{hash:X}")),
+            ("base64", STANDARD_NO_PAD.encode(&secret)),
+            ("base64", STANDARD_NO_PAD.encode(format!("u:{secret}:x"))),
+            (
+                "base64",
+                STANDARD_NO_PAD.encode(format!("{{\"a\":\"{secret}\"}}")),
+            ),
+            ("base64", STANDARD_NO_PAD.encode(format!("u{secret}"))),
+        ] {
+            let found = markers.found_in("log", text.as_bytes());
+            let expected = format!("token ({encoding}) in log");
+            assert!(
+                found.iter().any(|line| line.starts_with(&expected)),
+                "{encoding}: {found:?}"
+            );
+            assert!(
+                found.iter().all(|line| !line.starts_with("other")),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn harmless_text_holds_nothing() {
+        let mut markers = Markers::default();
+        let secret = markers.plant("token");
+        markers.add("key", b"-----BEGIN");
+        let half = &secret[..secret.len() - 1];
+        for text in ["", "mark", half, "[109, 97, 114, 107]", "bWFyaw"] {
+            assert_eq!(
+                markers.found_in("log", text.as_bytes()),
+                Vec::<String>::new()
+            );
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! What stands in front of a registry: it sees every request, and may spoil the answer.
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::Result;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Frame, Incoming},
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+
+use super::fault::{Fault, Faults, Part, is_under, repository};
+use crate::daemon::place;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Body = UnsyncBoxBody<Bytes, Failure>;
+
+/// How a request went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is not answered yet, or its answer has stopped on the way.
+    Open,
+    /// It was answered with this HTTP status.
+    Answered(u16),
+    /// Who asked went away before the answer was complete.
+    Abandoned,
+}
+
+/// A request that a registry got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// HTTP method.
+    pub method: String,
+    /// Path, without the query.
+    pub path: String,
+    /// Account it came from; `None` for an anonymous one.
+    pub user: Option<String>,
+    /// How it went.
+    pub outcome: Outcome,
+}
+
+impl Seen {
+    /// Whether it asks for (part of) a manifest.
+    #[must_use]
+    pub fn is_manifest(&self) -> bool {
+        repository(&self.path).1 == Part::Manifests
+    }
+
+    /// Whether it asks for a layer or a configuration.
+    #[must_use]
+    pub fn is_blob(&self) -> bool {
+        repository(&self.path).1 == Part::Blobs
+    }
+}
+
+/// A listener on the loopback interface that passes everything on to a registry.
+#[derive(Debug)]
+pub struct Front {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    registry: SocketAddr,
+    faults: watch::Sender<Faults>,
+    seen: Mutex<BTreeMap<u64, Seen>>,
+    requests: AtomicU64,
+    /// Repositories that only one account may read, and that account.
+    owners: Mutex<Vec<(String, String)>>,
+}
+
+impl Front {
+    /// A front on a port of its own that serves already.
+    pub(super) async fn open(registry: SocketAddr) -> Result<Self> {
+        // A port that clients do not get, so that it is still free after a while closed.
+        let [port] = place::free_ports()?;
+        let mut front = Self {
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            shared: Arc::new(Shared {
+                registry,
+                faults: watch::Sender::default(),
+                seen: Mutex::default(),
+                requests: AtomicU64::default(),
+                owners: Mutex::default(),
+            }),
+            task: None,
+        };
+        front.reopen().await?;
+        Ok(front)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Breaks every connection and refuses new ones.
+    pub async fn close(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+            // Only then is its listener gone.
+            let _ = task.await;
+        }
+    }
+
+    /// Serves again.
+    ///
+    /// # Errors
+    /// When somebody else took the port.
+    pub async fn reopen(&mut self) -> Result<()> {
+        self.close().await;
+        let listener = TcpListener::bind(self.address).await?;
+        self.task = Some(tokio::spawn(serve(listener, Arc::clone(&self.shared))));
+        Ok(())
+    }
+
+    /// Spoils requests for part of a repository and everything below it, of all if it is empty.
+    ///
+    /// A newer fault comes before an older one.
+    pub fn spoil(&self, part: Part, repository: &str, fault: Fault) {
+        self.shared
+            .faults
+            .send_modify(|faults| faults.add(part, repository, fault));
+    }
+
+    /// Ends all faults; what was held goes on.
+    pub fn mend(&self) {
+        self.shared.faults.send_replace(Faults::default());
+    }
+
+    /// Answers 403 to everybody but `user` who asks for `repository` or what lies below it,
+    /// unless something below has another owner.
+    pub fn reserve(&self, repository: &str, user: &str) {
+        lock(&self.shared.owners).push((repository.to_owned(), user.to_owned()));
+    }
+
+    /// The requests since the last [`Front::forget`], in the order of their arrival.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Seen> {
+        lock(&self.shared.seen).values().cloned().collect()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget(&self) {
+        lock(&self.shared.seen).clear();
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+}
+
+/// One request on its way; its end is noted when this is dropped.
+struct Ticket {
+    shared: Arc<Shared>,
+    id: u64,
+    outcome: Outcome,
+}
+
+impl Ticket {
+    fn new(shared: &Arc<Shared>, request: &Request<Incoming>) -> Self {
+        let id = shared.requests.fetch_add(1, Ordering::Relaxed);
+        let seen = Seen {
+            method: request.method().to_string(),
+            path: request.uri().path().to_owned(),
+            user: user(request),
+            outcome: Outcome::Open,
+        };
+        lock(&shared.seen).insert(id, seen);
+        Self {
+            shared: Arc::clone(shared),
+            id,
+            outcome: Outcome::Abandoned,
+        }
+    }
+
+    /// Waits until no fault is left for `path`.
+    async fn held(&self, path: &str) {
+        let mut faults = self.shared.faults.subscribe();
+        // The sender lives as long as this ticket.
+        let _ = faults.wait_for(|faults| faults.of(path).is_none()).await;
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(seen) = lock(&self.shared.seen).get_mut(&self.id) {
+            seen.outcome = self.outcome;
+        }
+    }
+}
+
+/// Its end ends all connections: they belong to the set.
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((client, _)) = accepted else { return };
+                let shared = Arc::clone(&shared);
+                let service = service_fn(move |request| answer(Arc::clone(&shared), request));
+                let connection = http1::Builder::new().serve_connection(TokioIo::new(client), service);
+                connections.spawn(async move { drop(connection.await) });
+            }
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+        }
+    }
+}
+
+async fn answer(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Failure> {
+    let mut ticket = Ticket::new(&shared, &request);
+    let path = request.uri().path().to_owned();
+    let fault = shared.faults.borrow().of(&path).cloned();
+    if fault == Some(Fault::Hang) {
+        ticket.held(&path).await;
+    }
+    let response = match fault {
+        Some(Fault::Answer {
+            status,
+            content_type,
+            body,
+        }) => whole(status, content_type, body),
+        _ if !allowed(&shared, &path, user(&request).as_deref()) => {
+            let body = r#"{"errors":[{"code":"DENIED","message":"requested access is denied"}]}"#;
+            whole(403, "application/json", body.into())
+        }
+        fault => {
+            let mut response = forward(shared.registry, request).await?;
+            if let Some(Fault::ContentType(kind)) = fault {
+                let kind = HeaderValue::from_static(kind);
+                response.headers_mut().insert(CONTENT_TYPE, kind);
+            }
+            ticket.outcome = Outcome::Answered(response.status().as_u16());
+            return Ok(response.map(|body| spoiled(body, fault, path, ticket)));
+        }
+    };
+    ticket.outcome = Outcome::Answered(response.status().as_u16());
+    Ok(response)
+}
+
+fn whole(status: u16, content_type: &'static str, body: Bytes) -> Response<Body> {
+    let body = Full::new(body).map_err(|never| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let kind = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// Asks the registry itself.
+async fn forward(
+    registry: SocketAddr,
+    request: Request<Incoming>,
+) -> Result<Response<Incoming>, Failure> {
+    let stream = TokioIo::new(TcpStream::connect(registry).await?);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+    tokio::spawn(connection);
+    Ok(sender.send_request(request).await?)
+}
+
+/// A body on its way to who asked.
+struct Passage {
+    from: Incoming,
+    rest: Bytes,
+    passed: usize,
+    fault: Option<Fault>,
+    path: String,
+    ticket: Ticket,
+}
+
+fn spoiled(from: Incoming, fault: Option<Fault>, path: String, ticket: Ticket) -> Body {
+    let passage = Passage {
+        from,
+        rest: Bytes::new(),
+        passed: 0,
+        fault,
+        path,
+        ticket,
+    };
+    let chunks = futures::stream::try_unfold(passage, |mut passage| async move {
+        let chunk = passage.next().await?;
+        Ok::<_, Failure>(chunk.map(|chunk| (Frame::data(chunk), passage)))
+    });
+    StreamBody::new(chunks).boxed_unsync()
+}
+
+impl Passage {
+    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        while self.rest.is_empty() {
+            match self.from.frame().await.transpose()? {
+                Some(frame) => self.rest = frame.into_data().unwrap_or_default(),
+                None => return Ok(None),
+            }
+        }
+        let ahead = |at: usize| at.saturating_sub(self.passed).min(self.rest.len());
+        let length = match self.fault {
+            Some(Fault::StallAt(at)) if self.passed >= at => {
+                let status = std::mem::replace(&mut self.ticket.outcome, Outcome::Abandoned);
+                self.ticket.held(&self.path).await;
+                self.ticket.outcome = status;
+                self.fault = None;
+                self.rest.len()
+            }
+            Some(Fault::CutAt(at)) if self.passed >= at => return Err("cut".into()),
+            Some(Fault::StallAt(at) | Fault::CutAt(at)) => ahead(at),
+            _ => self.rest.len(),
+        };
+        let mut chunk = self.rest.split_to(length);
+        if let Some(Fault::SpoilAt(at)) = self.fault
+            && (self.passed..self.passed + length).contains(&at)
+        {
+            let mut bytes = chunk.to_vec();
+            bytes[at - self.passed] ^= 0xff;
+            chunk = bytes.into();
+        }
+        self.passed += length;
+        Ok(Some(chunk))
+    }
+}
+
+/// The account of a request's `Authorization`.
+fn user(request: &Request<Incoming>) -> Option<String> {
+    let header = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
+    let login = BASE64.decode(header.strip_prefix("Basic ")?).ok()?;
+    let login = String::from_utf8(login).ok()?;
+    Some(login.split(':').next()?.to_owned())
+}
+
+fn allowed(shared: &Shared, path: &str, user: Option<&str>) -> bool {
+    let Some(name) = repository(path).0 else {
+        return true;
+    };
+    let owners = lock(&shared.owners);
+    let covering = owners.iter().filter(|(under, _)| is_under(name, under));
+    let owner = covering.max_by_key(|(under, _)| under.len());
+    owner.is_none_or(|(_, owner)| user == Some(owner))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,280 @@
+//! A cluster is saved while it works, its machine is lost, and another one takes over.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Output,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use jaco_chaos::{
+    Api, Daemon, History, Rng, Service, Settings, Workload,
+    disk::{self, Remains},
+    turn, until,
+    wait::PATIENCE,
+};
+use jaco_proto::v1::{self, AuditEventType};
+use jaco_raftnode::{
+    archive::{self, Archive, Limits},
+    restore::restored,
+    storage,
+};
+use serde_json::Value;
+
+use crate::script::work;
+
+/// Name of the machine that takes over.
+const HEIR: &str = "heir";
+const BACKUPS: usize = 4;
+/// Work between two backups.
+const WORK: Duration = Duration::from_millis(400);
+/// How often the heir dies before it may live, and how soon.
+const DEATHS: usize = 8;
+const DEATH: Duration = Duration::from_millis(600);
+
+fn opened(path: &Path) -> Result<Archive> {
+    // The version under test is whatever this was built as.
+    Ok(archive::read(File::open(path)?, "", &Limits::default())?)
+}
+
+/// What a command that worked printed.
+fn json(output: &Output) -> Result<Value> {
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{text}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// What a command that failed reported.
+fn report(output: &Output) -> Result<String> {
+    ensure!(output.status.code() == Some(1), "{output:?}");
+    ensure!(output.stdout.is_empty(), "{output:?}");
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Issues tokens until it is told to stop.
+async fn issue(api: Api, name: &str, stop: Arc<AtomicBool>) -> Result<()> {
+    for n in 0.. {
+        if stop.load(Ordering::Acquire) {
+            break;
+        }
+        let request = v1::TokenIssueRequest {
+            identity: format!("{name}-{n}"),
+            allows_privileged: false,
+        };
+        api.tokens().issue(request).await?;
+    }
+    Ok(())
+}
+
+async fn back_up(daemon: &Daemon, path: &Path) -> Result<Archive> {
+    let shown = path.display().to_string();
+    let output = daemon
+        .jaco(&["backup", "--output", &shown, "-o", "json"])
+        .await?;
+    let printed = json(&output)?;
+    let found = fs::metadata(path)?;
+    ensure!(printed["path"] == shown.as_str() && printed["bytes"] == found.len());
+    ensure!(found.permissions().mode() & 0o777 == 0o600, "{found:?}");
+    opened(path)
+}
+
+async fn restore_into(daemon: &Daemon, input: &Path) -> Result<Output> {
+    let input = input.display().to_string();
+    daemon
+        .jaco(&["restore", "--input", &input, "--name", HEIR, "-o", "json"])
+        .await
+}
+
+/// How many events of a type the audit trail shows.
+async fn events(daemon: &Daemon, kind: &str) -> Result<usize> {
+    let output = daemon
+        .jaco(&["audit", "--type", kind, "-o", "json"])
+        .await?;
+    Ok(json(&output)?.as_array().context("a list")?.len())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
+    let _turn = turn::shared().await;
+    let mut rng = Rng::announced();
+    let mut lost = Daemon::found(Settings::default()).await?;
+
+    // From this state, the log leads to every later one.
+    lost.kill()?;
+    let copy = lost.scratch("begin");
+    disk::copy(lost.data_dir(), &copy)?;
+    let begin = Remains::open(&copy)?;
+    lost.start().await?;
+
+    let steady = Workload::new("steady", [Service::new("web").replicas(2)]);
+    lost.api().apply(&steady).await?;
+    lost.api().converged(&steady).await?;
+    let output = lost
+        .jaco(&["token", "issue", "--name", "ops", "-o", "json"])
+        .await?;
+    let token = json(&output)?["token"]
+        .as_str()
+        .context("token")?
+        .to_owned();
+
+    let stop = Arc::<AtomicBool>::default();
+    let api = || lost.api().clone();
+    let moving: Vec<_> = ["m0", "m1"]
+        .map(|n| Workload::new(n, [Service::new("web")]))
+        .into();
+    let choices = Rng::new(rng.number());
+    let history = History::default();
+    let worker = tokio::spawn(work(api(), moving, history, choices, Arc::clone(&stop)));
+    let issuers = ["a", "b"].map(|name| tokio::spawn(issue(api(), name, Arc::clone(&stop))));
+    let mut saved: Vec<(PathBuf, Archive)> = Vec::new();
+    for n in 0..BACKUPS {
+        tokio::time::sleep(rng.below(WORK)).await;
+        let path = lost.scratch(&format!("backup-{n}.tgz"));
+        let archive = back_up(&lost, &path).await?;
+        saved.push((path, archive));
+    }
+    stop.store(true, Ordering::Release);
+    worker.await?;
+    for issuer in issuers {
+        issuer.await??;
+    }
+    ensure!(events(&lost, "backup_taken").await? == BACKUPS);
+
+    // Nothing of this is done to a daemon that runs.
+    let live = lost.scratch("live.tgz");
+    let shown = live.display().to_string();
+    let refused = lost
+        .jaco(&["backup", "--offline", "--output", &shown])
+        .await?;
+    let refused = report(&refused)?;
+    ensure!(refused.contains("another daemon is using"), "{refused}");
+    ensure!(!live.exists());
+    let refused = report(&restore_into(&lost, &saved[0].0).await?)?;
+    ensure!(refused.starts_with("Error: restore_failed: "), "{refused}");
+    ensure!(refused.contains("a daemon is running"), "{refused}");
+    lost.kill()?;
+
+    // Each archive is the state that the log leads to at its index.
+    let offline = lost.scratch("offline.tgz");
+    let shown = offline.display().to_string();
+    let output = lost
+        .jaco(&["backup", "--offline", "--output", &shown, "-o", "json"])
+        .await?;
+    let printed = json(&output)?;
+    let copy = lost.scratch("end");
+    disk::copy(lost.data_dir(), &copy)?;
+    let end = Remains::open(&copy)?;
+    let mut indexes = BTreeSet::new();
+    for (_, archive) in &saved {
+        let index = archive.meta.snapshot_index;
+        let replayed = end.replay(begin.state.clone(), index)?;
+        ensure!(
+            replayed.digest() == archive.state.digest(),
+            "the archive of {index} is of another state"
+        );
+        indexes.insert(index);
+    }
+    ensure!(indexes.len() == BACKUPS, "no work between backups");
+    let exported = opened(&offline)?;
+    ensure!(exported.state.digest() == end.state.digest());
+    ensure!(printed["snapshot_index"] == exported.meta.snapshot_index);
+
+    // The machine is gone, with all that ran on it.
+    let cluster_id = lost.cluster_id().to_owned();
+    lost.engine().sweep(&cluster_id).await?;
+
+    let settings = Settings {
+        hostname: Some(HEIR.to_owned()),
+        ..Settings::default()
+    };
+    let mut heir = Daemon::new(settings).await?;
+    heir.adopt(&cluster_id);
+    let (path, archive) = saved.pop().context("a backup")?;
+    let printed = json(&restore_into(&heir, &path).await?)?;
+    ensure!(printed["cluster_id"] == cluster_id.as_str(), "{printed}");
+    ensure!(printed["snapshot_index"] == archive.meta.snapshot_index);
+    let refused = report(&restore_into(&heir, &path).await?)?;
+    ensure!(refused.contains("refusing to overwrite"), "{refused}");
+    let (state, position) = storage::examine(&heir.data_dir().join("raft"))?;
+    let own = v1::Node::clone(&state.nodes[HEIR]);
+    ensure!(state.digest() == restored(&archive.state, own).0.digest());
+    ensure!(position == archive.meta.position());
+
+    // It may die as often as it likes: it tells of the restore once.
+    for _ in 0..DEATHS {
+        heir.spawn()?;
+        tokio::time::sleep(rng.below(DEATH)).await;
+        heir.kill()?;
+    }
+    heir.start().await?;
+    until("the marker is gone", PATIENCE, || async {
+        let marker = heir.data_dir().join("restore.txt");
+        ensure!(!marker.exists(), "it is there");
+        Ok(())
+    })
+    .await?;
+    ensure!(events(&heir, "restore_completed").await? == 1);
+
+    let status = heir.api().status().await?;
+    let names: Vec<_> = status.nodes.iter().map(|n| n.hostname.as_str()).collect();
+    ensure!(
+        names == [HEIR] && status.leader_hostname == HEIR,
+        "{status:?}"
+    );
+    let voters: Vec<_> = status.suffrages.iter().map(|s| s.kind()).collect();
+    ensure!(voters == [v1::node_suffrage::Kind::Voter]);
+
+    // The operators of old, over TLS, with the authority of old.
+    let ca = heir.data_dir().join("node/ca.crt").display().to_string();
+    let remote = [
+        "--server",
+        &heir.address(),
+        "--token",
+        &token,
+        "--ca-cert",
+        &ca,
+    ];
+    let output = heir
+        .jaco(&[&["token", "list", "-o", "json"], &remote[..]].concat())
+        .await?;
+    let listed = json(&output)?;
+    let listed = listed["tokens"].as_array().context("tokens")?.len();
+    ensure!(listed == archive.state.tokens.len());
+
+    // The history of old, complete and in place.
+    let output = heir.jaco(&["audit", "-o", "json"]).await?;
+    let shown = json(&output)?;
+    let shown = shown.as_array().context("a list")?;
+    let before = archive.meta.snapshot_index;
+    let old = shown
+        .iter()
+        .filter(|event| event["raft_index"].as_u64().is_some_and(|at| at <= before));
+    ensure!(old.count() == archive.state.audit.len());
+    let kind = AuditEventType::BackupTaken;
+    let taken = archive.state.audit.values().filter(|e| e.r#type() == kind);
+    ensure!(taken.count() == BACKUPS - 1, "an archive is not in itself");
+
+    // What ran runs again, under the old cluster's name.
+    heir.api().converged(&steady).await?;
+    let found = heir.engine().containers(&cluster_id).await?;
+    let ids: BTreeSet<_> = found.iter().map(|c| c.replica.as_str()).collect();
+    ensure!(
+        steady
+            .replica_ids()
+            .iter()
+            .all(|id| ids.contains(id.as_str())),
+        "{found:#?}"
+    );
+    let more = Workload::new("more", [Service::new("web")]);
+    heir.api().apply(&more).await?;
+    heir.api().converged(&more).await?;
+    ensure!(heir.panics().is_empty(), "{:#?}", heir.panics());
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Secrets, marked and sent wherever one can be, turn up nowhere in what a node tells of itself.
+
+mod scene;
+mod shape;
+
+use anyhow::{Result, ensure};
+use jaco_chaos::turn;
+
+use scene::{Form, Scene};
+
+/// Everything that can be done to a node on its own, well and badly, in front of one log.
+async fn nothing_leaks(form: Form) -> Result<()> {
+    let _turn = turn::shared().await;
+    let mut scene = Scene::start(form).await?;
+    scene.founds_a_cluster().await?;
+    scene.uses_tokens().await?;
+    scene.deploys()?;
+    scene.sends_requests().await?;
+    scene.applies_what_is_wrong().await?;
+    scene.pulls_in_vain().await?;
+    scene.hurts_actors().await?;
+    scene.sends_requests().await?;
+    scene.looks_around().await?;
+    scene.crashes_and_returns().await?;
+    let log = scene.ends().await?;
+    // A log without these proves nothing.
+    for line in [
+        "request started",
+        "applied",
+        "route table swapped",
+        "actor failed",
+    ] {
+        ensure!(log.contains(line), "nobody logged {line:?}:\n{log}");
+    }
+    scene.check(&log)?;
+    shape::check(form, &log)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_stay_out_of_the_text_log_and_everything_else() -> Result<()> {
+    nothing_leaks(Form::Text).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_stay_out_of_the_json_log_whose_lines_have_their_shape() -> Result<()> {
+    nothing_leaks(Form::Json).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_stay_out_of_the_journal_whose_entries_have_their_shape() -> Result<()> {
+    nothing_leaks(Form::Journal).await
+}

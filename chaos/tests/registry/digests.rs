@@ -1,0 +1,113 @@
+//! Which image a reference means, and when that is asked.
+
+use anyhow::{Result, ensure};
+use jaco_chaos::{Api, Daemon, Registry, Service, Settings, Workload, turn};
+use jaco_proto::v1::{ReplicaDetail, ReplicaState};
+
+/// The digest of the image that a replica runs.
+async fn digest(daemon: &Daemon, replica: &ReplicaDetail) -> Result<String> {
+    let names = daemon.engine().image_names(&replica.container_id).await?;
+    let mut digests = names.iter().filter_map(|name| name.split_once('@'));
+    let digest = digests.next().map(|(_, digest)| digest.to_owned());
+    digest.ok_or_else(|| anyhow::anyhow!("no digest: {names:?}"))
+}
+
+async fn one(api: &Api, workload: &Workload) -> Result<ReplicaDetail> {
+    let mut replicas = api.converged(workload).await?;
+    ensure!(replicas.len() == 1, "{replicas:?}");
+    Ok(replicas.remove(0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_is_pulled_to_the_letter_with_or_without_a_tag() -> Result<()> {
+    let _turn = turn::shared().await;
+    let registry = Registry::public().await?;
+    let old = registry.push("shop/app:1", "old").await?;
+    let new = registry.push("shop/app:1", "new").await?;
+    ensure!(old != new);
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    for (name, expected) in [
+        (format!("shop/app@{old}"), &old),
+        (format!("shop/app:1@{old}"), &old),
+        (format!("shop/app@{new}"), &new),
+        ("shop/app:1".to_owned(), &new),
+    ] {
+        let service = Service::new("web").pulled(&registry.image(&name));
+        let workload = Workload::new("digest", [service]);
+        api.apply(&workload).await?;
+        let running = one(api, &workload).await?;
+        let found = digest(&daemon, &running).await?;
+        ensure!(found == *expected, "{name}: {found}");
+        api.delete(&workload.name).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tag_that_moved_is_followed_by_the_next_start_and_by_nothing_else() -> Result<()> {
+    let _turn = turn::shared().await;
+    let registry = Registry::public().await?;
+    let old = registry.push("shop/app:1", "old").await?;
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let image = registry.image("shop/app:1");
+    let mut workload = Workload::new("moving", [Service::new("web").pulled(&image)]);
+    api.apply(&workload).await?;
+    let first = one(api, &workload).await?;
+    ensure!(digest(&daemon, &first).await? == old);
+
+    // Another tag for the same image, and the same document again: nothing to do.
+    registry.retag("shop/app:1", "shop/app:same").await?;
+    api.apply(&workload).await?;
+    ensure!(one(api, &workload).await?.container_id == first.container_id);
+    let new = registry.push("shop/app:1", "new").await?;
+    registry.front().forget();
+    api.apply(&workload).await?;
+    ensure!(one(api, &workload).await?.container_id == first.container_id);
+    ensure!(registry.front().seen().is_empty());
+
+    // A replica that starts for another reason follows the tag.
+    workload.revise(2);
+    api.apply(&workload).await?;
+    let id = first.id.clone();
+    let second = api
+        .replica(&workload.name, &id, "runs anew", |r| {
+            r.state() == ReplicaState::Running && r.container_id != first.container_id
+        })
+        .await?;
+    ensure!(digest(&daemon, &second).await? == new);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_is_never_pulled_must_be_there() -> Result<()> {
+    let _turn = turn::shared().await;
+    let registry = Registry::public().await?;
+    registry.push("shop/app:1", "local").await?;
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let image = registry.image("shop/app:1");
+    let mut service = Service::new("web").pulled(&image);
+    service.pull_policy = "never";
+    let workload = Workload::new("never", [service]);
+    let replica = workload.replica("web", 0);
+    api.apply(&workload).await?;
+    let seen = api
+        .replica(&workload.name, &replica, "says what is missing", |r| {
+            r.state() == ReplicaState::Failed && r.code == "docker_error"
+        })
+        .await?;
+    let reason = seen.details["reason"].to_lowercase();
+    ensure!(
+        reason.contains("no such image") && reason.contains(&image),
+        "{seen:?}"
+    );
+    ensure!(registry.front().seen().is_empty(), "it asked the registry");
+
+    daemon.engine().pull(&image).await?;
+    registry.front().forget();
+    api.converged(&workload).await?;
+    ensure!(registry.front().seen().is_empty(), "it asked the registry");
+    Ok(())
+}

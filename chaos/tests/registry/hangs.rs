@@ -1,0 +1,168 @@
+//! A registry that hangs: it holds up one replica, and that one only as long as it is wanted.
+//!
+//! The engine keeps a request that hangs even when nobody waits for it any more, so what ends at
+//! once is seen by what comes next.
+
+use anyhow::{Result, ensure};
+use jaco_chaos::{
+    Daemon, Registry, Service, Settings, Workload,
+    registry::{Fault, Outcome, Part, Seen},
+    turn, until,
+    wait::PATIENCE,
+};
+use jaco_proto::v1::{ReplicaDetail, ReplicaState};
+
+use crate::pull_failed;
+
+fn pulling(replica: &ReplicaDetail) -> bool {
+    replica.state() == ReplicaState::Pulling && replica.code == "pulling"
+}
+
+/// Waits until a request of a repository is as wanted.
+async fn request(
+    registry: &Registry,
+    repository: &str,
+    what: &str,
+    wanted: impl Fn(&Seen) -> bool,
+) -> Result<Seen> {
+    until(what, PATIENCE, || async {
+        let under = format!("/v2/{repository}/");
+        let mut seen = registry.front().seen();
+        seen.retain(|seen| seen.path.starts_with(&under));
+        let found = seen.iter().rev().find(|seen| wanted(seen)).cloned();
+        found.ok_or_else(|| format!("{seen:?}"))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hanging_pull_holds_up_nobody_else_and_ends_with_its_row() -> Result<()> {
+    let _turn = turn::shared().await;
+    let registry = Registry::public().await?;
+    for name in ["deaf", "good", "better"] {
+        registry.push(&format!("{name}:1"), name).await?;
+    }
+    for part in [Part::Manifests, Part::Blobs] {
+        let daemon = Daemon::found(Settings::default()).await?;
+        let api = daemon.api();
+        let front = registry.front();
+        let fault = match part {
+            Part::Blobs => Fault::StallAt(10_000),
+            Part::Manifests | Part::Everything => Fault::Hang,
+        };
+        front.spoil(part, "deaf", fault);
+        let deaf = registry.image("deaf:1");
+        let mut stuck = Workload::new("stuck", [Service::new("web").pulled(&deaf)]);
+        let replica = stuck.replica("web", 0);
+        let held = |seen: &Seen| seen.outcome == Outcome::Open;
+
+        // Another one starts meanwhile, from the same registry.
+        api.apply(&stuck).await?;
+        request(&registry, "deaf", "a request that hangs", held).await?;
+        let good = registry.image("good:1");
+        let other = Workload::new("other", [Service::new("web").pulled(&good)]);
+        api.apply(&other).await?;
+        api.converged(&other).await?;
+        api.replica(&stuck.name, &replica, "is pulling", pulling)
+            .await?;
+
+        // A newer row does not wait for the older one.
+        stuck.services[0].image = registry.image("better:1");
+        api.apply(&stuck).await?;
+        api.converged(&stuck).await?;
+        api.delete(&stuck.name).await?;
+
+        // Nor does its end.
+        front.forget();
+        let mut gone = Workload::new("gone", [Service::new("web").pulled(&deaf)]);
+        gone.revise(1);
+        api.apply(&gone).await?;
+        request(&registry, "deaf", "a request that hangs", held).await?;
+        api.delete(&gone.name).await?;
+        until("only the other one is left", PATIENCE, || async {
+            let left = daemon.engine().containers(daemon.cluster_id()).await?;
+            ensure!(
+                left.len() == 1 && left[0].replica == other.replica("web", 0),
+                "{left:#?}"
+            );
+            Ok(())
+        })
+        .await?;
+
+        // Neither does the daemon's, and the next one takes the pull up again.
+        front.forget();
+        let mut daemon = daemon;
+        let late = Workload::new("late", [Service::new("web").pulled(&deaf)]);
+        let api = daemon.api().clone();
+        api.apply(&late).await?;
+        request(&registry, "deaf", "a request that hangs", held).await?;
+        let status = daemon.stop().await?;
+        ensure!(status.success(), "{status}");
+        front.forget();
+        daemon.start().await?;
+        request(&registry, "deaf", "a request that hangs", held).await?;
+        front.mend();
+        api.converged(&late).await?;
+        api.converged(&other).await?;
+        // So that the next round fetches its layers again.
+        for workload in [&late, &other] {
+            api.delete(&workload.name).await?;
+        }
+        until("nothing is left", PATIENCE, || async {
+            let left = daemon.engine().containers(daemon.cluster_id()).await?;
+            ensure!(left.is_empty(), "{left:#?}");
+            Ok(())
+        })
+        .await?;
+        for name in ["deaf", "good", "better"] {
+            let image = registry.image(&format!("{name}:1"));
+            daemon.engine().remove_image(&image).await?;
+        }
+        front.forget();
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_that_stands_still_for_a_while_goes_on_where_it_was() -> Result<()> {
+    let _turn = turn::shared().await;
+    let registry = Registry::public().await?;
+    registry.push("slow:1", "slow").await?;
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let front = registry.front();
+    front.spoil(Part::Blobs, "", Fault::StallAt(50_000));
+    let image = registry.image("slow:1");
+    let workload = Workload::new("slow", [Service::new("web").pulled(&image)]);
+    api.apply(&workload).await?;
+    let held = |seen: &Seen| seen.outcome == Outcome::Open;
+    request(&registry, "slow", "a layer that stands still", held).await?;
+    front.mend();
+    api.converged(&workload).await?;
+    let log = daemon.log();
+    ensure!(!log.contains("image not pulled"), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_answers_nothing_at_all_is_a_failed_attempt() -> Result<()> {
+    let _turn = turn::shared().await;
+    let registry = Registry::public().await?;
+    registry.push("mute:1", "mute").await?;
+    let daemon = Daemon::found(Settings::default()).await?;
+    let api = daemon.api();
+    let front = registry.front();
+    front.spoil(Part::Everything, "", Fault::Hang);
+    let image = registry.image("mute:1");
+    let workload = Workload::new("mute", [Service::new("web").pulled(&image)]);
+    let replica = workload.replica("web", 0);
+    api.apply(&workload).await?;
+    // The engine itself waits 15 seconds for a registry to introduce itself.
+    api.replica(&workload.name, &replica, "says why", |r| {
+        pull_failed(r, "request canceled")
+    })
+    .await?;
+    front.mend();
+    api.converged(&workload).await?;
+    Ok(())
+}

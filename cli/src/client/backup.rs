@@ -1,0 +1,177 @@
+//! `jaco backup`: the whole cluster in a file.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jaco_actors::{clock::Clock, node::Export};
+use jaco_proto::v1::{self, cluster_client::ClusterClient};
+use serde::Serialize;
+use tempfile::NamedTempFile;
+
+use super::{
+    connection::{Client, within},
+    failure::{Failure, Local, Stop},
+    output::{Ui, View},
+    place::PlaceArgs,
+};
+
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Arguments of `backup`; the file comes with the global flags.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Save what a daemon that does not run has applied, instead of asking one that does
+    #[arg(long)]
+    offline: bool,
+
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Serialize)]
+struct WroteView {
+    path: String,
+    bytes: u64,
+    /// Of an offline backup, to choose the newest of several by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_index: Option<u64>,
+}
+
+impl View for WroteView {
+    fn text(&self) -> String {
+        let wrote = format!("Wrote {} bytes to {}\n", self.bytes, self.path);
+        match self.snapshot_index {
+            None => wrote,
+            Some(index) => format!("{wrote}snapshot_index: {index}\n"),
+        }
+    }
+}
+
+/// Writes the file, or leaves what is there as it is.
+pub(crate) async fn run(
+    args: &Args,
+    destination: Option<&Path>,
+    client: impl FnOnce() -> Result<Client, Failure>,
+    ui: &mut Ui<'_>,
+) -> Result<(), Stop> {
+    let Some(path) = destination else {
+        let message = "give the file to write with --output FILE";
+        return Err(Failure::new(Local::UsageError, message).into());
+    };
+    if args.place.is_given() && !args.offline {
+        let message = "--data-dir and --config are for --offline: a running daemon knows its own";
+        return Err(Failure::new(Local::UsageError, message).into());
+    }
+    let mut file = Destination::create(path)?;
+    let snapshot_index = if args.offline {
+        Some(export(args, &mut file)?)
+    } else {
+        within(Some(DEADLINE), download(&client()?, &mut file)).await?;
+        None
+    };
+    let bytes = file.finish()?;
+    ui.outcome(&WroteView {
+        path: path.display().to_string(),
+        bytes,
+        snapshot_index,
+    })?;
+    if args.offline {
+        ui.warn(
+            "a node that was cut off from the others may miss their newest writes; of several, \
+             the one with the highest snapshot_index knows most",
+        );
+    }
+    ui.note("The file holds the keys and secrets of the cluster: guard it as you guard them.");
+    Ok(())
+}
+
+async fn download(client: &Client, file: &mut Destination) -> Result<(), Stop> {
+    let call = async |connection| {
+        ClusterClient::new(connection)
+            .backup(v1::BackupRequest {})
+            .await
+    };
+    let mut pieces = client.stream(call).await?;
+    while let Some(piece) = pieces.next().await? {
+        file.write(&piece.data)?;
+    }
+    Ok(())
+}
+
+/// Returns the log index of the state that was written.
+fn export(args: &Args, file: &mut Destination) -> Result<u64, Failure> {
+    let place = args.place.place()?;
+    let clock = Clock::system();
+    let export = Export::read(&place.config.data_dir, crate::version(), &clock)?;
+    let written = export.write(&mut file.out);
+    written.map_err(|error| unwritable(&file.path, &error))?;
+    Ok(export.meta.snapshot_index)
+}
+
+/// A file under construction beside its place, for its owner's eyes only.
+struct Destination {
+    out: BufWriter<NamedTempFile>,
+    path: PathBuf,
+}
+
+impl Destination {
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let fail = |error| unwritable(path, &error);
+        if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(fail(io::Error::other("it is not a regular file")));
+        }
+        let Some(name) = path.file_name() else {
+            return Err(fail(io::Error::other("it names no file")));
+        };
+        let mut prefix = name.to_owned();
+        prefix.push(".");
+        // Created with mode 0600, and removed when it is dropped before it is in place.
+        let file = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".tmp")
+            .tempfile_in(parent(path))
+            .map_err(fail)?;
+        Ok(Self {
+            out: BufWriter::new(file),
+            path: path.to_owned(),
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = self.out.write_all(bytes);
+        written.map_err(|error| unwritable(&self.path, &error))
+    }
+
+    /// Moves the file into its place, durably, and returns its length.
+    fn finish(self) -> Result<u64, Failure> {
+        let Self { out, path } = self;
+        let finish = || {
+            let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.as_file().sync_all()?;
+            let bytes = file.as_file().metadata()?.len();
+            file.persist(&path).map_err(|error| error.error)?;
+            File::open(parent(&path))?.sync_all()?;
+            Ok(bytes)
+        };
+        finish().map_err(|error: io::Error| unwritable(&path, &error))
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    let shown = path.display();
+    Failure::new(Local::FileError, format!("write {shown}: {error}")).with("path", shown)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Where the daemon of this machine keeps its data, for commands that work without it.
+
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use jaco_proto::config::DaemonConfig;
+
+use super::failure::{Failure, Local};
+use crate::daemon;
+
+/// Configuration of the daemon unless told otherwise.
+const CONFIG: &str = "/etc/jaco/jacod.yaml";
+
+/// Flags that say where it is.
+#[derive(clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// Data directory of the daemon [env: JACO_DATA_DIR] [default: that of the configuration]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Configuration of the daemon [env: JACO_CONFIG] [default: /etc/jaco/jacod.yaml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// The daemon of this machine.
+pub(crate) struct Place {
+    /// Its configuration, with the data directory that is meant.
+    pub(crate) config: DaemonConfig,
+    /// The data directory that its own configuration names, if that is another one.
+    pub(crate) elsewhere: Option<PathBuf>,
+}
+
+impl PlaceArgs {
+    /// Whether one of the flags is there.
+    pub(crate) fn is_given(&self) -> bool {
+        self.data_dir.is_some() || self.config.is_some()
+    }
+
+    /// Reads the configuration; a flag wins over a variable, and that over the file.
+    ///
+    /// # Errors
+    /// `file_error` for a file that cannot be read or is no configuration.
+    pub(crate) fn place(&self) -> Result<Place, Failure> {
+        self.place_in(|name| env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    fn place_in(&self, var: impl Fn(&str) -> Option<OsString>) -> Result<Place, Failure> {
+        let given = |flag: &Option<PathBuf>, name| flag.clone().or_else(|| Some(var(name)?.into()));
+        let path = given(&self.config, "JACO_CONFIG").unwrap_or_else(|| CONFIG.into());
+        let mut config = daemon::config::read(&path).map_err(|error| unreadable(&path, &error))?;
+        let mut elsewhere = None;
+        if let Some(data_dir) = given(&self.data_dir, "JACO_DATA_DIR") {
+            let configured = std::mem::replace(&mut config.data_dir, data_dir);
+            elsewhere = (configured != config.data_dir).then_some(configured);
+        }
+        Ok(Place { config, elsewhere })
+    }
+}
+
+fn unreadable(path: &Path, error: &anyhow::Error) -> Failure {
+    Failure::new(Local::FileError, format!("{error:#}")).with("path", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_flag_wins_over_a_variable_and_that_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("jacod.yaml");
+        fs::write(&file, "data_dir: /of/file\n").unwrap();
+        let none = dir.path().join("none.yaml");
+        let path = |text: &str| Some(PathBuf::from(text));
+        for (config, flag, var, expected, elsewhere) in [
+            (&file, None, None, "/of/file", None),
+            (&file, None, Some("/of/var"), "/of/var", path("/of/file")),
+            (
+                &file,
+                path("/of/flag"),
+                Some("/of/var"),
+                "/of/flag",
+                path("/of/file"),
+            ),
+            (&file, path("/of/file"), None, "/of/file", None),
+            (&none, None, None, "/var/lib/jaco", None),
+        ] {
+            let args = PlaceArgs {
+                data_dir: flag,
+                config: None,
+            };
+            let place = args.place_in(|name| match name {
+                "JACO_CONFIG" => Some(config.into()),
+                "JACO_DATA_DIR" => var.map(OsString::from),
+                other => panic!("{other} is read"),
+            });
+            let place = place.unwrap();
+            assert_eq!(place.config.data_dir, Path::new(expected));
+            assert_eq!(place.elsewhere, elsewhere);
+        }
+    }
+
+    #[test]
+    fn a_configuration_with_a_fault_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("jacod.yaml");
+        fs::write(&file, "data_dri: /x\n").unwrap();
+        let args = PlaceArgs {
+            data_dir: None,
+            config: Some(file.clone()),
+        };
+        let failure = args.place_in(|_| None).err().unwrap();
+        assert_eq!(failure.code, "file_error");
+        assert!(failure.message.contains("data_dri"), "{failure:?}");
+        assert_eq!(failure.details["path"], file.display().to_string());
+    }
+}

@@ -1,0 +1,202 @@
+//! `jaco restore`: this machine becomes the only member of a saved cluster.
+
+use std::{
+    env,
+    error::Error as _,
+    fs::File,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jaco_actors::node::{FilesError, RestoreError, RestoreStep, Restored, archive, restore};
+use jaco_proto::{
+    chain,
+    v1::{self, cluster_client::ClusterClient},
+};
+use serde::Serialize;
+
+use super::{
+    connection::Client,
+    failure::{Failure, Local, Stop},
+    output::{Ui, View},
+    place::PlaceArgs,
+    transport::Target,
+};
+use crate::daemon;
+
+/// How long a daemon may take to show that it is there.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// Arguments of `restore`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// File that `jaco backup` wrote
+    #[arg(long, value_name = "FILE")]
+    input: PathBuf,
+
+    /// Name of this machine in the cluster, from now on
+    #[arg(long, value_name = "HOST")]
+    name: String,
+
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Serialize)]
+struct RestoredView {
+    data_dir: String,
+    node: String,
+    cluster_id: String,
+    snapshot_index: u64,
+    taken_at: String,
+}
+
+impl View for RestoredView {
+    fn text(&self) -> String {
+        format!(
+            "Restored cluster {} as of {} (index {}) into {}; its only member is {}.\n\
+             Start the `jaco` service on this machine, then wipe the others and join them with \
+             fresh join tokens.\n",
+            self.cluster_id, self.taken_at, self.snapshot_index, self.data_dir, self.node
+        )
+    }
+}
+
+/// Restores, and says what the operator should know.
+pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> Result<(), Stop> {
+    let place = args.place.place()?;
+    let data_dir = place.config.data_dir.clone();
+    let input = File::open(&args.input).map_err(|error| {
+        let shown = args.input.display();
+        Failure::new(Local::FileError, format!("read {shown}: {error}")).with("path", shown)
+    })?;
+    refuse_running(socket, &place.config.unix_socket).await?;
+    let config = daemon::config::node(&place.config, None, false).map_err(|error| {
+        Failure::new(Local::RestoreFailed, "the configuration cannot be used")
+            .with("reason", format!("{error:#}"))
+    })?;
+    let restored = restore(&config, &args.name, input, |step: RestoreStep| {
+        tracing::debug!(subsystem = "restore", ?step, "done");
+    });
+    let restored = restored.map_err(|error| refusal(&error))?;
+    ui.outcome(&RestoredView {
+        data_dir: data_dir.display().to_string(),
+        node: args.name.clone(),
+        cluster_id: restored.cluster_id.clone(),
+        snapshot_index: restored.snapshot_index,
+        taken_at: restored.taken_at.clone(),
+    })?;
+    for text in warnings(&restored) {
+        ui.warn(&text);
+    }
+    if let Some(elsewhere) = place.elsewhere {
+        ui.warn(&format!(
+            "the daemon's configuration names the data directory {}, not {}",
+            elsewhere.display(),
+            data_dir.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses while a daemon answers here, whatever directory it uses.
+///
+/// A socket alone is no daemon: the init system may listen on it for one.
+async fn refuse_running(flag: Option<&Path>, configured: &Path) -> Result<(), Failure> {
+    let named = || env::var_os("JACO_SOCKET").filter(|value| !value.is_empty());
+    let path = match flag {
+        Some(path) => path.to_owned(),
+        None => named().map_or_else(|| configured.to_owned(), PathBuf::from),
+    };
+    let client = Client::new(Target::Socket(path.clone()), false)?;
+    let call = async |connection| {
+        ClusterClient::new(connection)
+            .status(v1::ClusterStatusRequest {})
+            .await
+    };
+    let answers = match client.unary(PROBE, call).await {
+        Ok(_) => true,
+        Err(failure) => {
+            let silent = [Local::Unavailable, Local::DeadlineExceeded];
+            !silent.iter().any(|local| failure.code == local.as_str())
+        }
+    };
+    if !answers {
+        return Ok(());
+    }
+    let message = "a daemon is running on this machine; stop it first";
+    Err(Failure::new(Local::RestoreFailed, message).with("socket", path.display()))
+}
+
+fn warnings(restored: &Restored) -> Vec<String> {
+    let mut warnings = vec![
+        "tokens and credentials that were revoked after the backup are valid again".to_owned(),
+        "certificates of domains may be older than those in use before".to_owned(),
+    ];
+    if !restored.former_members.is_empty() {
+        warnings.push(format!(
+            "the certificates of former members are refused from now on: {}",
+            restored.former_members.join(", ")
+        ));
+    }
+    warnings.push(
+        "if a majority of the former members can still start, there are two clusters with one \
+         identity, and nothing reconciles them"
+            .to_owned(),
+    );
+    if !restored.unknown_fields.is_empty() {
+        let fields: Vec<_> = restored.unknown_fields.iter().map(u32::to_string).collect();
+        warnings.push(format!(
+            "parts of the snapshot that this version does not know are left out: fields {}",
+            fields.join(", ")
+        ));
+    }
+    warnings
+}
+
+/// The refusal with its facts.
+fn refusal(error: &RestoreError) -> Failure {
+    let failure = Failure::new(Local::RestoreFailed, error.to_string());
+    let failure = match error.source() {
+        Some(source) => failure.with("reason", chain(source)),
+        None => failure,
+    };
+    match error {
+        RestoreError::Hostname(_) => Failure::new(Local::UsageError, error.to_string()),
+        RestoreError::Renamed { configured, .. } => failure.with("hostname", configured),
+        RestoreError::Occupied(path) => failure.with("path", path.display()),
+        RestoreError::Files(FilesError::Locked(path)) => failure.with("data_dir", path.display()),
+        RestoreError::Archive(error) => with_facts(failure, error),
+        _ => failure,
+    }
+}
+
+fn with_facts(failure: Failure, error: &archive::Error) -> Failure {
+    match error {
+        archive::Error::Unexpected { found, expected } => {
+            failure.with("entry", found).with("expected", expected)
+        }
+        archive::Error::Missing(entry) => failure.with("entry", entry),
+        archive::Error::NotRegular { entry } => failure.with("entry", entry),
+        archive::Error::TooLarge { entry, limit } => {
+            failure.with("entry", entry).with("limit", limit)
+        }
+        archive::Error::Schema { found } => failure
+            .with("schema_version", found)
+            .with("supported", archive::SCHEMA_VERSION),
+        archive::Error::Version { archive, own } => failure
+            .with("archive_version", archive)
+            .with("version", own),
+        archive::Error::Cluster { meta, snapshot } => failure
+            .with("meta_cluster_id", meta)
+            .with("snapshot_cluster_id", snapshot),
+        archive::Error::Later { index, entity } => failure
+            .with("snapshot_index", index)
+            .with("entity_index", entity),
+        archive::Error::Read(_)
+        | archive::Error::Extension(_)
+        | archive::Error::Trailing
+        | archive::Error::Meta(_)
+        | archive::Error::Snapshot(_) => failure,
+    }
+}

@@ -1,0 +1,144 @@
+//! Checks of founding a cluster.
+
+use std::fs;
+
+use crate::lab::{Daemon, Place, fingerprint};
+
+#[test]
+fn check_16_before_init_there_is_a_status_and_no_node() {
+    let daemon = Daemon::start();
+    let answer = daemon.jaco("cluster status -o json").ok();
+    assert_eq!(
+        answer.out,
+        "{\n  \"initialized\": false,\n  \"leader\": \"\",\n  \"raft_index\": 0,\n  \"nodes\": []\n}\n"
+    );
+    let text = daemon.jaco("cluster status").ok().out;
+    for word in [
+        "Status: uninitialized",
+        "jaco cluster init",
+        "jaco node join",
+    ] {
+        assert!(text.contains(word), "{text}");
+    }
+    daemon
+        .jaco("status")
+        .fails("cluster_uninitialized", &["  reason=uninitialized"]);
+}
+
+#[test]
+fn check_19_systemd_never_fails_an_init() {
+    for (script, systemd, told) in [
+        (Some("echo broken >&2; exit 3"), "failed", "warning: "),
+        (None, "unavailable", "systemctl"),
+        (Some("echo \"$@\" >args"), "enabled", ""),
+    ] {
+        let daemon = Daemon::start();
+        let place = Place::new();
+        if let Some(script) = script {
+            place.program("systemctl", script);
+        }
+        let init = format!(
+            "cluster init -o json --socket {}",
+            daemon.socket().display()
+        );
+        let answer = place.jaco(&init);
+        let founded = answer.json();
+        assert_eq!(founded["operator_token"].as_str().unwrap().len(), 64);
+        assert_eq!(founded["systemd"], systemd);
+        assert!(answer.err.starts_with(told), "{answer:?}");
+        assert_eq!(answer.err.is_empty(), told.is_empty(), "{answer:?}");
+        match systemd {
+            "failed" => assert!(
+                answer.err.contains("sudo systemctl enable jaco"),
+                "{answer:?}"
+            ),
+            "enabled" => {
+                let args = fs::read_to_string(place.path("args")).unwrap();
+                assert_eq!(args, "enable jaco\n");
+            }
+            _ => {}
+        }
+        let cluster_id = format!("  cluster_id={}", founded["cluster_id"].as_str().unwrap());
+        fs::remove_file(place.path("args")).unwrap_or_default();
+        let again = place.jaco(&init);
+        again.fails("cluster_already_initialized", &[&cluster_id]);
+        assert!(!place.path("args").exists(), "nothing was founded");
+    }
+}
+
+#[test]
+fn the_step_for_systemd_may_be_left_out() {
+    let daemon = Daemon::start();
+    let place = Place::new();
+    place.program("systemctl", "exit 3");
+    let line = format!(
+        "cluster init --no-systemd-enable --socket {}",
+        daemon.socket().display()
+    );
+    let text = place.jaco(&line).ok().out;
+    assert!(
+        text.starts_with("Cluster initialized.\ncluster_id: "),
+        "{text}"
+    );
+    let status = daemon.jaco("cluster status").ok().out;
+    assert!(status.contains("Nodes (1):\n- one @ "), "{status}");
+    assert!(status.contains(", VOTER]"), "{status}");
+    let nodes = daemon.jaco("node list -o json").json();
+    assert_eq!(nodes["nodes"][0]["hostname"], "one");
+}
+
+#[test]
+fn a_fresh_daemon_is_initialized_over_tls_with_its_setup_token() {
+    let daemon = Daemon::start();
+    let place = Place::new();
+    place.program("systemctl", "echo called >called");
+    let bootstrap = daemon.setup_token().with_file_name("server.crt");
+    let print = fingerprint(&bootstrap);
+    let init = format!("cluster init -o json --server {}", daemon.address());
+    let pinned = format!("{init} --ca-fingerprint {print} --ca-cert gone");
+    let token = daemon.setup_token();
+    let token = token.display();
+
+    let setup = format!("--token-file {token}");
+    place
+        .jaco(&format!("{init} {setup} --ca-cert gone"))
+        .fails("ca_required", &[]);
+    place
+        .jaco(&pinned)
+        .fails("token_required", &["--token or JACO_TOKEN"]);
+    let wrong = format!("{pinned} --token {}", "0".repeat(64));
+    place.jaco(&wrong).fails("token_invalid", &[]);
+    let status = format!(
+        "cluster status -o json --server {} --ca-cert gone",
+        daemon.address()
+    );
+    let before = place
+        .jaco(&format!("{status} --ca-fingerprint {print}"))
+        .json();
+    assert_eq!(before["initialized"], false);
+
+    let by_file = format!("{init} --ca-cert {} {setup}", bootstrap.display());
+    let founded = place.jaco(&by_file).ok().json();
+    assert_eq!(founded["systemd"], "skipped");
+    assert!(
+        !place.path("called").exists(),
+        "another machine's systemd is not ours"
+    );
+
+    let operator = founded["operator_token"].as_str().unwrap();
+    let print = daemon.fingerprint();
+    let remote = format!(
+        "--server {} --ca-cert gone --ca-fingerprint {print}",
+        daemon.address()
+    );
+    place
+        .jaco(&format!("status {remote} --token {operator}"))
+        .ok();
+    // A stranger learns that there is a cluster, and nothing about it.
+    let stranger = place
+        .jaco(&format!("cluster status -o json {remote}"))
+        .json();
+    assert_eq!(stranger["initialized"], true);
+    assert_eq!(stranger["nodes"].as_array().unwrap().len(), 0);
+    assert!(!daemon.setup_token().exists());
+}

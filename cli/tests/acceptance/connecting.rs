@@ -1,0 +1,221 @@
+//! Checks of trust, addresses and contexts.
+
+use std::net::TcpListener;
+
+use crate::lab::{Daemon, Place};
+
+/// An address nobody listens on.
+fn deserted() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn check_04_a_remote_daemon_needs_a_pin() {
+    let (daemon, token) = Daemon::founded();
+    let place = Place::new().env("JACO_TOKEN", token);
+    let status = format!("status --server {}", daemon.address());
+    let gone = format!("{status} --ca-cert gone.crt");
+    let words = [
+        "ca cert not found at gone.crt",
+        "--ca-cert or set JACO_CA_CERT",
+    ];
+    place.jaco(&gone).fails("ca_required", &words);
+    place
+        .jaco(&format!("{status} --ca-cert="))
+        .fails("ca_required", &[]);
+
+    let (ca, print) = (daemon.ca(), daemon.fingerprint());
+    let ca = ca.display();
+    place.jaco(&format!("{gone} --ca-fingerprint {print}")).ok();
+    place.jaco(&format!("{status} --ca-cert {ca}")).ok();
+    place
+        .jaco(&format!("{status} --ca-cert {ca} --ca-fingerprint {print}"))
+        .ok();
+
+    place.file("bad.crt", 0o644, "hello\n");
+    let words = ["did not parse"];
+    place
+        .jaco(&format!("{status} --ca-cert bad.crt"))
+        .fails("ca_invalid", &words);
+}
+
+#[test]
+fn check_05_a_stranger_is_unavailable_and_never_sees_the_token() {
+    let ((daemon, token), (other, _)) = (Daemon::founded(), Daemon::founded());
+    let place = Place::new().env("JACO_TOKEN", token);
+    let address = daemon.address().to_string();
+    let (own, foreign) = (daemon.ca(), other.ca());
+    for pin in [
+        format!("--ca-cert {}", foreign.display()),
+        format!("--ca-cert gone --ca-fingerprint {}", other.fingerprint()),
+        format!(
+            "--ca-cert {} --ca-fingerprint {}",
+            own.display(),
+            other.fingerprint()
+        ),
+        format!(
+            "--ca-cert {} --ca-fingerprint {}",
+            foreign.display(),
+            daemon.fingerprint()
+        ),
+    ] {
+        let line = format!("node list --server {address} {pin}");
+        place.jaco(&line).fails("unavailable", &[&address]);
+    }
+    // The name in the certificate counts, too.
+    let line = format!("node list --server {address} --ca-cert {}", own.display());
+    place
+        .jaco(&line.replace("127.0.0.1", "localhost"))
+        .fails("unavailable", &["localhost"]);
+    let log = daemon.log();
+    assert!(log.contains("Cluster/Init"), "the log shows calls");
+    assert!(!log.contains("Cluster/NodeList"), "a call came through");
+    place.jaco(&line).ok();
+    assert!(daemon.log().contains("Cluster/NodeList"));
+}
+
+#[test]
+fn check_18_a_context_may_name_several_daemons() {
+    let (daemon, token) = Daemon::founded();
+    let (uninitialized, down) = (Daemon::start(), deserted());
+    let context = |name: &str, addresses: &[&str]| {
+        format!(
+            "  - name: {name}\n    server_addrs: ['{}']\n    ca_cert_path: {}\n    token: {token}\n",
+            addresses.join("', '"),
+            daemon.ca().display(),
+        )
+    };
+    let up = daemon.address().to_string();
+    let stranger = uninitialized.address().to_string();
+    let text = format!(
+        "current_context: second\ncontexts:\n{}{}{}{}",
+        context("first", &[&up]),
+        context("second", &[&down, &up]),
+        context("third", &[&stranger, &up]),
+        context("none", &[&down, &stranger]),
+    );
+    let place = Place::new();
+    place.file(".config/jaco/clusters.yaml", 0o600, &text);
+    for line in [
+        "node list",
+        "node list --context first",
+        "node list --context second",
+        "node list --context third",
+    ] {
+        assert!(place.jaco(line).ok().out.contains("\none "), "{line}");
+    }
+    let words = ["all endpoints unreachable", &down, &stranger];
+    place
+        .jaco("node list --context none")
+        .fails("unavailable", &words);
+    place
+        .jaco("node list --context nosuch")
+        .fails("context_invalid", &["nosuch"]);
+
+    // A variable replaces its field as a whole, a flag both.
+    let place = place.env("JACO_SERVER", down.clone());
+    let words = [down.as_str()];
+    place
+        .jaco("node list --context first")
+        .fails("unavailable", &words);
+    place
+        .jaco(&format!("node list --socket {}", daemon.socket().display()))
+        .ok();
+    let place = place.env("JACO_SERVER", format!("{down},{up}"));
+    place.jaco("node list --context none").ok();
+    let place = place.env("JACO_TOKEN", "0".repeat(64));
+    place
+        .jaco("node list --context first")
+        .fails("token_invalid", &[]);
+    place
+        .jaco(&format!("node list --context first --token {token}"))
+        .ok();
+}
+
+#[test]
+fn several_servers_may_stand_in_a_flag() {
+    let (daemon, token) = Daemon::founded();
+    let place = Place::new().env("JACO_TOKEN", token);
+    let (down, ca) = (deserted(), daemon.ca());
+    let servers = format!("{down},{}", daemon.address());
+    place
+        .jaco(&format!(
+            "status --server {servers} --ca-cert {}",
+            ca.display()
+        ))
+        .ok();
+    let servers = format!("{down},{}", deserted());
+    let words = ["all endpoints unreachable"];
+    place
+        .jaco(&format!(
+            "status --server {servers} --ca-cert {}",
+            ca.display()
+        ))
+        .fails("unavailable", &words);
+}
+
+#[test]
+fn every_read_may_be_confirmed() {
+    let (daemon, token) = Daemon::founded();
+    let place = Place::new();
+    for transport in daemon.transports(&token) {
+        for read in [
+            "status",
+            "get deployments",
+            "get replicas",
+            "get routes",
+            "token list",
+            "registry list",
+            "node list",
+            "cluster status",
+            "audit",
+        ] {
+            place.jaco(&format!("{read} --consistent {transport}")).ok();
+        }
+    }
+    // Where there is no majority, nobody can confirm what anybody may ask.
+    let daemon = Daemon::start();
+    daemon.jaco("cluster status").ok();
+    let answer = daemon.jaco("cluster status --consistent");
+    answer.fails("cluster_uninitialized", &["jaco cluster init"]);
+}
+
+#[test]
+fn the_log_tells_where_and_never_what_is_secret() {
+    let (daemon, token) = Daemon::founded();
+    let place = Place::new().env("JACO_TOKEN", &token);
+    let file = place.file("token", 0o600, &token);
+    let remote = format!(
+        "--server {} --ca-cert {}",
+        daemon.address(),
+        daemon.ca().display()
+    );
+    let mut said = String::new();
+    for line in [
+        format!("status {remote} -v"),
+        format!("status {remote} --log-level debug --token {token}"),
+        format!("status {remote} -v --token-file {}", file.display()),
+        format!("status --server {} --ca-cert gone -v", daemon.address()),
+        format!("status {remote} --token {} -v", "0".repeat(64)),
+        format!("status {remote} --context {token} -v"),
+    ] {
+        let answer = place.jaco(&line);
+        said += &answer.out;
+        said += &answer.err;
+    }
+    let login = format!("registry login ghcr.io -u u --password-stdin {remote} -v");
+    let answer = place.jaco_reading(&login, b"open-sesame\n");
+    assert_eq!(answer.status, Some(0), "{answer:?}");
+    said += &answer.out;
+    said += &answer.err;
+    assert!(
+        said.contains(&format!("target={}", daemon.address())),
+        "{said}"
+    );
+    let log = daemon.log();
+    for secret in [token.as_str(), "open-sesame", &"0".repeat(64)] {
+        assert!(!said.contains(secret), "{said}");
+        assert!(!log.contains(secret), "{log}");
+    }
+}

@@ -1,0 +1,190 @@
+//! Checks of applying, showing and rolling back.
+
+use serde_json::Value;
+
+use crate::lab::{Daemon, Place, manifests, until};
+
+#[test]
+fn check_07_stdout_is_one_document_and_warnings_are_on_stderr() {
+    let (daemon, token) = Daemon::founded();
+    for transport in daemon.transports(&token) {
+        let place = Place::new();
+        let file = manifests(&place, "'i:${TAG}1'", "");
+        let apply = format!("apply {} -o json {transport}", file.display());
+        for flag in ["--detach", "--dry-run"] {
+            let answer = place.jaco(&format!("{apply} {flag}"));
+            let applied = answer.json();
+            assert_eq!(applied["deployment"], "app");
+            assert_eq!(applied["dry_run"], flag == "--dry-run");
+            assert!(applied.get("converged").is_none());
+            assert_eq!(
+                answer.err,
+                "warning: variable TAG is not set, so it is empty\n"
+            );
+            place.jaco(&format!("{apply} {flag} -q")).ok();
+        }
+        // Nothing runs without an engine.
+        let answer = place.jaco(&format!("{apply} --timeout 500ms"));
+        assert_eq!(answer.status, Some(1), "{answer:?}");
+        let applied: Value = serde_json::from_str(&answer.out).unwrap();
+        assert_eq!(applied["converged"], false);
+        assert!(applied["replicas"].is_array());
+        let report = answer.err.lines().nth(1).unwrap();
+        assert!(report.starts_with("Error: not_converged: "), "{answer:?}");
+    }
+}
+
+#[test]
+fn check_08_details_follow_the_report_sorted() {
+    let (daemon, token) = Daemon::founded();
+    for transport in daemon.transports(&token) {
+        let place = Place::new();
+        place.file("jaco.yaml", 0o644, "deployment: app\n");
+        let compose = "services:\n  web:\n    image: i\n    ports: ['80:80']\n";
+        place.file("compose.yml", 0o644, compose);
+        let answer = place.jaco(&format!("apply jaco.yaml {transport}"));
+        answer.fails(
+            "reserved_port",
+            &["\n  entry=80:80\n", "\n  port=80\n", "\n  service=web\n"],
+        );
+        let details: Vec<&str> = answer.err.lines().skip(1).collect();
+        assert!(
+            details.iter().all(|line| line.starts_with("  ")),
+            "{answer:?}"
+        );
+        assert!(details.is_sorted(), "{answer:?}");
+    }
+}
+
+#[test]
+fn check_15_the_catch_all_is_a_slash_for_people() {
+    let (daemon, token) = Daemon::founded();
+    for transport in daemon.transports(&token) {
+        let place = Place::new();
+        let file = manifests(&place, "i", "");
+        place
+            .jaco(&format!("apply {} --detach {transport}", file.display()))
+            .ok();
+        let table = place.jaco(&format!("get routes {transport}")).ok().out;
+        let cells: Vec<&str> = table.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(cells[..3], ["app.example", "/", "app"]);
+        let json = place.jaco(&format!("get routes -o json {transport}")).ok();
+        assert!(json.out.contains("    \"path\": \"\",\n"), "{}", json.out);
+        let one = place
+            .jaco(&format!("get route app.example -o json {transport}"))
+            .json();
+        assert_eq!(one["routes"][0]["catch_all"], true);
+        place
+            .jaco(&format!("get route gone.example {transport}"))
+            .fails("route_not_found", &["  domain=gone.example"]);
+    }
+}
+
+/// What a deployment is made of, as the command line shows it.
+#[derive(Debug, PartialEq)]
+struct Shown {
+    revisions: (u64, u64),
+    compose: String,
+    paths: Vec<String>,
+    images: Vec<String>,
+}
+
+fn shown(daemon: &Daemon) -> Shown {
+    let texts = |list: &Value, key: &str| {
+        let items = list.as_array().unwrap().iter();
+        items
+            .map(|item| item[key].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let deployment = daemon.jaco("get deployment app -o json").json();
+    let revision = |key: &str| deployment[key].as_u64().unwrap();
+    Shown {
+        revisions: (revision("applied_revision"), revision("previous_revision")),
+        compose: deployment["compose_yaml"].as_str().unwrap().to_owned(),
+        paths: texts(&daemon.jaco("get routes -o json").json(), "path"),
+        images: texts(&daemon.jaco("get replicas -o json").json(), "image"),
+    }
+}
+
+/// Waits until exactly this is shown: replicas follow what was committed.
+fn wait_for(daemon: &Daemon, revisions: (u64, u64), image: &str, path: &str) {
+    let expected = Shown {
+        revisions,
+        compose: format!("services:\n  web:\n    image: {image}\n"),
+        paths: vec![path.to_owned()],
+        images: vec![image.to_owned(); 2],
+    };
+    let mut last = None;
+    until(&format!("{expected:?}"), || {
+        let now = shown(daemon);
+        let equal = now == expected;
+        // What is committed at once must be right at once.
+        assert_eq!(
+            (&now.revisions, &now.compose, &now.paths),
+            (&expected.revisions, &expected.compose, &expected.paths)
+        );
+        last = Some(now);
+        equal.then_some(())
+    });
+}
+
+#[test]
+fn a_rollback_restores_what_was_there() {
+    let (daemon, _) = Daemon::founded();
+    let place = Place::new();
+    let apply = |image: &str, path: &str| {
+        let file = manifests(&place, image, &format!("    path: {path}\n"));
+        daemon
+            .jaco(&format!("apply {} --detach -o json", file.display()))
+            .json()["applied_revision"]
+            .as_u64()
+            .unwrap()
+    };
+    daemon
+        .jaco("rollback app")
+        .fails("deployment_not_found", &["  deployment=app"]);
+    assert_eq!(apply("i:1", "/one"), 1);
+    wait_for(&daemon, (1, 0), "i:1", "/one");
+    daemon
+        .jaco("rollback app")
+        .fails("no_previous_revision", &["  deployment=app"]);
+    assert_eq!(apply("i:2", "/two"), 2);
+    wait_for(&daemon, (2, 1), "i:2", "/two");
+
+    let back = daemon.jaco("rollback app -o json").json();
+    assert_eq!(back["revision"], 1);
+    wait_for(&daemon, (1, 2), "i:1", "/one");
+    let forth = daemon.jaco("rollback app").ok();
+    assert_eq!(forth.out, "Rolled back to revision: 2\n");
+    wait_for(&daemon, (2, 1), "i:2", "/two");
+    daemon.jaco("rollback app -q").ok();
+    wait_for(&daemon, (1, 2), "i:1", "/one");
+
+    assert_eq!(apply("i:3", "/three"), 3);
+    wait_for(&daemon, (3, 1), "i:3", "/three");
+    let deleted = daemon.jaco("delete app").ok();
+    assert_eq!(deleted.out, "Deleted deployment: app\n");
+    daemon
+        .jaco("get deployment app")
+        .fails("deployment_not_found", &["  deployment=app"]);
+    daemon.jaco("delete app").ok();
+}
+
+#[test]
+fn names_nobody_knows_are_told_where_one_thing_is_asked_for() {
+    let (daemon, token) = Daemon::founded();
+    for transport in daemon.transports(&token) {
+        let place = Place::new();
+        let ask = |line: &str| place.jaco(&format!("{line} {transport}"));
+        ask("get replica gone").fails("replica_not_found", &["replica_id=gone"]);
+        ask("get deployment gone").fails("deployment_not_found", &["deployment=gone"]);
+        ask("logs gone/web").fails("deployment_not_found", &["deployment=gone"]);
+        assert_eq!(
+            ask("get replicas --deployment gone -o json").ok().out,
+            "[]\n"
+        );
+        assert_eq!(ask("get routes --domain gone -o yaml").ok().out, "[]\n");
+        let status = ask("status gone/web -o json").json();
+        assert_eq!(status["deployments"].as_array().unwrap().len(), 0);
+    }
+}

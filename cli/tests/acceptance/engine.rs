@@ -1,0 +1,268 @@
+//! A deployment that really runs: its waits, its output, and its way back.
+
+use std::{
+    env,
+    fmt::Display,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::lab::{Daemon, Engine, Place, until};
+
+/// The engine of this machine, and what a test leaves on it; all of that goes with this.
+struct Docker {
+    socket: PathBuf,
+    /// In the names of everything.
+    id: String,
+    cluster_id: String,
+}
+
+impl Docker {
+    fn new() -> Self {
+        let socket = env::var_os("JACO_DOCKER_SOCKET");
+        let dir = tempfile::tempdir().unwrap(); // its name is free in all tests of this machine
+        let id = dir.path().file_name().unwrap().to_str().unwrap();
+        Self {
+            socket: socket.map_or_else(|| "/var/run/docker.sock".into(), PathBuf::from),
+            id: id.trim_start_matches('.').to_lowercase(),
+            cluster_id: String::new(),
+        }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("docker");
+        command
+            .args(words)
+            .env("DOCKER_HOST", format!("unix://{}", self.socket.display()));
+        command
+    }
+
+    /// What a command of the engine prints, line by line.
+    fn ask(&self, words: &[&str]) -> Vec<String> {
+        let output = self.command(words).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn engine(&self) -> Engine {
+        let networks = self.ask(&["network", "ls", "-q"]);
+        let mut words = vec![
+            "network",
+            "inspect",
+            "-f",
+            "{{range .IPAM.Config}}{{.Subnet}}{{end}}",
+        ];
+        words.extend(networks.iter().map(String::as_str));
+        let taken = self.ask(&words);
+        let first = usize::try_from(std::process::id()).unwrap();
+        let pool = (0..200)
+            .map(|step| format!("10.{}.", 16 + (first + step) % 200))
+            .find(|prefix| !taken.iter().any(|subnet| subnet.starts_with(prefix)))
+            .unwrap();
+        Engine {
+            socket: self.socket.clone(),
+            pool: format!("{pool}0.0/16"),
+        }
+    }
+
+    /// An image of this machine's busybox that serves `text`.
+    fn image(&self, text: &str) -> String {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir(path("bin")).unwrap();
+        fs::create_dir(path("www")).unwrap();
+        fs::copy("/bin/busybox", path("bin/busybox")).unwrap();
+        for applet in ["sh", "httpd", "echo"] {
+            std::os::unix::fs::symlink("busybox", path("bin").join(applet)).unwrap();
+        }
+        fs::write(path("www/index.html"), text).unwrap();
+        let mut tar = Command::new("tar")
+            .args(["-C", root.path().to_str().unwrap(), "-c", "."])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let name = format!("jaco-cli-test/{}:{text}", self.id);
+        let imported = self
+            .command(&["import", "--change", "ENV PATH=/bin", "-", &name])
+            .stdin(tar.stdout.take().unwrap())
+            .output()
+            .unwrap();
+        assert!(imported.status.success(), "{imported:?}");
+        assert!(tar.wait().unwrap().success());
+        name
+    }
+
+    /// What belongs to the cluster of the test.
+    fn ours(&self, words: &[&str]) -> Vec<String> {
+        let filter = format!("label=jaco.cluster_id={}", self.cluster_id);
+        self.ask(&[words, &["-q", "--filter", &filter]].concat())
+    }
+}
+
+impl Drop for Docker {
+    fn drop(&mut self) {
+        for container in self.ours(&["ps", "-a"]) {
+            self.ask(&["rm", "-f", &container]);
+        }
+        for network in self.ours(&["network", "ls"]) {
+            self.ask(&["network", "rm", &network]);
+        }
+        for text in ["one", "two"] {
+            self.ask(&["rmi", &format!("jaco-cli-test/{}:{text}", self.id)]);
+        }
+    }
+}
+
+fn write_manifests(place: &Place, deployment: &str, image: &str, path: impl Display) -> PathBuf {
+    let compose = format!(
+        "services:\n  web:\n    image: {image}\n    pull_policy: never\n    command:\n      - sh\n      - -c\n      - \
+         'echo started; echo odd >&2; exec httpd -f -p 8080 -h /www'\n    stop_grace_period: 1s\n"
+    );
+    place.file("compose.yml", 0o644, &compose);
+    let jaco = format!(
+        "deployment: {deployment}\nservices:\n  - name: web\n    replicas: 2\nroutes:\n  \
+         - domain: app.example\n    service: web\n    port: 8080\n    tls: off\n    \
+         path: {path}\n    strip_path: true\n"
+    );
+    place.file("jaco.yaml", 0o644, &jaco)
+}
+
+/// What the ingress answers, without its head.
+fn get(daemon: &Daemon, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(daemon.ingress()).ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: app.example\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
+}
+
+fn wait_until_served(daemon: &Daemon, served: &str, text: &str, gone: &str) {
+    until(&format!("{served} serves {text}"), || {
+        (get(daemon, served).as_deref() == Some(text)).then_some(())
+    });
+    until(&format!("{gone} is gone"), || {
+        get(daemon, gone).is_none().then_some(())
+    });
+}
+
+fn check_logs(daemon: &Daemon, place: &Place, app: &str) {
+    let socket = daemon.socket();
+    let line = |rest: &str| {
+        format!(
+            "logs {app}/web --since 0 {rest} --socket {}",
+            socket.display()
+        )
+    };
+    let table = place.jaco(&line("")).ok().out;
+    let mut lines: Vec<&str> = table.lines().collect();
+    lines.sort_unstable();
+    let expected =
+        [0, 1].map(|at| ["odd", "started"].map(|text| format!("[{app}-web-{at}@one] {text}")));
+    assert_eq!(lines, expected.concat());
+
+    let json = place.jaco(&line("-o json")).ok().out;
+    let events: Vec<Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(events.len(), 4);
+    for event in &events {
+        let keys: Vec<&String> = event.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["host", "line", "replica_id", "stream", "ts"]);
+        let stream = if event["line"] == "odd" {
+            "stderr"
+        } else {
+            "stdout"
+        };
+        assert_eq!(event["stream"], stream);
+    }
+    let yaml = place.jaco(&line("-o yaml")).ok().out;
+    assert_eq!(yaml.matches("---\nreplica_id: ").count(), 4, "{yaml}");
+
+    let mut child = place.command(&line("-f")).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    assert_eq!(out.lines().take(4).map(Result::unwrap).count(), 4);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+
+    let unknown = place.jaco(&format!("logs {app}/gone --socket {}", socket.display()));
+    unknown.fails("unknown_service", &["service=gone"]);
+}
+
+fn apply(daemon: &Daemon, file: &Path, flags: &str) -> Value {
+    daemon
+        .jaco(&format!(
+            "apply {} -o json --timeout 2m {flags}",
+            file.display()
+        ))
+        .json()
+}
+
+#[test]
+fn what_runs_follows_an_apply_and_its_rollback() {
+    let mut docker = Docker::new();
+    let daemon = Daemon::start_with(Some(&docker.engine()));
+    docker.cluster_id = daemon.init()["cluster_id"].as_str().unwrap().to_owned();
+    let place = Place::new();
+    let app = format!(
+        "cli-{}",
+        docker.id.replace(|c: char| !c.is_ascii_alphanumeric(), "")
+    );
+    let [one, two] = ["one", "two"].map(|text| docker.image(text));
+
+    let applied = apply(&daemon, &write_manifests(&place, &app, &one, "/a"), "");
+    assert_eq!(
+        (&applied["converged"], &applied["applied_revision"]),
+        (&true.into(), &1.into())
+    );
+    let replicas = applied["replicas"].as_array().unwrap();
+    assert_eq!(replicas.len(), 2);
+    assert!(
+        replicas.iter().all(|replica| replica["state"] == "running"),
+        "{replicas:?}"
+    );
+    wait_until_served(&daemon, "/a", "one", "/b");
+    check_logs(&daemon, &place, &app);
+    let route = daemon.jaco("get route app.example").ok().out;
+    assert!(route.contains("2/2"), "{route}");
+
+    let second = write_manifests(&place, &app, &two, "/b");
+    let preview = apply(&daemon, &second, "--dry-run");
+    let diff = &preview["diff"];
+    assert_eq!(diff["adds"], serde_json::json!(["route app.example/b"]));
+    assert_eq!(diff["removes"], serde_json::json!(["route app.example/a"]));
+    assert_eq!(diff["updates"].as_array().unwrap().len(), 3, "{diff}");
+    assert_eq!(apply(&daemon, &second, "")["converged"], true);
+    wait_until_served(&daemon, "/b", "two", "/a");
+    assert_eq!(
+        daemon
+            .jaco(&format!("apply {} --dry-run", second.display()))
+            .ok()
+            .out,
+        "No changes\n"
+    );
+
+    daemon.jaco(&format!("rollback {app}")).ok();
+    wait_until_served(&daemon, "/a", "one", "/b");
+    daemon.jaco(&format!("rollback {app}")).ok();
+    wait_until_served(&daemon, "/b", "two", "/a");
+
+    daemon.jaco(&format!("delete {app}")).ok();
+    until("its containers are gone", || {
+        docker.ours(&["ps", "-a"]).is_empty().then_some(())
+    });
+    until("its network is gone", || {
+        docker.ours(&["network", "ls"]).is_empty().then_some(())
+    });
+}

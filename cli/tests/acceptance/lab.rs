@@ -1,0 +1,343 @@
+//! A daemon of a test, and `jaco` as a shell would run it.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io::Write,
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use jaco_net::pki::{Fingerprint, certificates};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Far more than anything here takes, however slow the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A `jacod` process; it ends when this is dropped.
+pub(crate) struct Daemon {
+    dir: TempDir,
+    address: SocketAddr,
+    ingress: SocketAddr,
+    process: Child,
+}
+
+/// The container engine a daemon uses.
+pub(crate) struct Engine {
+    pub(crate) socket: PathBuf,
+    /// Addresses that no network of the engine has.
+    pub(crate) pool: String,
+}
+
+impl Daemon {
+    /// A daemon that has no cluster yet.
+    pub(crate) fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// A daemon that has no cluster yet, and perhaps an engine.
+    pub(crate) fn start_with(engine: Option<&Engine>) -> Self {
+        // A port that was free may be taken before the daemon has it.
+        for _ in 0..5 {
+            if let Some(daemon) = Self::try_start(engine) {
+                return daemon;
+            }
+        }
+        panic!("the daemon does not start");
+    }
+
+    fn try_start(engine: Option<&Engine>) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let (docker, pool) = match engine {
+            Some(engine) => (engine.socket.clone(), engine.pool.as_str()),
+            None => (dir.path().join("no-engine"), "10.244.0.0/16"),
+        };
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [address, cluster, ingress] = listeners.map(|listener| listener.local_addr().unwrap());
+        let config = format!(
+            "data_dir: {0}/data\nunix_socket: {0}/s\ndocker_socket: unix://{1}\n\
+             listen_addr: {address}\ncluster_addr: {cluster}\nhttp_port: {2}\nhostname: one\n\
+             log_level: debug\nipam_pool: {pool}\n",
+            dir.path().display(),
+            docker.display(),
+            ingress.port(),
+        );
+        fs::write(dir.path().join("jacod.yaml"), config).unwrap();
+        let log = File::create(dir.path().join("log")).unwrap();
+        let process = Command::new(env!("CARGO_BIN_EXE_jacod"))
+            .arg("--config")
+            .arg(dir.path().join("jacod.yaml"))
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut daemon = Self {
+            dir,
+            address,
+            ingress,
+            process,
+        };
+        let mut ended = false;
+        until("the daemon listens", || {
+            ended = daemon.process.try_wait().unwrap().is_some();
+            let listens = UnixStream::connect(daemon.socket()).is_ok()
+                && TcpStream::connect(daemon.address).is_ok();
+            (ended || listens).then_some(())
+        });
+        (!ended).then_some(daemon)
+    }
+
+    /// A daemon with a cluster, and the operator token of that.
+    pub(crate) fn founded() -> (Self, String) {
+        let daemon = Self::start();
+        let token = daemon.found();
+        (daemon, token)
+    }
+
+    /// Founds a cluster and returns the operator token.
+    fn found(&self) -> String {
+        self.init()["operator_token"].as_str().unwrap().to_owned()
+    }
+
+    /// Founds a cluster.
+    pub(crate) fn init(&self) -> Value {
+        let line = "cluster init --name lab --no-systemd-enable -o json";
+        self.jaco(line).json()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where requests for containers go.
+    pub(crate) fn ingress(&self) -> SocketAddr {
+        self.ingress
+    }
+
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.dir.path().join("data/node/ca.crt")
+    }
+
+    /// The setup token, as long as there is no cluster.
+    pub(crate) fn setup_token(&self) -> PathBuf {
+        self.dir.path().join("data/bootstrap/setup-token")
+    }
+
+    /// What a client pins instead of the CA file.
+    pub(crate) fn fingerprint(&self) -> String {
+        fingerprint(&self.ca())
+    }
+
+    /// Ends the process without any warning.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// Flags for both ways to this daemon.
+    pub(crate) fn transports(&self, token: &str) -> [String; 2] {
+        let file = self.dir.path().join("token");
+        fs::write(&file, format!("{token}\n")).unwrap();
+        [
+            format!("--socket {}", self.socket().display()),
+            format!(
+                "--server {} --ca-cert {} --token-file {}",
+                self.address,
+                self.ca().display(),
+                file.display()
+            ),
+        ]
+    }
+
+    /// Runs a command over the socket.
+    pub(crate) fn jaco(&self, line: &str) -> Answer {
+        let place = Place::new();
+        place.jaco(&format!("{line} --socket {}", self.socket().display()))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may have ended before
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprint_tail(&self.log());
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "shown with the failure of the test")]
+fn eprint_tail(log: &str) {
+    let lines: Vec<&str> = log.lines().collect();
+    let tail = &lines[lines.len().saturating_sub(40)..];
+    eprintln!("--- end of the daemon's log\n{}\n---", tail.join("\n"));
+}
+
+/// The fingerprint of the certificate in a file.
+pub(crate) fn fingerprint(pem: &Path) -> String {
+    let pem = fs::read_to_string(pem).unwrap();
+    Fingerprint::of(&certificates(&pem).unwrap()[0]).to_string()
+}
+
+/// A directory that commands are run in; it is their home, too, and the only thing they know.
+pub(crate) struct Place {
+    dir: TempDir,
+    env: Vec<(&'static str, String)>,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        Self {
+            dir,
+            env: Vec::new(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file of the given mode and returns its path.
+    pub(crate) fn file(&self, name: &str, mode: u32, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// A program that commands find by its name.
+    pub(crate) fn program(&self, name: &str, script: &str) {
+        self.file(
+            &format!("bin/{name}"),
+            0o755,
+            &format!("#!/bin/sh\n{script}\n"),
+        );
+    }
+
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    /// A command that has not been started.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jaco"));
+        command
+            .args(line.split(' ').filter(|word| !word.is_empty()))
+            .current_dir(self.dir.path())
+            .env_clear()
+            .env("HOME", self.dir.path())
+            .env("PATH", self.path("bin"))
+            .env("JACO_SOCKET", self.path("absent.sock"))
+            .envs(
+                self.env
+                    .iter()
+                    .map(|(name, value)| (name, OsStr::new(value))),
+            )
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn jaco(&self, line: &str) -> Answer {
+        let output = self.command(line).output().unwrap();
+        Answer::new(line, output)
+    }
+
+    /// Runs a command with something on its stdin.
+    pub(crate) fn jaco_reading(&self, line: &str, input: &[u8]) -> Answer {
+        let mut child = self.command(line).stdin(Stdio::piped()).spawn().unwrap();
+        // A command that needs no input may be gone before it is written.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        Answer::new(line, child.wait_with_output().unwrap())
+    }
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    #[expect(dead_code, reason = "shown when the test fails")]
+    line: String,
+    pub(crate) status: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Answer {
+    pub(crate) fn new(line: &str, output: std::process::Output) -> Self {
+        Self {
+            line: line.to_owned(),
+            status: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The command succeeded without a word on stderr.
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!((self.status, self.err.as_str()), (Some(0), ""), "{self:?}");
+        self
+    }
+
+    /// The one JSON document that a successful command printed.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.status, Some(0), "{self:?}");
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The command failed with one report of this code that has these words, and no data.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: &str, words: &[&str]) {
+        assert_eq!((self.status, self.out.as_str()), (Some(1), ""), "{self:?}");
+        let report = format!("Error: {code}: ");
+        assert!(self.err.starts_with(&report), "{self:?}");
+        assert_eq!(self.err.matches("Error:").count(), 1, "{self:?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word} is not in {self:?}");
+        }
+    }
+}
+
+/// Waits for a condition and returns what it gives.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "waited too long until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A deployment of one service in a place: `image`, and a route of `path`.
+pub(crate) fn manifests(place: &Place, image: &str, path: &str) -> PathBuf {
+    let compose = format!("services:\n  web:\n    image: {image}\n");
+    place.file("compose.yml", 0o644, &compose);
+    let jaco = format!(
+        "deployment: app\nservices:\n  - name: web\n    replicas: 2\nroutes:\n  \
+         - domain: app.example\n    service: web\n    port: 80\n    tls: off\n{path}"
+    );
+    place.file("jaco.yaml", 0o644, &jaco)
+}

@@ -1,0 +1,99 @@
+//! Checks that end before a daemon is called.
+
+use std::{io::ErrorKind, net::TcpListener};
+
+use crate::lab::{Daemon, Place};
+
+#[test]
+fn check_01_no_command_is_help_and_a_wrong_one_is_a_usage_error() {
+    let place = Place::new();
+    let help = place.jaco("").ok();
+    assert!(help.out.contains("Usage: jaco"), "{}", help.out);
+    place.jaco("nosuch").fails("usage_error", &["nosuch"]);
+    place.jaco("apply").fails("usage_error", &["JACO"]);
+}
+
+#[test]
+fn check_02_without_a_socket_or_a_server_there_is_no_transport() {
+    let place = Place::new();
+    let socket = place.path("absent.sock").display().to_string();
+    let words = [socket.as_str(), "is not available", "--server", "--token"];
+    place.jaco("status").fails("no_transport", &words);
+}
+
+#[test]
+fn check_03_without_a_token_nothing_is_dialled() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    for command in ["status", "token list", "cluster init", "apply jaco.yaml"] {
+        let place = Place::new();
+        place.file("jaco.yaml", 0o644, "deployment: app\n");
+        place.file("compose.yml", 0o644, "services: {web: {image: i}}\n");
+        place
+            .jaco(&format!("{command} --server {address}"))
+            .fails("token_required", &["--token or JACO_TOKEN"]);
+        let error = listener.accept().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{command}");
+    }
+}
+
+#[test]
+fn check_09_an_unknown_format_is_a_usage_error() {
+    let place = Place::new();
+    for line in [
+        "status -o xml",
+        "status --format xml",
+        "--output=xml status",
+    ] {
+        place.jaco(line).fails("usage_error", &["output format"]);
+    }
+}
+
+#[test]
+fn check_11_logs_want_a_deployment_and_a_service() {
+    let place = Place::new();
+    for line in ["logs app", "logs app/", "logs /web"] {
+        let words = ["expected <deployment>/<service>"];
+        place.jaco(line).fails("usage_error", &words);
+    }
+}
+
+#[test]
+fn check_14_audit_types_have_several_spellings() {
+    let (daemon, token) = Daemon::founded();
+    for transport in daemon.transports(&token) {
+        let place = Place::new();
+        let types = "apply,NODE_JOIN,audit_event_type_delete,,";
+        place
+            .jaco(&format!("audit --type {types} {transport}"))
+            .ok();
+        let words = ["unknown audit type"];
+        place
+            .jaco(&format!("audit --type apply,nope {transport}"))
+            .fails("usage_error", &words);
+    }
+}
+
+#[test]
+fn check_17_contexts_that_others_may_read_are_refused() {
+    let place = Place::new();
+    let text = "contexts: [{name: a, server_addrs: ['h:1'], token: sesame}]\n";
+    place.file(".config/jaco/clusters.yaml", 0o644, text);
+    for line in ["status --context a", "status"] {
+        let answer = place.jaco(line);
+        answer.fails("context_invalid", &["0644"]);
+        assert!(!answer.err.contains("sesame"), "{answer:?}");
+    }
+}
+
+#[test]
+fn local_commands_need_no_transport() {
+    let place = Place::new();
+    place.file("jaco.yaml", 0o644, "deployment: app\n");
+    assert_eq!(place.jaco("validate --jaco jaco.yaml").ok().out, "");
+    assert_eq!(
+        place.jaco("version").ok().out,
+        place.jaco("--version").ok().out
+    );
+}

@@ -1,0 +1,336 @@
+//! The built daemon as a service manager sees it: descriptors, variables, signals, exit status.
+//!
+//! No container engine is needed: the control plane serves regardless.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpListener,
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixDatagram, UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory with a configuration on ports that nobody listens on.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new(extra: &str) -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        let dir = place.0.path().display();
+        // Held until both are found, so that they differ.
+        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [api, peers] = held.map(|held| held.local_addr().unwrap());
+        let config = format!(
+            "data_dir: {dir}/data\nunix_socket: {dir}/s\ndocker_socket: unix://{dir}/no-engine\n\
+             listen_addr: {api}\ncluster_addr: {peers}\nhostname: one\n{extra}"
+        );
+        fs::write(place.path("jacod.yaml"), config).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `jacod` in an environment of its own, with its log in `log`.
+    fn jacod(&self) -> Command {
+        self.logged(Command::new(env!("CARGO_BIN_EXE_jacod")))
+    }
+
+    /// The same behind a shell, which knows the process id before `jacod` runs in it: standard
+    /// input and output become the descriptors 3 and 4.
+    fn activated(&self, pid: &str, descriptors: [OwnedFd; 2]) -> Command {
+        let mut shell = Command::new("/bin/sh");
+        let script = format!(
+            "LISTEN_PID={pid} LISTEN_FDS=2 LISTEN_FDNAMES=a:b exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >&2"
+        );
+        shell.args(["-c", &script]).arg(env!("CARGO_BIN_EXE_jacod"));
+        let mut command = self.logged(shell);
+        let [three, four] = descriptors;
+        command.stdin(three).stdout(four);
+        command
+    }
+
+    fn logged(&self, mut command: Command) -> Command {
+        let log = fs::File::create(self.path("log")).unwrap();
+        command
+            .arg("--config")
+            .arg(self.path("jacod.yaml"))
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        command
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// Waits until the status of the cluster holds `what`.
+    #[track_caller]
+    fn answers(&self, what: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = jaco(&self.path("s"), "cluster status");
+            if text(&status.stdout).contains(what) {
+                return;
+            }
+            assert!(Instant::now() < end, "{status:?}\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[track_caller]
+    fn logs(&self, what: &str) {
+        let end = Instant::now() + PATIENCE;
+        while !self.log().contains(what) {
+            assert!(
+                Instant::now() < end,
+                "{what:?} is not in the log:\n{}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A process that does not outlive the test.
+struct Daemon(Child);
+
+impl Daemon {
+    fn spawn(mut command: Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Its exit status; `None` after a signal.
+    fn ended(&mut self) -> Option<i32> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "it still runs");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.wait();
+    }
+}
+
+fn jaco(socket: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_jaco"))
+        .args(line.split(' '))
+        .env_clear()
+        .env("JACO_SOCKET", socket)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn inherited_socket_is_served_and_left_alone() {
+    let place = Place::new("");
+    let activated = place.path("activated");
+    let listener = UnixListener::bind(&activated).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions();
+    let before = mode(&activated);
+    // The socket comes second: the first descriptor is of another kind.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    // Somebody connects before the daemon runs, and is served.
+    let early = UnixStream::connect(&activated).unwrap();
+    let descriptors = [other.into(), listener.into()];
+    let mut daemon = Daemon::spawn(place.activated("$$", descriptors));
+
+    place.logs("inherited=true");
+    let status = jaco(&activated, "cluster status");
+    assert!(text(&status.stdout).contains("uninitialized"), "{status:?}");
+    // An HTTP/2 server speaks first.
+    early.set_read_timeout(Some(PATIENCE)).unwrap();
+    (&early)
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    assert_eq!((&early).read(&mut [0; 9]).unwrap(), 9);
+    drop(early);
+    assert!(!place.path("s").exists(), "it made a socket of its own");
+    assert!(
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_err(),
+        "the other descriptor is still open"
+    );
+
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", place.log());
+    assert!(activated.exists(), "it removed what it did not make");
+    assert_eq!(mode(&activated), before);
+}
+
+#[test]
+fn descriptors_for_another_process_are_not_taken() {
+    let place = Place::new("");
+    let listener = UnixListener::bind(place.path("activated")).unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut daemon = Daemon::spawn(place.activated("1", [listener.into(), other.into()]));
+    place.logs("inherited=false");
+    assert!(jaco(&place.path("s"), "cluster status").status.success());
+    daemon.signal(Signal::INT);
+    assert_eq!(daemon.ended(), Some(0), "{}", place.log());
+    assert!(!place.path("s").exists(), "its own socket stays");
+}
+
+#[test]
+fn descriptor_that_was_announced_but_is_not_there_is_fatal() {
+    let place = Place::new("");
+    let mut shell = Command::new("/bin/sh");
+    let script = "LISTEN_PID=$$ LISTEN_FDS=90 exec \"$0\" \"$@\"";
+    shell.args(["-c", script]).arg(env!("CARGO_BIN_EXE_jacod"));
+    let mut daemon = Daemon::spawn(place.logged(shell));
+    assert_eq!(daemon.ended(), Some(1));
+    assert!(
+        place.log().contains("was announced, but is not open"),
+        "{}",
+        place.log()
+    );
+}
+
+#[test]
+fn systemd_hears_when_the_node_is_up_and_when_it_stops() {
+    let place = Place::new("");
+    let socket = UnixDatagram::bind(place.path("notify")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = place.jacod();
+    command.env("NOTIFY_SOCKET", place.path("notify"));
+    let mut daemon = Daemon::spawn(command);
+    let heard = || {
+        let mut buffer = [0; 64];
+        let length = socket.recv(&mut buffer).unwrap();
+        text(&buffer[..length]).to_owned()
+    };
+    assert_eq!(heard(), "READY=1\n");
+    // Ready means that it answers.
+    assert!(jaco(&place.path("s"), "cluster status").status.success());
+    daemon.signal(Signal::TERM);
+    assert_eq!(heard(), "STOPPING=1\n");
+    assert_eq!(daemon.ended(), Some(0));
+}
+
+#[test]
+fn second_signal_ends_the_daemon_at_once() {
+    let place = Place::new("");
+    let mut daemon = Daemon::spawn(place.jacod());
+    place.logs("API is listening");
+    let init = jaco(&place.path("s"), "cluster init --no-systemd-enable");
+    assert!(init.status.success(), "{init:?}");
+    // A client that says half a sentence is one the daemon waits for.
+    let mut slow = UnixStream::connect(place.path("s")).unwrap();
+    slow.write_all(b"PRI * HT").unwrap();
+    let other = jaco(&place.path("s"), "cluster status"); // accepted behind the slow one
+    assert!(other.status.success(), "{other:?}");
+    daemon.signal(Signal::TERM);
+    place.logs("stopping");
+    let asked = Instant::now();
+    daemon.signal(Signal::INT);
+    assert_eq!(daemon.ended(), Some(130), "{}", place.log());
+    assert!(asked.elapsed() < PATIENCE);
+    // The next run finds everything.
+    let mut daemon = Daemon::spawn(place.jacod());
+    place.answers("one");
+    drop(slow);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", place.log());
+}
+
+#[test]
+fn bad_configuration_is_logged_in_its_own_words_and_ends_with_status_one() {
+    for (extra, expected) in [
+        (
+            "wg_port: 70000\n",
+            "jacod.yaml: wg_port 70000 is out of range",
+        ),
+        (
+            "ipam_pool: 10.0.0.0/4\n",
+            "ipam_pool \"10.0.0.0/4\" must be between /8 and /20 (got /4)",
+        ),
+        ("nosuch: 1\n", "unknown key \"nosuch\" on line 7"),
+        (
+            "metrics_addr: nowhere.invalid:1\n",
+            "metrics_addr \"nowhere.invalid:1\" does not resolve",
+        ),
+    ] {
+        let place = Place::new(extra);
+        let mut daemon = Daemon::spawn(place.jacod());
+        assert_eq!(daemon.ended(), Some(1), "{extra}");
+        let log = place.log();
+        let fatal = log.lines().last().unwrap_or_default();
+        assert!(fatal.contains("ERROR [jacod]"), "{log}");
+        assert!(fatal.contains(expected), "{log}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_or_takes_protection_away_is_warned_of() {
+    let place = Place::new("isolation: off\n");
+    let mut command = place.jacod();
+    command.env("JACO_INGRESS_EXEC", "true");
+    let mut daemon = Daemon::spawn(command);
+    place.logs("API is listening");
+    let log = place.log();
+    for warning in ["JACO_INGRESS_EXEC has no meaning here", "isolation is off"] {
+        let line = log.lines().find(|line| line.contains(warning));
+        assert!(line.is_some_and(|line| line.contains("WARN")), "{log}");
+    }
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0));
+}
+
+#[test]
+fn flag_beats_variable_beats_file() {
+    for (flag, variable, file, debug) in [
+        (Some("debug"), Some("error"), "error", true),
+        (None, Some("DEBUG"), "error", true),
+        (Some("loud"), Some("info,fsm=debug"), "error", false),
+        (None, None, "debug", true),
+        (None, None, "info", false),
+    ] {
+        let place = Place::new(&format!("log_level: {file}\n"));
+        let mut command = place.jacod();
+        command.args(flag.iter().flat_map(|level| ["--log-level", level]));
+        command.envs(variable.map(|level| ("JACO_LOG", level)));
+        let mut daemon = Daemon::spawn(command);
+        let until = Instant::now() + PATIENCE;
+        while !place.path("s").exists() {
+            assert!(Instant::now() < until, "{}", place.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        jaco(&place.path("s"), "cluster status");
+        daemon.signal(Signal::TERM);
+        assert_eq!(daemon.ended(), Some(0));
+        assert_eq!(place.log().contains("DEBUG"), debug, "{}", place.log());
+    }
+}

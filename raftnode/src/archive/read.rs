@@ -1,0 +1,326 @@
+//! From the file to the state, trusting nothing.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, BufRead, BufReader, Read},
+};
+
+use flate2::bufread::GzDecoder;
+use tar::{Entry, EntryType, PaxExtensions};
+
+use super::{META, Meta, SNAPSHOT};
+use crate::{
+    State,
+    state::{Rules, SnapshotError},
+};
+
+/// Largest header of a header; it holds times and owners.
+const EXTENSION_BYTES: u64 = 16 << 10;
+/// Most headers of headers in one archive.
+const EXTENSIONS: usize = 8;
+/// Most padding after the end of the tar archive.
+const PADDING_BYTES: usize = 1 << 20;
+
+/// How much of an archive is read before it is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Size of `meta.json`.
+    pub meta_bytes: u64,
+    /// Size of `snapshot.bin`.
+    pub snapshot_bytes: u64,
+    /// Size of one entity.
+    pub entity_bytes: u64,
+    /// Number of entities.
+    pub entities: u64,
+}
+
+impl Default for Limits {
+    /// Far above what a cluster holds, and within what a machine can hold.
+    fn default() -> Self {
+        Self {
+            meta_bytes: 64 << 10,
+            snapshot_bytes: 2 << 30,
+            entity_bytes: 64 << 20,
+            entities: 10_000_000,
+        }
+    }
+}
+
+/// What an archive holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Archive {
+    /// What it says about itself.
+    pub meta: Meta,
+    /// The state at the index that `meta` names.
+    pub state: State,
+    /// Fields of the snapshot that this version does not know and has left out.
+    pub unknown_fields: BTreeSet<u32>,
+}
+
+/// Why an archive is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read, is no gzip stream of a tar archive, is damaged or ends early.
+    #[error("the archive cannot be read")]
+    Read(#[source] io::Error),
+    /// Another entry than the one that belongs there.
+    #[error("the archive holds {found:?} where {expected} belongs")]
+    Unexpected {
+        /// Name of the entry, as text where it is text.
+        found: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// An entry is not there.
+    #[error("the archive holds no {0}")]
+    Missing(&'static str),
+    /// An entry that is no plain file: a link, a directory, a device.
+    #[error("{entry} is not a regular file in the archive")]
+    NotRegular {
+        /// Its name.
+        entry: String,
+    },
+    /// A header that changes the name or the size of what follows.
+    #[error("the archive has a header of headers with {0:?}")]
+    Extension(String),
+    /// An entry exceeds its limit.
+    #[error("{entry} exceeds {limit} bytes")]
+    TooLarge {
+        /// Which one.
+        entry: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// Bytes after the end of the archive.
+    #[error("something follows the end of the archive")]
+    Trailing,
+    /// `meta.json` is damaged.
+    #[error("meta.json cannot be used: {0}")]
+    Meta(String),
+    /// Another layout than the one there is.
+    #[error("schema version {found} is not supported")]
+    Schema {
+        /// What `meta.json` says.
+        found: u64,
+    },
+    /// The archive is of another major version.
+    #[error("the archive is of version {archive:?}, this is version {own:?}")]
+    Version {
+        /// Version of the program that wrote it.
+        archive: String,
+        /// Version of this program.
+        own: String,
+    },
+    /// `snapshot.bin` is damaged.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The snapshot is of another cluster than `meta.json` says, or of none.
+    #[error("meta.json is of cluster {meta:?}, snapshot.bin of {snapshot:?}")]
+    Cluster {
+        /// Id in `meta.json`.
+        meta: String,
+        /// Id in `snapshot.bin`; empty if it holds no cluster.
+        snapshot: String,
+    },
+    /// The snapshot holds something that happened after it was taken.
+    #[error("the snapshot of index {index} holds an entity of index {entity}")]
+    Later {
+        /// Index in `meta.json`.
+        index: u64,
+        /// Index of the entity.
+        entity: u64,
+    },
+}
+
+/// Reads an archive for a program of version `own`.
+///
+/// Memory is bounded by `limits` whatever the bytes are; nothing is written anywhere.
+///
+/// # Errors
+/// [`Error`] if it is not exactly an archive: what is accepted was read to its last byte.
+pub fn read(input: impl Read, own: &str, limits: &Limits) -> Result<Archive, Error> {
+    let mut tar = tar::Archive::new(GzDecoder::new(BufReader::new(input)));
+    let (meta, found) = {
+        // Raw: an extension is seen as what it is instead of being obeyed.
+        let entries = tar.entries().map_err(Error::Read)?.raw(true);
+        let mut entries = Entries {
+            entries,
+            extensions: EXTENSIONS,
+        };
+        let mut entry = entries.require(META, limits.meta_bytes)?;
+        let mut json = Vec::new();
+        entry.read_to_end(&mut json).map_err(Error::Read)?;
+        complete(json.len() as u64, &entry)?;
+        let meta = Meta::parse(&json, own)?;
+
+        let mut entry = entries.require(SNAPSHOT, limits.snapshot_bytes)?;
+        let rules = Rules {
+            entity_bytes: limits.entity_bytes,
+            entities: limits.entities,
+            number_audit_events: true,
+        };
+        let mut counted = Counted {
+            input: &mut entry,
+            bytes: 0,
+        };
+        let found = State::read_snapshot(meta.snapshot_index, &mut counted, &rules)?;
+        complete(counted.bytes, &entry)?;
+        entries.end()?;
+        (meta, found)
+    };
+    drain(tar.into_inner())?;
+    check(&meta, &found.state)?;
+    Ok(Archive {
+        meta,
+        state: found.state,
+        unknown_fields: found.unknown_fields,
+    })
+}
+
+/// The entries of an archive that belong in it.
+struct Entries<'a, R: Read> {
+    entries: tar::Entries<'a, R>,
+    /// Extensions that may still come.
+    extensions: usize,
+}
+
+impl<'a, R: Read> Entries<'a, R> {
+    /// The next entry, which must be the regular file `name` of at most `limit` bytes.
+    fn require(&mut self, name: &'static str, limit: u64) -> Result<Entry<'a, R>, Error> {
+        let entry = self.next()?.ok_or(Error::Missing(name))?;
+        let found = name_of(&entry);
+        if found != name {
+            return Err(Error::Unexpected {
+                found,
+                expected: name,
+            });
+        }
+        if entry.header().entry_type() != EntryType::Regular {
+            return Err(Error::NotRegular { entry: found });
+        }
+        if entry.size() > limit {
+            return Err(Error::TooLarge { entry: name, limit });
+        }
+        Ok(entry)
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        match self.next()? {
+            None => Ok(()),
+            Some(entry) => Err(Error::Unexpected {
+                found: name_of(&entry),
+                expected: "the end",
+            }),
+        }
+    }
+
+    /// The next entry that is none of the extensions, which some programs put before an entry
+    /// for fractions of a second.
+    fn next(&mut self) -> Result<Option<Entry<'a, R>>, Error> {
+        loop {
+            let Some(entry) = self.entries.next() else {
+                return Ok(None);
+            };
+            let entry = entry.map_err(Error::Read)?;
+            match entry.header().entry_type() {
+                EntryType::XHeader | EntryType::XGlobalHeader if self.extensions > 0 => {
+                    self.extensions -= 1;
+                    harmless(entry)?;
+                }
+                _ => return Ok(Some(entry)),
+            }
+        }
+    }
+}
+
+fn name_of(entry: &Entry<'_, impl Read>) -> String {
+    entry.path_bytes().escape_ascii().to_string()
+}
+
+/// Accepts an extension that says nothing about the name, the size or the kind of an entry.
+fn harmless(mut entry: Entry<'_, impl Read>) -> Result<(), Error> {
+    if entry.size() > EXTENSION_BYTES {
+        return Err(Error::TooLarge {
+            entry: "a header",
+            limit: EXTENSION_BYTES,
+        });
+    }
+    let mut bytes = Vec::new();
+    entry.read_to_end(&mut bytes).map_err(Error::Read)?;
+    complete(bytes.len() as u64, &entry)?;
+    for record in PaxExtensions::new(&bytes) {
+        let record = record.map_err(Error::Read)?;
+        let key = record.key_bytes();
+        if !matches!(
+            key,
+            b"mtime" | b"atime" | b"ctime" | b"uid" | b"gid" | b"uname" | b"gname" | b"comment"
+        ) {
+            return Err(Error::Extension(key.escape_ascii().to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses an entry that ended before the size it claims.
+fn complete(read: u64, entry: &Entry<'_, impl Read>) -> Result<(), Error> {
+    if read == entry.size() {
+        Ok(())
+    } else {
+        Err(Error::Read(io::ErrorKind::UnexpectedEof.into()))
+    }
+}
+
+/// Reads to the very end: only there the checksum is compared.
+fn drain(mut gzip: GzDecoder<BufReader<impl Read>>) -> Result<(), Error> {
+    let mut buffer = [0; 4096];
+    let mut padding = 0;
+    loop {
+        let count = gzip.read(&mut buffer).map_err(Error::Read)?;
+        if count == 0 {
+            break;
+        }
+        padding += count;
+        if padding > PADDING_BYTES || buffer[..count].iter().any(|byte| *byte != 0) {
+            return Err(Error::Trailing);
+        }
+    }
+    let rest = gzip.get_mut().fill_buf().map_err(Error::Read)?;
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Trailing)
+    }
+}
+
+/// Checks that the two entries belong together.
+fn check(meta: &Meta, state: &State) -> Result<(), Error> {
+    let id = state.cluster.as_deref().map(|c| c.cluster_id.as_str());
+    if id != Some(&meta.cluster_id) {
+        return Err(Error::Cluster {
+            meta: meta.cluster_id.clone(),
+            snapshot: id.unwrap_or_default().to_owned(),
+        });
+    }
+    let audit = state.audit.keys().map(|(index, _)| *index);
+    let desired = state.replicas_desired.values().map(|row| row.raft_index);
+    match audit.chain(desired).max() {
+        Some(entity) if entity > meta.snapshot_index => Err(Error::Later {
+            index: meta.snapshot_index,
+            entity,
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+struct Counted<R> {
+    input: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}

@@ -1,0 +1,244 @@
+//! From the bytes of the message to the state.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, BufRead, BufReader, Read},
+    sync::Arc,
+};
+
+use jaco_proto::v1;
+use prost::Message;
+
+use super::{
+    super::{LoadError, rows::add},
+    AUDIT, CLUSTER, DELIMITED, Entity, KINDS, State,
+};
+
+/// What is accepted as a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Largest encoded entity, in bytes.
+    pub entity_bytes: u64,
+    /// Most entities.
+    pub entities: u64,
+    /// Whether audit events of one log index may lack the ordinals that tell them apart, as they
+    /// do where another implementation wrote them. They are numbered in the order found.
+    pub number_audit_events: bool,
+}
+
+impl Rules {
+    /// For what a member of the cluster sent: anything a state machine can have written.
+    pub const MEMBER: Self = Self {
+        entity_bytes: u64::MAX,
+        entities: u64::MAX,
+        number_audit_events: false,
+    };
+}
+
+/// A decoded snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshotted {
+    /// What it holds.
+    pub state: State,
+    /// Fields of the message that this version does not know and has left out.
+    pub unknown_fields: BTreeSet<u32>,
+}
+
+/// Why bytes are not the snapshot of a state.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The bytes cannot be read, or end too early.
+    #[error("the snapshot cannot be read")]
+    Read(#[source] io::Error),
+    /// The bytes are no message.
+    #[error("the snapshot is damaged: {0}")]
+    Malformed(&'static str),
+    /// The bytes of one entity are not a message of its kind.
+    #[error("an entity of field {field} does not decode")]
+    Entity {
+        /// Number of the field.
+        field: u32,
+        /// What the decoder met.
+        #[source]
+        source: prost::DecodeError,
+    },
+    /// An entity has no usable key, or one that another has.
+    #[error("the snapshot holds an impossible state")]
+    Key(#[from] LoadError),
+    /// More than the rules allow.
+    #[error("the snapshot exceeds {limit} {unit}")]
+    TooLarge {
+        /// What was counted.
+        unit: &'static str,
+        /// How much is allowed.
+        limit: u64,
+    },
+}
+
+impl State {
+    /// Decodes a snapshot that was taken at `applied_index`, one entity at a time.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]; memory stays within what the rules allow whatever the bytes say.
+    pub fn read_snapshot(
+        applied_index: u64,
+        input: impl Read,
+        rules: &Rules,
+    ) -> Result<Snapshotted, SnapshotError> {
+        let mut fields = FieldReader {
+            input: BufReader::new(input),
+            entity_bytes: rules.entity_bytes,
+            bytes: Vec::new(),
+        };
+        let mut state = Self {
+            applied_index,
+            ..Self::default()
+        };
+        let mut unknown_fields = BTreeSet::new();
+        let mut ordinals = BTreeMap::new();
+        let mut left = rules.entities;
+        while let Some((field, wire_type)) = fields.key()? {
+            let kind = KINDS.iter().find(|kind| kind.field == field);
+            if field != CLUSTER && kind.is_none() {
+                fields.skip(wire_type)?;
+                unknown_fields.insert(field);
+                continue;
+            }
+            if wire_type != DELIMITED {
+                return Err(SnapshotError::Malformed("a field has the wrong type"));
+            }
+            left = left.checked_sub(1).ok_or(SnapshotError::TooLarge {
+                unit: "entities",
+                limit: rules.entities,
+            })?;
+            let bytes = fields.delimited()?;
+            match kind {
+                Some(kind) if kind.field == AUDIT && rules.number_audit_events => {
+                    insert_numbered(&mut state, &mut ordinals, bytes)?;
+                }
+                Some(kind) => (kind.insert)(&mut state, field, bytes)?,
+                None => insert_cluster(&mut state, bytes)?,
+            }
+        }
+        Ok(Snapshotted {
+            state,
+            unknown_fields,
+        })
+    }
+}
+
+pub(super) fn insert<E: Entity>(
+    state: &mut State,
+    field: u32,
+    bytes: &[u8],
+) -> Result<(), SnapshotError> {
+    let entity: E = decode(field, bytes)?;
+    Ok(add(state, entity)?)
+}
+
+fn insert_cluster(state: &mut State, bytes: &[u8]) -> Result<(), SnapshotError> {
+    let meta: v1::ClusterMeta = decode(CLUSTER, bytes)?;
+    match state.cluster.replace(Arc::new(meta)) {
+        None => Ok(()),
+        Some(_) => Err(SnapshotError::Malformed("it holds two clusters")),
+    }
+}
+
+/// Adds an audit event, under the next free ordinal if its own is taken.
+fn insert_numbered(
+    state: &mut State,
+    next: &mut BTreeMap<u64, u32>,
+    bytes: &[u8],
+) -> Result<(), SnapshotError> {
+    let mut event: v1::AuditEvent = decode(AUDIT, bytes)?;
+    let free = next.entry(event.raft_index).or_default();
+    event.ordinal = event.ordinal.max(*free);
+    *free = event.ordinal.saturating_add(1);
+    Ok(add(state, event)?)
+}
+
+fn decode<M: Message + Default>(field: u32, bytes: &[u8]) -> Result<M, SnapshotError> {
+    M::decode(bytes).map_err(|source| SnapshotError::Entity { field, source })
+}
+
+/// Splits the bytes of a message into its fields.
+struct FieldReader<R> {
+    input: BufReader<R>,
+    entity_bytes: u64,
+    /// The last field read.
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> FieldReader<R> {
+    /// Number and wire type of the next field; `None` at the end.
+    fn key(&mut self) -> Result<Option<(u32, u32)>, SnapshotError> {
+        let at_end = self.input.fill_buf().map_err(SnapshotError::Read)?;
+        if at_end.is_empty() {
+            return Ok(None);
+        }
+        let key = u32::try_from(self.varint()?)
+            .map_err(|_| SnapshotError::Malformed("a field number is out of range"))?;
+        match (key >> 3, key & 7) {
+            (0, _) => Err(SnapshotError::Malformed("a field has the number 0")),
+            split => Ok(Some(split)),
+        }
+    }
+
+    /// The content of a field that says its length.
+    fn delimited(&mut self) -> Result<&[u8], SnapshotError> {
+        let length = self.varint()?;
+        if length > self.entity_bytes {
+            return Err(SnapshotError::TooLarge {
+                unit: "bytes in one entity",
+                limit: self.entity_bytes,
+            });
+        }
+        self.bytes.clear();
+        // Grows with what is really there: the length is only a claim.
+        let found = self
+            .input
+            .by_ref()
+            .take(length)
+            .read_to_end(&mut self.bytes);
+        if found.map_err(SnapshotError::Read)? as u64 != length {
+            return Err(SnapshotError::Read(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(&self.bytes)
+    }
+
+    fn skip(&mut self, wire_type: u32) -> Result<(), SnapshotError> {
+        match wire_type {
+            0 => self.varint().map(drop),
+            1 => self.fixed::<8>(),
+            DELIMITED => self.delimited().map(drop),
+            5 => self.fixed::<4>(),
+            _ => Err(SnapshotError::Malformed("a field has an unknown type")),
+        }
+    }
+
+    fn fixed<const N: usize>(&mut self) -> Result<(), SnapshotError> {
+        self.input
+            .read_exact(&mut [0; N])
+            .map_err(SnapshotError::Read)
+    }
+
+    /// A base-128 number of at most 64 bits.
+    fn varint(&mut self) -> Result<u64, SnapshotError> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let mut byte = [0];
+            self.input
+                .read_exact(&mut byte)
+                .map_err(SnapshotError::Read)?;
+            let bits = u64::from(byte[0] & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            value |= bits << shift;
+            if byte[0] & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(SnapshotError::Malformed("a number is longer than 64 bits"))
+    }
+}

@@ -1,0 +1,108 @@
+//! From the state to the bytes of the message.
+
+use std::io::{self, Read};
+
+use prost::Message;
+
+use super::{CLUSTER, DELIMITED, Entity, KINDS, State};
+
+/// Encoded fields, one for each entity.
+pub(super) type Fields<'a> = Box<dyn Iterator<Item = Vec<u8>> + 'a>;
+
+impl State {
+    /// The state as an encoded `FSMSnapshot`, in key order; the applied index is not in it.
+    #[must_use]
+    pub fn encode_snapshot(&self) -> Vec<u8> {
+        let length = usize::try_from(self.snapshot_length()).unwrap_or_default();
+        let mut bytes = Vec::with_capacity(length);
+        for field in self.snapshot_fields() {
+            bytes.extend_from_slice(&field);
+        }
+        bytes
+    }
+
+    /// Bytes that [`State::encode_snapshot`] returns.
+    #[must_use]
+    pub fn snapshot_length(&self) -> u64 {
+        let cluster = self
+            .cluster
+            .iter()
+            .map(|meta| field_length(CLUSTER, &**meta));
+        let kinds = KINDS.iter().map(|kind| (kind.length)(self, kind.field));
+        cluster.chain(kinds).sum()
+    }
+
+    /// Reads what [`State::encode_snapshot`] returns, encoding one entity at a time.
+    pub fn snapshot_reader(&self) -> impl Read + '_ {
+        Encoder {
+            fields: self.snapshot_fields(),
+            current: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    fn snapshot_fields(&self) -> Fields<'_> {
+        let cluster = self.cluster.iter().map(|meta| encode(CLUSTER, &**meta));
+        let kinds = KINDS
+            .iter()
+            .flat_map(|kind| (kind.encoded)(self, kind.field));
+        Box::new(cluster.chain(kinds))
+    }
+}
+
+struct Encoder<'a> {
+    fields: Fields<'a>,
+    current: Vec<u8>,
+    taken: usize,
+}
+
+impl Read for Encoder<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.taken == self.current.len() {
+            let Some(next) = self.fields.next() else {
+                return Ok(0);
+            };
+            (self.current, self.taken) = (next, 0);
+        }
+        let rest = &self.current[self.taken..];
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+pub(super) fn length_of<E: Entity>(state: &State, field: u32) -> u64 {
+    E::map(state)
+        .values()
+        .map(|entity| field_length(field, &**entity))
+        .sum()
+}
+
+pub(super) fn fields_of<E: Entity>(state: &State, field: u32) -> Fields<'_> {
+    Box::new(
+        E::map(state)
+            .values()
+            .map(move |entity| encode(field, &**entity)),
+    )
+}
+
+fn field_length(field: u32, message: &impl Message) -> u64 {
+    let length = message.encoded_len();
+    let head = prost::length_delimiter_len(key(field)) + prost::length_delimiter_len(length);
+    (head + length) as u64
+}
+
+fn encode(field: u32, message: &impl Message) -> Vec<u8> {
+    let length = message.encoded_len();
+    let mut bytes = Vec::with_capacity(length + 16);
+    // Keys are varints, as lengths are. A vector grows as needed, so nothing here can fail.
+    let _ = prost::encode_length_delimiter(key(field), &mut bytes);
+    let _ = prost::encode_length_delimiter(length, &mut bytes);
+    let _ = message.encode(&mut bytes);
+    bytes
+}
+
+fn key(field: u32) -> usize {
+    (field << 3 | DELIMITED) as usize
+}
