@@ -11,7 +11,7 @@
 //! Inputs: `jaco` (`deployment: d` when left out), `compose` (a whole file) or `web` with `head`
 //! and `file` (top-level keys before and after the services), `env` (an environment file),
 //! `envfile NAME`, `other`.
-//! Everything else is a question; each runner answers those it knows. With `JACO_UPDATE=1` the
+//! Everything else is a question; each runner answers those it knows. With `UPDATE_GOLDEN=1` the
 //! answers are written into the files instead of compared: read the diff as you would read code.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
@@ -98,7 +98,7 @@ pub(crate) fn all() -> Vec<Case> {
 /// Compares the answers to every question of `kinds` with the expected ones; returns how many
 /// there were.
 pub(crate) fn check(kinds: &[&str], answer: impl Fn(&Case, &Section) -> String) -> usize {
-    let update = std::env::var_os("JACO_UPDATE").is_some();
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut asked = 0;
     let mut wrong = Vec::new();
     for path in files() {

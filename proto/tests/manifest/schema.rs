@@ -22,12 +22,12 @@ fn stored() -> PathBuf {
 #[test]
 fn stored_schema_is_the_one_the_decoder_makes() {
     let made = json_schema();
-    if std::env::var_os("JACO_UPDATE").is_some() {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(stored(), &made).unwrap();
     }
     let stored: Value = serde_json::from_str(&fs::read_to_string(stored()).unwrap()).unwrap();
     let made: Value = serde_json::from_str(&made).unwrap();
-    assert_eq!(stored, made, "run this test with JACO_UPDATE=1");
+    assert_eq!(stored, made, "run this test with UPDATE_GOLDEN=1");
 }
 
 /// Refusals that no schema can express, by what the decoder says.
