@@ -13,8 +13,8 @@ const STORED: usize = 32;
 /// Input: an image reference on the first line, then registries as an operator writes them.
 ///
 /// A canonical key is its own key and holds nothing that makes no difference. The key of an image
-/// is canonical, is its own image's key, and a pull never gets the credential of another host or
-/// of a path that the image is not under; of those it may get it gets the longest.
+/// is canonical and, read as an image, its own key. A pull never gets the credential of another
+/// host or of a path that the image is not under; of those it may get it gets the longest.
 pub fn registry(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.split('\n');
@@ -27,9 +27,12 @@ pub fn registry(data: &[u8]) {
         (Err(_), Err(_)) => return,
         disagree => panic!("{disagree:?}"),
     };
-    assert_eq!(image_key(&key).as_deref(), Ok(key.as_str()), "{image:?}");
     assert_eq!(canonical(&key).as_deref(), Some(key.as_str()), "{image:?}");
     let host = host_of(&key);
+    // A host that is one by its capitals alone is no longer one in lower case.
+    if host.contains(['.', ':']) || host == "localhost" {
+        assert_eq!(image_key(&key).as_deref(), Ok(key.as_str()), "{image:?}");
+    }
     let prefixes = keys.iter().filter(|stored| is_under(&key, stored));
     let longest = prefixes.max_by_key(|stored| stored.len());
     match (found, longest) {

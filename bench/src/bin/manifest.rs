@@ -33,7 +33,7 @@ fn main() -> Result<()> {
         resolved.routes.len(),
         ROUNDS
     );
-    println!("{:<40} {:>10} {:>10}", "", "median", "p99");
+    println!("{:<40} {:>10} {:>10} {:>10}", "", "best", "median", "p99");
     stage("YAML to a tree", || {
         yaml::parse(&sent).map(drop).map_err(Into::into)
     })?;
@@ -61,8 +61,9 @@ fn main() -> Result<()> {
 
 fn stage(name: &str, work: impl FnMut() -> Result<()>) -> Result<()> {
     let samples = Samples::of(ROUNDS, work)?;
-    let [median, p99] = [50, 99].map(|percent| millis(samples.percentile(percent)));
-    println!("{name:<40} {median:>7.2} ms {p99:>7.2} ms");
+    // The best is what the work takes when nobody else uses the machine.
+    let [best, median, p99] = [0, 50, 99].map(|percent| millis(samples.percentile(percent)));
+    println!("{name:<40} {best:>7.2} ms {median:>7.2} ms {p99:>7.2} ms");
     Ok(())
 }
 
