@@ -76,7 +76,7 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
             .with("reason", format!("{error:#}"))
     })?;
     let restored = restore(&config, &args.name, input, |step: RestoreStep| {
-        tracing::debug!(subsystem = "restore", ?step, "done");
+        tracing::debug!(subsystem = "backup", ?step, "done");
     });
     let restored = restored.map_err(|error| refusal(&error))?;
     ui.outcome(&RestoredView {

@@ -41,7 +41,7 @@ impl Readers {
         let Some(lock) = lock else { return };
         if tokio::time::timeout(PATIENCE, lock.write()).await.is_err() {
             tracing::debug!(
-                subsystem = "runtime/logs",
+                subsystem = "runtime/reconciler",
                 replica_id,
                 "a log tail is behind and may miss the last lines"
             );
