@@ -74,11 +74,20 @@ pub fn parse_within(bytes: &[u8], limits: Limits) -> Result<Document, Error> {
         .at(Position::START));
     }
     let text = str::from_utf8(bytes).map_err(|cause| not_utf8(bytes, cause.valid_up_to()))?;
-    if let Some(offset) = first_mark_beyond(bytes, limits.nodes) {
-        let limit = limits.nodes;
-        return Err(ErrorKind::TooManyNodes { limit }.at(place(bytes, offset)));
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Some((offset, character)) = text.char_indices().find(|(_, c)| is_unprintable(*c)) {
+        return Err(ErrorKind::ControlCharacter(character).at(place(text.as_bytes(), offset)));
     }
-    build::document(text.strip_prefix('\u{feff}').unwrap_or(text), limits)
+    if let Some(offset) = first_mark_beyond(text.as_bytes(), limits.nodes) {
+        let limit = limits.nodes;
+        return Err(ErrorKind::TooManyNodes { limit }.at(place(text.as_bytes(), offset)));
+    }
+    build::document(text, limits)
+}
+
+/// Control characters have no place in a file as they are (YAML 1.2, section 5.1).
+fn is_unprintable(character: char) -> bool {
+    character.is_control() && !matches!(character, '\t' | '\n' | '\r' | '\u{85}')
 }
 
 /// Where the marks that make tokens exceed `limit`, if they do.

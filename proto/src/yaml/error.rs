@@ -27,6 +27,9 @@ pub enum ErrorKind {
         /// Offset of the first bad byte.
         offset: usize,
     },
+    /// The input holds a control character that is not a tab or a line break.
+    #[error("control character U+{:04X} is not allowed; write it as an escape in double quotes", u32::from(*.0))]
+    ControlCharacter(char),
     /// The input breaks the grammar.
     #[error("{0}")]
     Syntax(String),

@@ -143,6 +143,24 @@ fn bytes_that_are_not_text_are_refused_with_their_offset() {
 }
 
 #[test]
+fn control_characters_are_refused_where_they_stand() {
+    for (text, character, at) in [
+        ("a: 1\nb: x\0", '\0', place(2, 5)),
+        ("\u{feff}a: \u{1b}[0m", '\u{1b}', place(1, 4)),
+        ("a: \"\u{7f}\"", '\u{7f}', place(1, 5)),
+        ("# \u{9f}", '\u{9f}', place(1, 3)),
+    ] {
+        let error = parse(text.as_bytes()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ControlCharacter(character));
+        assert_eq!(error.at, at, "{text:?}");
+    }
+    assert_eq!(
+        shape(&root("a:\t\"\\0\u{85}\"\r\n")),
+        r#"{"a":Str("\0\u{85}")}"#
+    );
+}
+
+#[test]
 fn a_byte_order_mark_is_skipped() {
     assert_eq!(shape(&root("\u{feff}a: 1")), r#"{"a":Int(1)}"#);
 }
