@@ -46,7 +46,7 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// Reloads everything from the storage.
+    /// Reloads everything from the storage; nobody is told yet.
     pub(super) fn load(args: RaftArgs, incarnation: u64) -> Result<Self, Failure> {
         let storage = &args.storage;
         if let Some(failure) = storage.failure() {
@@ -57,7 +57,7 @@ impl Shell {
         let view = LogView(Arc::clone(storage));
         let core = RaftCore::new(&config, view, &super::logger::tracing_logger())?;
         let shared = Arc::clone(&args.handle.shared);
-        let mut shell = Self {
+        let shell = Self {
             shared,
             core,
             applier: Applier::new(state),
@@ -73,10 +73,14 @@ impl Shell {
             state: Some(Arc::clone(shell.applier.state())),
             ..Update::default()
         })?;
-        shell.republish();
-        shell.core.handle_start()?;
-        shell.run()?;
         Ok(shell)
+    }
+
+    /// Takes part from here on: shows the state, and that this node leads if it is the only voter.
+    pub(super) fn start(&mut self) -> Result<(), Failure> {
+        self.republish();
+        self.core.handle_start()?;
+        self.run()
     }
 
     /// Takes one message. `true` asks for a [`Msg::Flush`] behind what is in the mailbox now.

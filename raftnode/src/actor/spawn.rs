@@ -116,22 +116,27 @@ impl Actor for RaftActor {
     ) -> Result<Running, ActorProcessingErr> {
         let loaded = Shell::load(args.clone(), incarnation());
         let shell = loaded.map_err(|failure| report(&args, failure))?;
+        args.handle.shared.mailbox.store(0, Ordering::Relaxed);
+        let id = myself.get_id();
+        // Whoever learns of a leader writes to it at once, so its address is there first.
+        args.handle.shared.actor.send_replace(Some(myself));
         let tick_queued = Arc::new(AtomicBool::new(false));
         let ticker = tokio::spawn(tick(
             args.handle.clone(),
             args.limits.tick,
             Arc::clone(&tick_queued),
         ));
-        args.handle.shared.mailbox.store(0, Ordering::Relaxed);
-        let id = myself.get_id();
-        args.handle.shared.actor.send_replace(Some(myself));
-        Ok(Running {
+        let mut running = Running {
             id,
             shell,
             args,
             tick_queued,
             ticker,
-        })
+        };
+        match running.shell.start() {
+            Ok(()) => Ok(running),
+            Err(failure) => Err(report(&running.args, failure)),
+        }
     }
 
     async fn handle(

@@ -168,6 +168,24 @@ async fn only_voter_leads_when_spawn_returns() {
 }
 
 #[tokio::test]
+async fn whoever_learns_of_the_leader_can_write_to_it() {
+    let mut fixture = Fixture::start().await;
+    for round in 0..20 {
+        fixture.kill().await;
+        let handle = fixture.handle();
+        let writer = std::thread::spawn(move || {
+            while !handle.status().leading {
+                std::hint::spin_loop();
+            }
+            handle.propose(store("a"))
+        });
+        fixture.restart().await;
+        let outcome = writer.join().unwrap().await;
+        assert!(outcome.is_ok(), "round {round}: {outcome:?}");
+    }
+}
+
+#[tokio::test]
 async fn answered_proposal_is_in_the_state_and_in_the_stream() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
