@@ -327,14 +327,23 @@ impl Drop for World {
     }
 }
 
-/// Addresses for one world; others on the same engine pick theirs at random, too.
+/// Addresses for one world that no interface of this machine has; others on the same engine pick
+/// theirs at random, too.
 fn pool() -> Pool {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let slot = std::process::id()
-        .wrapping_mul(31)
-        .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))
-        % (64 * 16);
-    let range = format!("10.{}.{}.0/20", 64 + slot / 16, slot % 16 * 16);
+    let output = Command::new("ip").args(["-4", "-o", "addr"]).output();
+    let addresses = output.expect("ip, of iproute2").stdout;
+    let addresses = String::from_utf8_lossy(&addresses).into_owned();
+    let first = std::process::id().wrapping_mul(31);
+    let free = std::iter::repeat_with(|| {
+        let slot = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (64 * 16);
+        (64 + slot / 16, slot % 16 * 16)
+    });
+    let (second, third) = free
+        .take(64 * 16)
+        .find(|(second, _)| !addresses.contains(&format!(" 10.{second}.")))
+        .expect("addresses that nobody has");
+    let range = format!("10.{second}.{third}.0/20");
     Pool::new(range.parse().expect("a range"), 24).expect("a pool")
 }
 
