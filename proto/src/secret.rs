@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, ops::Deref};
 use zeroize::Zeroize;
 
 /// What shows instead of a secret.
-pub(crate) const REDACTED: &str = "<redacted>";
+pub const REDACTED: &str = "<redacted>";
 
 /// A text that redacts `Debug` and `Display` and is zeroed on drop.
 #[derive(Clone, PartialEq, Eq)]

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use imbl::OrdMap;
-use jaco_proto::{secret::SecretString, v1::RegistryCredential};
+use jaco_proto::{
+    secret::{REDACTED, SecretString},
+    v1::RegistryCredential,
+};
 
 pub use reference::{InvalidReference, Reference};
 
 mod reference;
-
-/// What is shown in place of a secret.
-const REDACTED: &str = "<redacted>";
 
 /// A login for one registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
