@@ -151,6 +151,7 @@
 //!
 //! - [`node`]: one node from start to stop: builder, files, init, the tree.
 //! - [`api`]: the gRPC services, who may call them, and the client of this process.
+//! - [`peer`]: the other members, and how they are called.
 //! - [`scheduler`]: which replica runs where, as a pure function of the state.
 //! - [`runtime`]: one actor per container of this machine; log tails.
 //! - [`network`]: one actor per bridge; addresses.
@@ -170,6 +171,7 @@ pub mod ingress;
 pub mod labels;
 pub mod network;
 pub mod node;
+pub mod peer;
 mod repeat;
 pub mod runtime;
 pub mod scheduler;

@@ -210,6 +210,13 @@ impl Cluster for ClusterService {
         self.0.kill_actor(&request.path, mode)?;
         Ok(Response::new(v1::KillActorResponse {}))
     }
+
+    async fn digest(
+        &self,
+        _: Request<v1::DigestRequest>,
+    ) -> Result<Response<v1::DigestResponse>, Status> {
+        Err(unimplemented("Cluster.Digest"))
+    }
 }
 
 fn unimplemented(method: &str) -> Status {

@@ -51,4 +51,11 @@ impl Internal for InternalService {
     ) -> Result<Response<v1::EnsureSubnetResponse>, Status> {
         Err(refused())
     }
+
+    async fn state_digest(
+        &self,
+        _: Request<v1::StateDigestRequest>,
+    ) -> Result<Response<v1::StateDigestResponse>, Status> {
+        Err(refused())
+    }
 }

@@ -35,6 +35,7 @@ use crate::{
         limits::FailureLimiter,
     },
     clock::Clock,
+    peer::Peers,
     runtime::{
         Runtime,
         engine::{DockerEngine, Engine},
@@ -97,6 +98,8 @@ pub struct Running {
     /// The containers of this node, once the runtime was assembled.
     pub(super) runtime: OnceLock<Runtime>,
     pub(crate) storage: Arc<Storage>,
+    /// The other members.
+    pub peers: Peers,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -161,6 +164,7 @@ impl Shared {
                 engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
                 runtime: OnceLock::new(),
                 storage,
+                peers: Peers::default(),
                 limits: Limits::default(),
                 clock: self.config.clock.clone(),
                 applies: tokio::sync::Mutex::default(),

@@ -109,4 +109,12 @@ impl v1::cluster_server::Cluster for Service {
         self.admit(&request)?;
         Ok(Response::new(v1::KillActorResponse {}))
     }
+
+    async fn digest(
+        &self,
+        request: Request<v1::DigestRequest>,
+    ) -> Result<Response<v1::DigestResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(v1::DigestResponse::default()))
+    }
 }

@@ -1,0 +1,117 @@
+//! The other members, as this node reaches them.
+//!
+//! - [`channel`]: [`PeerChannel`], on which the generated clients of `jaco.v1` call a member.
+//! - [`pulse`]: heartbeats, which carry no state and are never written.
+
+pub mod channel;
+pub mod pulse;
+
+use std::{fmt, sync::Arc};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use tonic::body::Body;
+
+pub use channel::PeerChannel;
+pub use pulse::{Heartbeat, Pulse};
+
+/// Why a member did not answer a call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The call did not leave this node; asking again, or somebody else, is safe.
+    #[error("{host} cannot be reached: {reason}")]
+    NotSent {
+        /// The member.
+        host: String,
+        /// What was in the way.
+        reason: String,
+    },
+    /// The call was on its way when the connection ended: it may have been served.
+    #[error("{host} did not answer: {reason}")]
+    Unanswered {
+        /// The member.
+        host: String,
+        /// What ended it.
+        reason: String,
+    },
+}
+
+/// A member that called, as its certificate proved it; an extension of every request that came
+/// in over the peer transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Its hostname.
+    pub hostname: String,
+    /// Its raft id.
+    pub raft_id: u64,
+}
+
+/// The way to other members.
+pub trait Link: Send + Sync + 'static {
+    /// Makes one call of `jaco.v1` on member `host`; body and answer may stream.
+    fn call(
+        &self,
+        host: &str,
+        request: Request<Body>,
+    ) -> BoxFuture<'static, Result<Response<Body>, CallError>>;
+}
+
+/// The way of a node that has no peers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLink;
+
+impl Link for NoLink {
+    fn call(
+        &self,
+        host: &str,
+        _: Request<Body>,
+    ) -> BoxFuture<'static, Result<Response<Body>, CallError>> {
+        let error = CallError::NotSent {
+            host: host.to_owned(),
+            reason: "this node has no peer transport".to_owned(),
+        };
+        Box::pin(std::future::ready(Err(error)))
+    }
+}
+
+/// The other members; a clone reaches the same ones.
+#[derive(Clone)]
+pub struct Peers(Arc<dyn Link>);
+
+impl Peers {
+    /// Members that are reached by `link`.
+    #[must_use]
+    pub fn new(link: Arc<dyn Link>) -> Self {
+        Self(link)
+    }
+
+    /// What a generated client speaks to in order to call member `host`.
+    #[must_use]
+    pub fn channel(&self, host: &str) -> PeerChannel {
+        PeerChannel::new(Arc::clone(&self.0), host)
+    }
+
+    /// Makes one call, and says whether a failed one may have been served.
+    ///
+    /// # Errors
+    /// [`CallError`] if there is no answer; an answer that is an error is an answer.
+    pub async fn call(
+        &self,
+        host: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, CallError> {
+        self.0.call(host, request).await
+    }
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self::new(Arc::new(NoLink))
+    }
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Peers")
+    }
+}

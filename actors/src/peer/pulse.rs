@@ -1,0 +1,34 @@
+//! Signs of life between members.
+
+use std::collections::BTreeSet;
+
+/// What a member says of itself every two seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Index of the last entry it has applied.
+    pub applied: u64,
+    /// Its raft term.
+    pub term: u64,
+    /// Whether it leads that term, and has applied an entry of it.
+    pub leads: bool,
+    /// From a leader: hostnames of the members it hears, itself included.
+    pub hears: BTreeSet<String>,
+}
+
+/// Makes and takes heartbeats; the transport only carries them.
+pub trait Pulse: Send + Sync + 'static {
+    /// What this node says now.
+    fn beat(&self) -> Heartbeat;
+
+    /// Member `from` said this, just now. Must return at once.
+    fn heard(&self, from: &str, heartbeat: Heartbeat);
+}
+
+/// Says nothing of interest, and does not listen.
+impl Pulse for () {
+    fn beat(&self) -> Heartbeat {
+        Heartbeat::default()
+    }
+
+    fn heard(&self, _from: &str, _heartbeat: Heartbeat) {}
+}
