@@ -1,6 +1,7 @@
 //! The address of the raft actor that everybody else holds.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -12,7 +13,7 @@ use jaco_proto::{Error, ErrorCode, v1};
 use prost::Message as _;
 use protobuf::Message as _;
 use ractor::ActorRef;
-use raft::eraftpb::{ConfChangeV2, Message, MessageType};
+use raft::eraftpb::{Message, MessageType};
 use tokio::{
     sync::{oneshot, watch},
     time::timeout,
@@ -193,29 +194,6 @@ impl RaftHandle {
             .unwrap_or(Err(ReadError::Unavailable))
     }
 
-    /// Proposes a change of voters or learners. `true` once it is appended: it takes effect when
-    /// it is committed, which [`Self::subscribe_status`] shows.
-    ///
-    /// # Errors
-    /// [`ProposeError::NoLeader`] if it was not appended, [`ProposeError::Unavailable`] if raft
-    /// does not run, [`ProposeError::Unknown`] if the actor died over it.
-    pub async fn change_members(&self, change: ConfChangeV2) -> Result<(), ProposeError> {
-        let (reply, answer) = oneshot::channel();
-        self.cast(Msg::ConfChange(change, reply))
-            .map_err(|_| ProposeError::Unavailable)?;
-        match timeout(self.shared.limits.commit_budget, answer).await {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(ProposeError::NoLeader),
-            Ok(Err(_)) | Err(_) => Err(ProposeError::Unknown("raft did not answer".into())),
-        }
-    }
-
-    /// Asks voter `to` to take over leadership; a request, without an answer.
-    pub fn transfer_leadership(&self, to: u64) {
-        // Without an actor there is no leadership to hand over.
-        let _ = self.cast(Msg::Transfer(to));
-    }
-
     /// Hands an encoded message of a peer to raft; dropped while raft does not run.
     ///
     /// `from` is the raft id that the connection proved. A message that does not decode, says that
@@ -268,6 +246,14 @@ impl RaftHandle {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.status().role != Role::Stopped
+    }
+
+    /// Tells which members are in reach by other means than raft's messages, until the next call:
+    /// those that were heard within about an election timeout. It makes the difference between
+    /// "no leader" and "no majority" surer; see [`RaftStatus::writes`].
+    pub fn set_reachable(&self, ids: BTreeSet<u64>) {
+        // Without an actor there is nothing to tell.
+        let _ = self.cast(Msg::Reachable(ids));
     }
 
     pub(super) fn cast(&self, msg: Msg) -> Result<(), ()> {

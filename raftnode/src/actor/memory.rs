@@ -60,7 +60,8 @@ impl Actor for MemoryActor {
             | Msg::Install(_)
             | Msg::Unreachable(_)
             | Msg::SnapshotSent(..)
-            | Msg::ConfChange(..)
+            | Msg::ChangeMembers(..)
+            | Msg::Reachable(_)
             | Msg::Transfer(_)
             | Msg::Tick => {}
         }

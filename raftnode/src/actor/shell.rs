@@ -113,10 +113,11 @@ impl Shell {
             Msg::Install(received) => return self.install(received).map(|()| false),
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
             Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
-            Msg::ConfChange(change, reply) => {
-                let appended = self.core.handle_conf_change(&change);
-                let _ = reply.send(appended);
+            Msg::ChangeMembers(change, reply) => {
+                // Who asked may be gone; the change goes on all the same.
+                let _ = reply.send(self.core.handle_member_change(change));
             }
+            Msg::Reachable(ids) => self.core.handle_reachable(ids),
             Msg::Transfer(to) => self.core.handle_transfer(to),
             Msg::Tick => self.core.handle_tick(),
         }

@@ -1,5 +1,6 @@
 //! Nodes in memory: a network that loses and delays, disks that forget what was not synced.
 
+mod contact;
 mod sim;
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Message, MessageType};
