@@ -14,6 +14,7 @@ mod deploy;
 mod diff;
 pub mod forwarded;
 mod internal;
+mod join;
 mod layer;
 pub(crate) mod limits;
 mod logs;

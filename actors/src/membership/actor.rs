@@ -6,14 +6,14 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{Propose, ProposeError, RaftStatus, State, command};
+use jaco_raftnode::{MemberChange, Propose, ProposeError, RaftStatus, Role, State, command};
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
 
 use super::{
-    group::{Change, Group},
+    group::Group,
     leaving,
     policy::{Action, Member, Policy, Progress, Verdict, View},
 };
@@ -27,8 +27,6 @@ use crate::{
 const TICK: Duration = Duration::from_secs(3);
 /// The same while somebody leaves, who is waited for.
 const HURRY: Duration = Duration::from_millis(300);
-/// Longest time a change may take to be applied.
-const CHANGE_BUDGET: Duration = Duration::from_secs(2);
 /// Longest time a leader waits for its heir; raft gives up a transfer after an election timeout.
 const TRANSFER_BUDGET: Duration = Duration::from_secs(3);
 /// A follower is active that answered within this time. Raft tells of the current stretch of an
@@ -232,7 +230,7 @@ impl MembershipActor {
         View {
             leader: status.raft_id,
             commit: status.commit,
-            changing: false,
+            changing: status.changing_members,
             voters: status.voters.iter().copied().collect(),
             learners: status.learners.iter().copied().collect(),
             rows: rows.collect(),
@@ -305,36 +303,27 @@ impl MembershipActor {
     }
 }
 
-/// Makes one change and waits until it shows.
+/// Makes one change and waits until it is in effect.
 async fn perform(group: &dyn Group, action: Action) -> Result<(), String> {
-    let mut status = group.status();
-    let (change, budget) = match action {
-        Action::Add(id) | Action::Demote(id) => (Some(Change::Learner(id)), CHANGE_BUDGET),
-        Action::Promote(id) => (Some(Change::Voter(id)), CHANGE_BUDGET),
-        Action::Remove(id) => (Some(Change::Remove(id)), CHANGE_BUDGET),
-        Action::Transfer(to) => {
-            group.transfer(to);
-            (None, TRANSFER_BUDGET)
-        }
+    let change = match action {
+        Action::Add(id) => MemberChange::AddLearner(id),
+        Action::Promote(id) => MemberChange::Promote(id),
+        Action::Demote(id) => MemberChange::Demote(id),
+        Action::Remove(id) => MemberChange::Remove(id),
+        Action::Transfer(to) => return transfer(group, to).await,
         Action::Forget(_) => return Ok(()),
     };
-    if let Some(change) = change {
-        let appended = group.change(change).await;
-        appended.map_err(|error| error.to_string())?;
-    }
-    let shows = status.wait_for(|status| {
-        let (voter, learner) = match action {
-            Action::Add(id) | Action::Demote(id) => (!status.voters.contains(&id), Some(id)),
-            Action::Promote(id) => return status.voters.contains(&id),
-            Action::Remove(id) => (!status.learners.contains(&id), None),
-            Action::Transfer(_) | Action::Forget(_) => return !status.leading,
-        };
-        voter && learner.is_none_or(|id| status.learners.contains(&id))
-    });
-    match timeout(budget, shows).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(_)) => Err("raft ended".to_owned()),
-        Err(_) => Err(format!("it was not applied within {budget:?}")),
+    let changed = group.change(change).await;
+    changed.map_err(|error| error.to_string())
+}
+
+async fn transfer(group: &dyn Group, to: u64) -> Result<(), String> {
+    let mut status = group.status();
+    group.transfer(to);
+    let gone = status.wait_for(|status| status.role != Role::Leader);
+    match timeout(TRANSFER_BUDGET, gone).await {
+        Ok(_) => Ok(()),
+        Err(_) => Err("leadership was not taken over".to_owned()),
     }
 }
 

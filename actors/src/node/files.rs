@@ -9,12 +9,12 @@ use std::{
 
 use jaco_net::{
     pki::{
-        self, BootstrapCert,
+        self, BootstrapCert, Fingerprint,
         files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
     },
     tls::Identity,
 };
-use jaco_proto::secret::SecretString;
+use jaco_proto::{secret::SecretString, v1};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +96,35 @@ pub(super) struct Membership {
     pub(super) hostname: String,
     pub(super) raft_id: u64,
     pub(super) advertise_addr: String,
-    pub(super) peers: Vec<String>,
+    /// The other members when this node joined; its own state knows better once it has one.
+    pub(super) peers: Vec<Peer>,
+}
+
+/// A member, as a node that has no state yet was told of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Peer {
+    pub(crate) hostname: String,
+    pub(crate) raft_id: u64,
+    /// `host:port` of its peer transport.
+    pub(crate) address: String,
+    /// SHA-256 of its certificate, in hexadecimal digits.
+    pub(crate) fingerprint: String,
+}
+
+impl Peer {
+    /// The member that a Node row speaks of.
+    pub(super) fn of(node: &v1::Node) -> Self {
+        let print = <[u8; 32]>::try_from(node.server_cert_fingerprint.as_slice());
+        Self {
+            hostname: node.hostname.clone(),
+            raft_id: node.raft_id,
+            address: node.address.clone(),
+            // A member that has not told its fingerprint yet is known once the state is there.
+            fingerprint: print
+                .map(|bytes| Fingerprint::from_bytes(bytes).to_hex())
+                .unwrap_or_default(),
+        }
+    }
 }
 
 /// Paths under one data directory.

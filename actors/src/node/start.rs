@@ -26,7 +26,7 @@ use super::{
 use crate::{
     api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
     ingress::{self, ProxyActor, ProxyArgs},
-    network,
+    membership, network,
     peer::Peers,
     runtime::{self, engine::DockerEngine},
     scheduler,
@@ -113,6 +113,7 @@ impl Node {
             ..shared
         });
 
+        let _ = shared.hostname.set(hostname.clone()); // set once, right here
         let args = Args {
             shared: shared.clone(),
             layout,
@@ -293,6 +294,8 @@ pub(super) fn open(
         runtime: OnceLock::new(),
         clock: shared.config.clock.clone(),
         applies: tokio::sync::Mutex::default(),
+        joins: tokio::sync::Mutex::default(),
+        membership: OnceLock::new(),
     }))
 }
 
@@ -374,9 +377,17 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
                 .map_err(|error| SpawnErr::StartupFailed(Box::new(error)))
         }
     });
+    let deps = membership::Deps {
+        raft: Arc::new(node.raft.clone()),
+        clock: node.clock.clone(),
+    };
+    let (members, membership) = membership::actor(node.raft.clone(), deps);
+    let _ = node.membership.set(membership); // set once: the verticals are assembled once
     let (spec, _) = ChildSpec::supervisor(
         "raft",
-        SupervisorSpec::new(Strategy::RestForOne).child(raft),
+        SupervisorSpec::new(Strategy::RestForOne)
+            .child(raft)
+            .child(members),
     );
     spec
 }
