@@ -13,6 +13,7 @@ mod config;
 mod export;
 mod files;
 mod init;
+pub(crate) mod leader;
 mod marker;
 mod restore;
 mod shared;
@@ -30,4 +31,4 @@ pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 
 pub(crate) use init::already;
-pub(crate) use shared::{propose, random_token};
+pub(crate) use shared::{propose, random_token, unknown_outcome};

@@ -22,6 +22,7 @@ mod tests;
 
 pub use args::{Limits, NoTransport, RaftArgs, Transport};
 pub use handle::{RaftHandle, ReadError};
+pub use memory::MemoryGroup;
 pub(crate) use memory::serve as serve_in_memory;
 pub use observe::{Applied, Observe};
 pub use spawn::{SpawnError, spawn};
