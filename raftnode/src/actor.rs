@@ -9,6 +9,8 @@
 //! under way are answered as unknown, because they may have been written.
 
 mod args;
+mod captures;
+mod digest;
 mod handle;
 mod incoming;
 mod logger;

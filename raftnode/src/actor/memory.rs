@@ -55,6 +55,9 @@ impl Actor for MemoryActor {
             Msg::Read(reply) => {
                 let _ = reply.send(Ok(handle.state().applied_index)); // the reader may be gone
             }
+            Msg::Capture(_, reply) => {
+                let _ = reply.send(handle.state()); // whoever asked may be gone
+            }
             Msg::Flush
             | Msg::Deliver(_)
             | Msg::Install(_)
