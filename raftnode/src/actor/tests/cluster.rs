@@ -49,6 +49,7 @@ async fn follower_far_behind_gets_a_snapshot_while_the_leader_writes_on() {
     let leader = group.leader().await;
     let behind = leader % 3 + 1;
     group.kill(behind).await;
+    group.forgotten(leader, behind).await;
     for n in 0..200 {
         group.write(&format!("k{n}")).await;
     }
@@ -84,6 +85,7 @@ async fn damaged_snapshot_is_refused_and_sent_again() {
     let leader = group.leader().await;
     let behind = leader % 3 + 1;
     group.kill(behind).await;
+    group.forgotten(leader, behind).await;
     for n in 0..150 {
         group.write(&format!("k{n}")).await;
     }

@@ -258,6 +258,15 @@ impl Group {
         status.wait_for(|s| wanted(s)).await.unwrap().clone()
     }
 
+    /// Waits until `leader` has not heard `member` for an election timeout.
+    pub(super) async fn forgotten(&self, leader: u64, member: u64) {
+        let silent = |s: &RaftStatus| {
+            let member = s.progress.iter().find(|p| p.raft_id == member);
+            member.is_some_and(|p| !p.recent_active)
+        };
+        self.until(leader, silent).await;
+    }
+
     /// Proposes to whoever leads until it is acknowledged.
     pub(super) async fn write(&self, key: &str) -> u64 {
         loop {
