@@ -169,6 +169,7 @@ mod commit;
 mod docker;
 pub mod ingress;
 pub mod labels;
+pub mod membership;
 pub mod network;
 pub mod node;
 pub mod peer;

@@ -10,6 +10,7 @@
 
 mod args;
 mod handle;
+mod incoming;
 mod logger;
 mod memory;
 mod msg;
@@ -22,6 +23,7 @@ mod tests;
 
 pub use args::{Limits, NoTransport, RaftArgs, Transport};
 pub use handle::{RaftHandle, ReadError};
+pub use incoming::IncomingSnapshot;
 pub(crate) use memory::serve as serve_in_memory;
 pub use observe::{Applied, Observe};
 pub use spawn::{SpawnError, spawn};

@@ -5,8 +5,9 @@
 //! [`RaftCore::handle_written`]; then it takes the [`Outcome`]s of what it asked for. The core
 //! reads the log through `raft::Storage` and touches nothing else: no clock, no disk, no socket.
 //!
-//! One source of chance is left: raft-rs draws its election timeouts from the thread's random
-//! generator, so runs of several nodes differ in who wins an election, never in what is safe.
+//! Nothing is left to chance: election timeouts, which raft-rs draws from the thread's random
+//! generator, are replaced by draws from [`Config::seed`] before any tick can see them. Equal
+//! inputs lead to equal writes and answers, byte for byte.
 
 mod config;
 mod entry;
@@ -65,6 +66,7 @@ pub enum Outcome {
 
 /// The consensus of one node.
 pub struct RaftCore<S: Storage> {
+    config: Config,
     raw: RawNode<S>,
     stage: Stage,
     proposals: Proposals,
@@ -80,14 +82,17 @@ impl<S: Storage> RaftCore<S> {
     /// [`Error::Raft`] if the configuration is invalid or the storage cannot be read.
     pub fn new(config: &Config, storage: S, logger: &slog::Logger) -> Result<Self, Error> {
         let applied_term = storage.term(config.applied)?;
-        Ok(Self {
+        let mut core = Self {
+            config: config.clone(),
             raw: RawNode::new(&config.raft(), storage, logger)?,
             stage: Stage::Idle,
             proposals: Proposals::default(),
             reads: Reads::new(config.id, config.incarnation),
             outcomes: Vec::new(),
             applied_term,
-        })
+        };
+        core.settle();
+        Ok(core)
     }
 
     /// Starts an election at once if this node is the only voter; otherwise timeouts decide.
@@ -218,6 +223,8 @@ impl<S: Storage> RaftCore<S> {
 
     /// Draws what follows from an input: lost proposals, reads to send or to give up.
     fn settle(&mut self) {
+        let timeout = self.config.election_timeout(self.raw.raft.term);
+        self.raw.raft.set_randomized_election_timeout(timeout);
         let raft = &self.raw.raft;
         let leading = raft.state == StateRole::Leader;
         for ticket in self.proposals.lost(leading.then_some(raft.term)) {

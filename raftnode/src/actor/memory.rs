@@ -57,6 +57,7 @@ impl Actor for MemoryActor {
             }
             Msg::Flush
             | Msg::Deliver(_)
+            | Msg::Install(_)
             | Msg::Unreachable(_)
             | Msg::SnapshotSent(..)
             | Msg::ConfChange(..)

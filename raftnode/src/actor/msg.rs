@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use raft::eraftpb::ConfChangeV2;
+use raft::eraftpb::{ConfChangeV2, Message};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::handle::{Claim, ReadError};
+use super::{
+    handle::{Claim, ReadError},
+    incoming::Received,
+};
 use crate::{Committed, ProposeError};
 
 /// Where the result of a proposal goes, and what it holds of the in-flight budget until then.
@@ -51,8 +54,10 @@ pub(crate) enum Msg {
     Flush,
     /// A linearizable read.
     Read(ReadReply),
-    /// An encoded message of a peer.
-    Deliver(Vec<u8>),
+    /// A message of a peer.
+    Deliver(Box<Message>),
+    /// A snapshot of a peer, received whole.
+    Install(Box<Received>),
     /// A message to this peer did not arrive.
     Unreachable(u64),
     /// The snapshot for this peer was delivered, or was not.
