@@ -19,11 +19,13 @@ use tonic::{
 use tower::{Layer, Service};
 
 use super::{
-    admission::{Facts, Transport, admit},
+    admission::{Admitted, Facts, Shown, Transport, admit},
     caller::Caller,
+    forwarded::Forwarded,
+    methods::{Class, Effect, Method, method},
     typed,
 };
-use crate::node::Shared;
+use crate::{node::Shared, peer::Sender};
 
 /// Metadata by which a caller asks for a confirmed read.
 const READ: &str = "jaco-read";
@@ -78,20 +80,28 @@ where
         let (transport, shared) = (self.transport, self.shared.clone());
         Box::pin(async move {
             let started = Instant::now();
-            let method = request.uri().path().to_owned();
+            let name = request.uri().path().to_owned();
+            let method = method(&name);
             let request_id = request_id(&request);
+            let sender = match transport {
+                Transport::Peer => request.extensions_mut().remove::<Sender>(),
+                Transport::Process | Transport::Local | Transport::Api => None,
+            };
             let peer = peer(&request);
-            let peer_text = describe(transport, &request, peer);
+            let peer_text = describe(transport, &request, peer, sender.as_ref());
             tracing::debug!(
                 subsystem = "daemon/grpc",
-                %method, %request_id, peer = %peer_text,
+                method = %name, %request_id, peer = %peer_text,
                 "request started"
             );
             let linearizable = linearizable(request.headers());
-            let admitted = match decide(transport, &method, &request, &shared) {
-                Ok(identity) => match linearizable {
-                    Ok(false) => Ok(identity),
-                    Ok(true) => confirm(&shared).await.map(|()| identity),
+            let decided = decide(transport, method, &request, sender.as_ref(), &shared);
+            // From anybody else it means nothing, and nobody behind this shall take it for more.
+            Forwarded::strip(request.headers_mut());
+            let admitted = match decided {
+                Ok(admitted) => match linearizable {
+                    Ok(false) => Ok(admitted),
+                    Ok(true) => confirm(&shared).await.map(|()| admitted),
                     Err(error) => Err(error),
                 },
                 Err(error) => {
@@ -103,17 +113,19 @@ where
                 }
             };
             let response = match admitted {
-                Ok(identity) => {
+                Ok(Admitted { identity, token }) => {
                     request.extensions_mut().insert(Caller {
                         identity,
+                        token,
                         transport,
+                        sender,
                         request_id: request_id.clone(),
                     });
-                    typed::typed(&method, inner.call(request).await?)
+                    typed::typed(&name, inner.call(request).await?)
                 }
                 Err(error) => Status::from(error).into_http(),
             };
-            outcome(&method, &request_id, &peer_text, &response, started);
+            outcome(&name, method, &request_id, &peer_text, &response, started);
             Ok(response)
         })
     }
@@ -121,21 +133,28 @@ where
 
 fn decide(
     transport: Transport,
-    method: &str,
+    method: Method,
     request: &Request<Body>,
+    sender: Option<&Sender>,
     shared: &Shared,
-) -> Result<String, Error> {
+) -> Result<Admitted, Error> {
     let state = shared.state();
     let facts = Facts {
         state: state.as_deref(),
         member: shared.is_member(),
         setup_token: shared.setup_token(),
     };
-    let authorization = request
-        .headers()
-        .get("authorization")
-        .map(|value| value.as_bytes());
-    admit(transport, method, authorization, &facts)
+    let headers = request.headers();
+    let forwarded = match sender {
+        Some(_) => Forwarded::read(headers)?,
+        None => None,
+    };
+    let shown = Shown {
+        authorization: headers.get("authorization").map(HeaderValue::as_bytes),
+        sender,
+        forwarded: forwarded.as_ref(),
+    };
+    admit(transport, method, shown, &facts)
 }
 
 fn request_id(request: &Request<Body>) -> String {
@@ -154,10 +173,19 @@ fn peer(request: &Request<Body>) -> Option<SocketAddr> {
         .and_then(|info| info.get_ref().remote_addr())
 }
 
-/// The caller as the log shows it: an address, or the process on the other end of the socket.
-fn describe(transport: Transport, request: &Request<Body>, peer: Option<SocketAddr>) -> String {
+/// The caller as the log shows it: an address, a member, or the process at the other end of the
+/// socket.
+fn describe(
+    transport: Transport,
+    request: &Request<Body>,
+    peer: Option<SocketAddr>,
+    sender: Option<&Sender>,
+) -> String {
     if let Some(peer) = peer {
         return peer.to_string();
+    }
+    if let Some(sender) = sender {
+        return format!("member {}", sender.hostname);
     }
     if transport == Transport::Process {
         return "this process".to_owned();
@@ -196,7 +224,8 @@ async fn confirm(shared: &Shared) -> Result<(), Error> {
 
 /// Writes are worth a line at info, reads only at debug.
 fn outcome(
-    method: &str,
+    name: &str,
+    method: Method,
     request_id: &str,
     peer: &str,
     response: &Response<Body>,
@@ -214,30 +243,10 @@ fn outcome(
         .and_then(|value| value.to_str().ok())
         .filter(|message| message.parse::<ErrorCode>().is_ok());
     let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    if is_write(method) {
-        tracing::info!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, error, millis, "request");
+    // What members submit for themselves is their daily bread.
+    if method.effect == Effect::Write && method.class != Class::Peer {
+        tracing::info!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");
     } else {
-        tracing::debug!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, error, millis, "request");
+        tracing::debug!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");
     }
-}
-
-fn is_write(method: &str) -> bool {
-    let name = method.rsplit('/').next().unwrap_or_default();
-    matches!(
-        name,
-        "Init"
-            | "Join"
-            | "IssueJoinToken"
-            | "NodeJoin"
-            | "NodeRemove"
-            | "Backup"
-            | "KillActor"
-            | "Apply"
-            | "Rollback"
-            | "Delete"
-            | "Issue"
-            | "Revoke"
-            | "Add"
-            | "Remove"
-    )
 }

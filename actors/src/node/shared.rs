@@ -263,7 +263,7 @@ impl Shared {
     pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
         match caller.transport {
             Transport::Process => self.stopping_here.subscribe(),
-            Transport::Local | Transport::Api => self.stopping.subscribe(),
+            Transport::Local | Transport::Api | Transport::Peer => self.stopping.subscribe(),
         }
     }
 
