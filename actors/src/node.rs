@@ -14,6 +14,7 @@ mod export;
 mod files;
 mod init;
 mod join;
+pub(crate) mod leader;
 mod marker;
 mod restore;
 mod shared;
@@ -32,4 +33,4 @@ pub use start::{Node, StartError};
 
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
-pub(crate) use shared::{propose, random_token};
+pub(crate) use shared::{propose, random_token, unknown_outcome};

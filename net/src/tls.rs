@@ -100,11 +100,15 @@ impl CertSlot {
     pub fn replace(&self, identity: &Identity) {
         self.0.store(identity.0.clone());
     }
+
+    pub(crate) fn current(&self) -> Arc<CertifiedKey> {
+        self.0.load_full()
+    }
 }
 
 impl ResolvesServerCert for CertSlot {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
+        Some(self.current())
     }
 }
 

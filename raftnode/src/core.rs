@@ -9,6 +9,7 @@
 //! generator, are replaced by draws from [`Config::seed`] before any tick can see them. Equal
 //! inputs lead to equal writes and answers, byte for byte.
 
+mod compact;
 mod config;
 mod contact;
 mod entry;

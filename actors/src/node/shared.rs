@@ -26,7 +26,7 @@ use tokio::{
 use tonic::{Response, metadata::MetadataValue};
 use zeroize::Zeroize as _;
 
-use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding};
+use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink};
 use crate::{
     api::{
         Caller,
@@ -107,6 +107,8 @@ pub struct Running {
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
+    /// The way to whoever leads.
+    pub(crate) leader: LeaderLink,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -161,7 +163,13 @@ impl Shared {
     }
 
     /// Puts a membership in place that has neither files nor actors.
-    pub(crate) fn become_member(&self, hostname: &str, raft: RaftHandle, storage: Arc<Storage>) {
+    pub(crate) fn become_member(
+        &self,
+        hostname: &str,
+        raft: RaftHandle,
+        storage: Arc<Storage>,
+        peers: Peers,
+    ) {
         let cluster_id = raft
             .state()
             .cluster
@@ -172,13 +180,14 @@ impl Shared {
         self.running.get_or_init(|| {
             Arc::new(Running {
                 hostname: hostname.to_owned(),
+                leader: LeaderLink::new(raft.clone(), peers.clone()),
                 raft,
                 cluster_id,
                 fingerprint: [0; 32],
                 engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
                 runtime: OnceLock::new(),
                 storage,
-                peers: Peers::default(),
+                peers,
                 limits: Limits::default(),
                 clock: self.config.clock.clone(),
                 applies: tokio::sync::Mutex::default(),
@@ -357,13 +366,13 @@ impl Running {
     /// # Errors
     /// `no_leader`, `quorum_lost` or `raft_unavailable`.
     pub(crate) async fn confirmed(&self) -> Result<Arc<State>, Error> {
-        self.raft.read_index().await.map_err(|error| {
-            let code = match error {
-                ReadError::NoLeader => ErrorCode::NoLeader,
-                ReadError::QuorumLost => ErrorCode::QuorumLost,
-                ReadError::Unavailable => ErrorCode::RaftUnavailable,
-            };
-            Error::new(code, "the read could not be confirmed")
+        self.raft.read_index().await.map_err(|error| match error {
+            ReadError::NoLeader => self.leader.leaderless(),
+            ReadError::Unavailable => Error::new(
+                ErrorCode::RaftUnavailable,
+                "the read could not be confirmed",
+            ),
+            ReadError::QuorumLost => self.leader.quorum_lost(),
         })
     }
 
@@ -413,26 +422,28 @@ impl Running {
 /// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
 /// `raft_apply_failed` with `outcome=unknown` if it may have been.
 pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<Committed, Error> {
-    let unknown = |reason: String| {
-        Error::new(
-            ErrorCode::RaftApplyFailed,
-            "the commit's outcome is unknown",
-        )
-        .with("outcome", "unknown")
-        .with("reason", reason)
-    };
     match tokio::time::timeout(COMMIT_BUDGET, raft.propose(command)).await {
         Ok(Ok(committed)) => Ok(committed),
         Ok(Err(ProposeError::Rejected(error))) => Err(error),
         Ok(Err(ProposeError::NoLeader)) => {
-            Err(Error::new(ErrorCode::NoLeader, "no leader is known"))
+            Err(Error::new(ErrorCode::NoLeader, "this node does not lead"))
         }
         Ok(Err(error @ (ProposeError::Busy | ProposeError::Unavailable))) => {
             Err(Error::new(ErrorCode::RaftUnavailable, error.to_string()))
         }
-        Ok(Err(ProposeError::Unknown(reason))) => Err(unknown(reason)),
-        Err(_) => Err(unknown("no answer within 5 s".to_owned())),
+        Ok(Err(ProposeError::Unknown(reason))) => Err(unknown_outcome(reason)),
+        Err(_) => Err(unknown_outcome("no answer within 5 s".to_owned())),
     }
+}
+
+/// What a client is told about a change that may or may not come.
+pub(crate) fn unknown_outcome(reason: String) -> Error {
+    Error::new(
+        ErrorCode::RaftApplyFailed,
+        "the commit's outcome is unknown",
+    )
+    .with("outcome", "unknown")
+    .with("reason", reason)
 }
 
 /// A new secret: 32 random bytes as 64 lower-case hexadecimal digits.

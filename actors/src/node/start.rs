@@ -22,6 +22,7 @@ use super::{
     ConfigError, NodeBuilder, NodeConfig, Running, Shared,
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
+    leader::LeaderLink,
 };
 use crate::{
     api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
@@ -282,13 +283,15 @@ pub(super) fn open(
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
+    let peers = Peers::default();
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
+        leader: LeaderLink::new(raft.clone(), peers.clone()),
         raft,
         storage,
-        peers: Peers::default(),
+        peers,
         limits,
         engine,
         runtime: OnceLock::new(),

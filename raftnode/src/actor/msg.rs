@@ -1,6 +1,6 @@
 //! The mailbox.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use raft::eraftpb::Message;
 use tokio::{sync::oneshot, time::Instant};
@@ -10,7 +10,7 @@ use super::{
     incoming::Received,
 };
 use crate::{
-    Committed, ProposeError,
+    Committed, ProposeError, State,
     core::{ChangeRefused, MemberChange},
 };
 
@@ -67,6 +67,8 @@ pub(crate) enum Msg {
     SnapshotSent(u64, bool),
     /// A change of voters or learners; answered with whether it was appended.
     ChangeMembers(MemberChange, oneshot::Sender<Result<(), ChangeRefused>>),
+    /// The state right after this entry; the newest one if it is applied already.
+    Capture(u64, oneshot::Sender<Arc<State>>),
     /// Members that other means than raft's messages reach.
     Reachable(BTreeSet<u64>),
     /// Hand leadership to this peer.

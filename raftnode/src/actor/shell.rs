@@ -8,6 +8,7 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::{
     Applied, Observe, RaftArgs,
+    captures::Captures,
     handle::{ReadError, Shared},
     incoming::Received,
     msg::{Msg, ReadReply, Waiting},
@@ -41,6 +42,7 @@ pub(super) struct Shell {
     batch: Vec<(Ticket, Vec<u8>)>,
     proposals: HashMap<Ticket, Waiting>,
     reads: HashMap<Ticket, ReadReply>,
+    captures: Captures,
     /// Results to hand out once the state and the status show them.
     answers: Vec<(Ticket, Answer)>,
     /// Content of the snapshot that raft is being told of.
@@ -74,6 +76,7 @@ impl Shell {
             batch: Vec::new(),
             proposals: HashMap::new(),
             reads: HashMap::new(),
+            captures: Captures::default(),
             answers: Vec::new(),
             received: None,
             next_ticket: 0,
@@ -116,6 +119,12 @@ impl Shell {
             Msg::ChangeMembers(change, reply) => {
                 // Who asked may be gone; the change goes on all the same.
                 let _ = reply.send(self.core.handle_member_change(change));
+            }
+            Msg::Capture(index, reply) => {
+                if self.captures.add(index, reply, self.applier.state()) {
+                    self.applier.want(index);
+                }
+                return Ok(false);
             }
             Msg::Reachable(ids) => self.core.handle_reachable(ids),
             Msg::Transfer(to) => self.core.handle_transfer(to),
@@ -211,6 +220,7 @@ impl Shell {
             rows,
             events,
             answers,
+            wanted,
             ..
         } = progress;
         update.rows.extend(rows);
@@ -222,6 +232,7 @@ impl Shell {
             let state = Arc::clone(self.applier.state());
             let index = state.applied_index;
             // State first: a subscriber that hears of a change must find it there.
+            self.captures.reached(&wanted, &state);
             self.shared.state.send_replace(state);
             if installed {
                 self.shared.hub.reset(index);

@@ -1,5 +1,8 @@
 //! The actor on a real directory.
 
+mod cluster;
+mod group;
+
 use std::{
     collections::BTreeMap,
     path::PathBuf,

@@ -176,24 +176,4 @@ impl<S: Storage> RaftCore<S> {
     pub(super) fn quorum_lost(&self) -> bool {
         self.contact.silent() >= 2 * self.config.election_ticks as u64
     }
-
-    /// Index up to which the log may be dropped; `None` while it is short.
-    ///
-    /// The leader keeps what its slowest member still needs, but never more than `limit` entries:
-    /// a member that is further behind receives a snapshot.
-    #[must_use]
-    pub fn compaction(&self, first_index: u64, limit: u64) -> Option<u64> {
-        let raft = &self.raw.raft;
-        let applied = raft.raft_log.applied();
-        if (applied + 1).saturating_sub(first_index) < limit {
-            return None;
-        }
-        let slowest = (raft.state == StateRole::Leader)
-            .then(|| raft.prs().iter().map(|(_, p)| p.matched).min())
-            .flatten()
-            .unwrap_or(applied);
-        // Dropping an eighth at least keeps a dead member from costing a write per entry.
-        let oldest = applied.saturating_sub(limit - limit / 8);
-        Some(slowest.clamp(oldest, applied))
-    }
 }
