@@ -35,7 +35,7 @@ use crate::{
         limits::FailureLimiter,
     },
     clock::Clock,
-    peer::Peers,
+    peer::{Network, Peers},
     runtime::{
         Runtime,
         engine::{DockerEngine, Engine},
@@ -100,6 +100,8 @@ pub struct Running {
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
+    /// The ways to them, if this node has any.
+    pub(crate) network: Option<Arc<Network>>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -165,6 +167,7 @@ impl Shared {
                 runtime: OnceLock::new(),
                 storage,
                 peers: Peers::default(),
+                network: None,
                 limits: Limits::default(),
                 clock: self.config.clock.clone(),
                 applies: tokio::sync::Mutex::default(),
