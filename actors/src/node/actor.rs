@@ -194,6 +194,7 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
             return Ok(None);
         };
         let (identity, fingerprint) = args.layout.identity(&membership)?;
+        let ca_pem = args.layout.authority(&membership)?;
         let running = super::start::open(shared, &args.layout, &membership, fingerprint).map_err(
             |source| FilesError::Storage {
                 path: args.layout.raft(),
@@ -201,7 +202,7 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
             },
         )?;
         shared.certificate.replace(&identity);
-        let unstarted = verticals(shared, &running).into();
+        let unstarted = verticals(shared, &running, ca_pem).into();
         marker::tell(Teller {
             raft: running.raft.clone(),
             is_leader: leading(&running.raft),

@@ -18,7 +18,7 @@ use jaco_raftnode::storage;
 use super::{
     NodeConfig,
     announce::text,
-    files::{Layout, Membership, Peer},
+    files::{KnownPeer, Layout, Membership},
 };
 
 pub(super) use dial::Address;
@@ -130,7 +130,7 @@ fn check(
             hostname: hostname.to_owned(),
             raft_id,
             advertise_addr: text(config.cluster_addr),
-            peers: members.iter().map(Peer::of).collect(),
+            peers: members.iter().map(KnownPeer::of).collect(),
         },
     })
 }

@@ -36,7 +36,7 @@ use crate::{
     },
     clock::Clock,
     membership::Membership,
-    peer::Peers,
+    peer::{Network, Peers},
     runtime::{
         Runtime,
         engine::{DockerEngine, Engine},
@@ -109,6 +109,8 @@ pub struct Running {
     pub peers: Peers,
     /// The way to whoever leads.
     pub(crate) leader: LeaderLink,
+    /// The ways to them, if this node has any.
+    pub(crate) network: Option<Arc<Network>>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -188,6 +190,7 @@ impl Shared {
                 runtime: OnceLock::new(),
                 storage,
                 peers,
+                network: None,
                 limits: Limits::default(),
                 clock: self.config.clock.clone(),
                 applies: tokio::sync::Mutex::default(),

@@ -25,10 +25,13 @@ use super::{
     leader::LeaderLink,
 };
 use crate::{
-    api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
+    api::{
+        ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor, admission::Transport,
+        service,
+    },
     ingress::{self, ProxyActor, ProxyArgs},
     membership, network,
-    peer::Peers,
+    peer::{self, Network, Services},
     runtime::{self, engine::DockerEngine},
     scheduler,
     supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
@@ -283,7 +286,9 @@ pub(super) fn open(
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
-    let peers = Peers::default();
+    let address = shared.config.cluster_addr;
+    let network = address.map(|_| Network::new(membership.origin(), raft.clone()));
+    let peers = network.as_ref().map(Network::peers).unwrap_or_default();
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
         cluster_id: membership.cluster_id.clone(),
@@ -292,6 +297,7 @@ pub(super) fn open(
         raft,
         storage,
         peers,
+        network,
         limits,
         engine,
         runtime: OnceLock::new(),
@@ -303,7 +309,11 @@ pub(super) fn open(
 }
 
 /// The verticals of a member, in start order; called once in the life of a node.
-pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildSpec> {
+pub(super) fn verticals(
+    shared: &Arc<Shared>,
+    node: &Arc<Running>,
+    ca_pem: String,
+) -> Vec<ChildSpec> {
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
@@ -350,7 +360,7 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
-        raft_supervisor(shared, node),
+        raft_supervisor(shared, node, ca_pem),
         network,
         runtime,
         scheduler,
@@ -358,14 +368,14 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
     ]
 }
 
-/// The actor that owns raft; everything that will hang on it comes after it and restarts with
-/// it.
-fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
+/// The actor that owns raft; everything that hangs on it comes after it and restarts with it.
+fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) -> ChildSpec {
     let report = shared.clone();
+    let transport = node.network.as_ref().map(Network::transport);
     let args = RaftArgs {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
-        transport: Arc::new(NoTransport),
+        transport: transport.unwrap_or_else(|| Arc::new(NoTransport)),
         observer: Arc::new(shared.metrics.clone()),
         on_fatal: Arc::new(move |error: &storage::Error| {
             let _ = fatal(&report, error);
@@ -386,13 +396,19 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
     };
     let (members, membership) = membership::actor(node.raft.clone(), deps);
     let _ = node.membership.set(membership); // set once: the verticals are assembled once
-    let (spec, _) = ChildSpec::supervisor(
-        "raft",
-        SupervisorSpec::new(Strategy::RestForOne)
-            .child(raft)
-            .child(members),
-    );
-    spec
+    let mut spec = SupervisorSpec::new(Strategy::RestForOne).child(raft);
+    if let (Some(network), Some(address)) = (&node.network, shared.config.cluster_addr) {
+        spec = spec.child(peer::supervisor(peer::Args {
+            network: network.clone(),
+            address,
+            identity: shared.certificate.clone(),
+            ca_pem,
+            services: Services::new(service(shared, Transport::Peer)),
+            pulse: Arc::new(()),
+            metrics: shared.metrics.clone(),
+        }));
+    }
+    ChildSpec::supervisor("raft", spec.child(members)).0
 }
 
 /// Whether this node leads and has applied an entry of its own term, as it changes.

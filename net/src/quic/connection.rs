@@ -5,9 +5,7 @@ use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 use quinn::Side;
 use rustls_pki_types::CertificateDer;
 
-use super::{
-    Closed, ConnectError, Kind, Member, Reason, Receiver, Roster, Sender, StreamError,
-};
+use super::{Closed, ConnectError, Kind, Member, Reason, Receiver, Roster, Sender, StreamError};
 use crate::pki::Fingerprint;
 
 /// Version of the greeting.
@@ -65,7 +63,7 @@ impl Connection {
         let mut sender = Sender::open(stream, Kind::Hello).await.map_err(lost)?;
         let mut hello = vec![VERSION];
         hello.extend(incarnation.to_be_bytes());
-        sender.frame(hello.into()).await.map_err(lost)?;
+        sender.frame(hello).await.map_err(lost)?;
         sender.finish();
 
         let stream = inner.accept_uni().await.map_err(|e| lost(e.into()))?;
