@@ -101,7 +101,7 @@ pub struct Running {
     /// The other members.
     pub peers: Peers,
     /// The ways to them, if this node has any.
-    pub(crate) network: Option<Arc<Network>>,
+    pub network: Option<Arc<Network>>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
