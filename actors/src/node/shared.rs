@@ -35,6 +35,7 @@ use crate::{
         limits::FailureLimiter,
     },
     clock::Clock,
+    health::Heart,
     peer::Peers,
     runtime::{
         Runtime,
@@ -100,6 +101,8 @@ pub struct Running {
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
+    /// Who is alive, and what this node says of that.
+    pub heart: Arc<Heart>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -155,9 +158,12 @@ impl Shared {
             .unwrap_or_default()
             .cluster_id
             .clone();
+        let clock = self.config.clock.clone();
+        let heart = Arc::new(Heart::new(hostname, raft.subscribe_status(), clock));
         self.running.get_or_init(|| {
             Arc::new(Running {
                 hostname: hostname.to_owned(),
+                heart,
                 raft,
                 cluster_id,
                 fingerprint: [0; 32],

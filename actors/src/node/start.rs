@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
+    health::{self, Heart},
     ingress::{self, ProxyActor, ProxyArgs},
     network,
     peer::Peers,
@@ -281,8 +282,11 @@ pub(super) fn open(
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
+    let clock = shared.config.clock.clone();
+    let heart = Heart::new(&membership.hostname, raft.subscribe_status(), clock.clone());
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
+        heart: Arc::new(heart),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
         raft,
@@ -291,7 +295,7 @@ pub(super) fn open(
         limits,
         engine,
         runtime: OnceLock::new(),
-        clock: shared.config.clock.clone(),
+        clock,
         applies: tokio::sync::Mutex::default(),
     }))
 }
@@ -321,10 +325,20 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
             networks: Arc::new(directory),
             raft: raft.clone(),
             clock: clock.clone(),
-            caught_up: is_leader.clone(),
+            caught_up: node.heart.caught_up(),
             metrics: shared.metrics.clone(),
         },
     );
+    let health = health::worker(health::Args {
+        heart: node.heart.clone(),
+        host: node.hostname.clone(),
+        raft: raft.clone(),
+        cluster: raft.clone(),
+        confirm: health::confirm_with(&node.raft),
+        settled: access.settled(),
+        engine: node.engine.clone(),
+        clock: clock.clone(),
+    });
     let _ = node.runtime.set(access); // set once: the verticals are assembled once
     let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
         raft.clone(),
@@ -345,6 +359,7 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
         raft_supervisor(shared, node),
+        health,
         network,
         runtime,
         scheduler,
