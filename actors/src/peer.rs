@@ -35,9 +35,9 @@ use tonic::body::Body;
 
 pub use channel::PeerChannel;
 pub use pulse::{Heartbeat, Pulse};
+pub use routes::Network;
 
 pub(crate) use roster::{Origin, Record};
-pub(crate) use routes::Network;
 pub(crate) use serve::Services;
 
 use crate::{
@@ -198,3 +198,6 @@ impl fmt::Debug for Peers {
         f.write_str("Peers")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -110,7 +110,7 @@ pub struct Running {
     /// The way to whoever leads.
     pub(crate) leader: LeaderLink,
     /// The ways to them, if this node has any.
-    pub(crate) network: Option<Arc<Network>>,
+    pub network: Option<Arc<Network>>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,

@@ -111,7 +111,7 @@ pub(super) struct Routes {
 }
 
 /// All ways to members; exists as long as the node is a member itself.
-pub(crate) struct Network {
+pub struct Network {
     pub(super) roster: Roster,
     routes: ArcSwap<Routes>,
     endpoint: ArcSwapOption<Endpoint>,
@@ -146,17 +146,17 @@ impl Network {
 
     /// Follows which members say that this node is none. One that says so was not necessarily
     /// told yet that it is.
-    pub(crate) fn refused_by(&self) -> watch::Receiver<BTreeSet<String>> {
+    pub fn refused_by(&self) -> watch::Receiver<BTreeSet<String>> {
         self.refused_by.subscribe()
     }
 
     /// Follows which members are connected.
-    pub(crate) fn connected(&self) -> watch::Receiver<BTreeSet<String>> {
+    pub fn connected(&self) -> watch::Receiver<BTreeSet<String>> {
         self.connected.subscribe()
     }
 
     /// Smoothed time to `host` and back, while it is connected.
-    pub(crate) fn rtt(&self, host: &str) -> Option<Duration> {
+    pub fn rtt(&self, host: &str) -> Option<Duration> {
         let connection = self.route(host)?.connection()?;
         Some(connection.rtt())
     }
