@@ -35,6 +35,7 @@ use crate::{
         limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
+    health::Heart,
     membership::Membership,
     peer::{Network, Peers},
     runtime::{
@@ -111,6 +112,8 @@ pub struct Running {
     pub(crate) leader: LeaderLink,
     /// The ways to them, if this node has any.
     pub network: Option<Arc<Network>>,
+    /// Who is alive, and what this node says of that.
+    pub heart: Arc<Heart>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -179,10 +182,13 @@ impl Shared {
             .unwrap_or_default()
             .cluster_id
             .clone();
+        let clock = self.config.clock.clone();
+        let heart = Arc::new(Heart::new(hostname, raft.subscribe_status(), clock));
         self.running.get_or_init(|| {
             Arc::new(Running {
                 hostname: hostname.to_owned(),
                 leader: LeaderLink::new(raft.clone(), peers.clone()),
+                heart,
                 raft,
                 cluster_id,
                 fingerprint: [0; 32],

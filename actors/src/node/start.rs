@@ -29,6 +29,7 @@ use crate::{
         ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor, admission::Transport,
         service,
     },
+    health::{self, Heart},
     ingress::{self, ProxyActor, ProxyArgs},
     membership, network,
     peer::{self, Network, Services},
@@ -289,8 +290,11 @@ pub(super) fn open(
     let address = shared.config.cluster_addr;
     let network = address.map(|_| Network::new(membership.origin(), raft.clone()));
     let peers = network.as_ref().map(Network::peers).unwrap_or_default();
+    let clock = shared.config.clock.clone();
+    let heart = Heart::new(&membership.hostname, raft.subscribe_status(), clock.clone());
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
+        heart: Arc::new(heart),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
         leader: LeaderLink::new(raft.clone(), peers.clone()),
@@ -301,7 +305,7 @@ pub(super) fn open(
         limits,
         engine,
         runtime: OnceLock::new(),
-        clock: shared.config.clock.clone(),
+        clock,
         applies: tokio::sync::Mutex::default(),
         joins: tokio::sync::Mutex::default(),
         membership: OnceLock::new(),
@@ -337,10 +341,20 @@ pub(super) fn verticals(
             networks: Arc::new(directory),
             raft: raft.clone(),
             clock: clock.clone(),
-            caught_up: is_leader.clone(),
+            caught_up: node.heart.caught_up(),
             metrics: shared.metrics.clone(),
         },
     );
+    let health = health::worker(health::Args {
+        heart: node.heart.clone(),
+        host: node.hostname.clone(),
+        raft: raft.clone(),
+        cluster: raft.clone(),
+        confirm: health::confirm_with(&node.raft),
+        settled: access.settled(),
+        engine: node.engine.clone(),
+        clock: clock.clone(),
+    });
     let _ = node.runtime.set(access); // set once: the verticals are assembled once
     let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
         raft.clone(),
@@ -361,6 +375,7 @@ pub(super) fn verticals(
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
         raft_supervisor(shared, node, ca_pem),
+        health,
         network,
         runtime,
         scheduler,
@@ -404,7 +419,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) ->
             identity: shared.certificate.clone(),
             ca_pem,
             services: Services::new(service(shared, Transport::Peer)),
-            pulse: Arc::new(()),
+            pulse: node.heart.clone(),
             metrics: shared.metrics.clone(),
         }));
     }
