@@ -7,6 +7,7 @@
 //! - [`actor`]: the shell around them.
 
 pub mod actor;
+pub mod departure;
 pub mod pace;
 pub mod placement;
 pub mod projects;
