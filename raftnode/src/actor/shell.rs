@@ -64,9 +64,7 @@ impl Shell {
         let shared = Arc::clone(&args.handle.shared);
         shared.set_storage(storage);
         shared.incoming.reset();
-        if let Some(directory) = shared.snapshots()
-            && let Err(error) = snapshot::clear(&directory)
-        {
+        if let Err(error) = snapshot::clear(&shared.snapshots()) {
             tracing::warn!(subsystem = "raft", %error, "old snapshots cannot be removed");
         }
         let shell = Self {
