@@ -82,6 +82,12 @@ impl Shared {
         *current = (Arc::downgrade(storage), storage.path().to_owned());
     }
 
+    /// Nobody else gets the storage from here on; see [`RaftHandle::closed`].
+    pub(super) fn forget_storage(&self) {
+        let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
+        current.0 = Weak::new();
+    }
+
     /// Where received snapshots are kept until they are whole.
     pub(super) fn snapshots(&self) -> PathBuf {
         let storage = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
