@@ -367,9 +367,10 @@ pub(super) fn verticals(
         let facts = ingress::table::Facts {
             hostname: node.hostname.clone(),
             https: false,
+            mesh: false,
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-        let proxy = ProxyArgs::new(raft, facts, port, proxy);
+        let proxy = ProxyArgs::new(raft, facts, node.heart.fresh(), port, proxy);
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
