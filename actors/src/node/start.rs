@@ -23,6 +23,7 @@ use super::{
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
     leader::LeaderLink,
+    subnets::AtLeader,
 };
 use crate::{
     api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
@@ -294,6 +295,7 @@ pub(super) fn open(
         limits,
         engine,
         runtime: OnceLock::new(),
+        allocator: OnceLock::new(),
         clock: shared.config.clock.clone(),
         applies: tokio::sync::Mutex::default(),
     }))
@@ -301,11 +303,13 @@ pub(super) fn open(
 
 /// The verticals of a member, in start order; called once in the life of a node.
 pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildSpec> {
+    // For what only a leader decides, and for what any node has to say.
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
+    let submitter: Arc<dyn Propose> = Arc::new(node.submitter());
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
 
-    let (network, _, directory) = network::supervisor(network::Args {
+    let (network, _, directory, allocator) = network::supervisor(network::Args {
         cluster_id: node.cluster_id.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
@@ -315,14 +319,16 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
         engine: Arc::new(network::engine::DockerNetworks::new(
             &shared.config.docker_socket,
         )),
+        elsewhere: Arc::new(AtLeader(node.leader.clone())),
     });
+    let _ = node.allocator.set(allocator); // set once: the verticals are assembled once
     let (runtime, access) = runtime::supervisor(
         "runtime",
         runtime::Deps {
             host: node.hostname.clone(),
             engine: node.engine.clone(),
             networks: Arc::new(directory),
-            raft: raft.clone(),
+            raft: submitter,
             clock: clock.clone(),
             caught_up: is_leader.clone(),
             metrics: shared.metrics.clone(),

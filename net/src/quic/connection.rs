@@ -5,9 +5,7 @@ use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 use quinn::Side;
 use rustls_pki_types::CertificateDer;
 
-use super::{
-    Closed, ConnectError, Kind, Member, Reason, Receiver, Roster, Sender, StreamError,
-};
+use super::{Closed, ConnectError, Kind, Member, Reason, Receiver, Roster, Sender, StreamError};
 use crate::pki::Fingerprint;
 
 /// Version of the greeting.

@@ -232,4 +232,3 @@ impl fmt::Debug for Endpoint {
             .finish_non_exhaustive()
     }
 }
-
