@@ -1,5 +1,6 @@
 //! The scheduler: which replicas there are, and on which hosts.
 //!
+//! - [`departure`]: what would have no place if a host left.
 //! - [`placement`]: hosts for the replicas of a service.
 //! - [`reconcile`]: one pass, from the state to one batch of commands.
 //! - [`restarts`]: the leader's account of container failures.
