@@ -189,6 +189,57 @@ async fn without_a_leader_the_client_hears_so_before_it_gives_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_minority_says_at_once_that_it_is_one() {
+    let cluster = Cluster::start(5).await;
+    cluster.group.isolate(2, &[2, 3]);
+    let begun = Instant::now();
+    let lost = |error: DecodedError| {
+        assert_eq!(error.code, "quorum_lost");
+        assert_eq!(error.details["reachable"], "2");
+        assert_eq!(error.details["needed"], "3");
+    };
+    lost(
+        issue(cluster.door(2, Transport::Local), &[])
+            .await
+            .unwrap_err(),
+    );
+    let mut here = TokensClient::new(cluster.door(2, Transport::Local));
+    let confirmed = with(v1::TokenListRequest {}, &[("jaco-read", "linearizable")]);
+    lost(here.list(confirmed).await.unwrap_err().into());
+    here.list(v1::TokenListRequest {}).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_finds_itself_in_the_minority_stops_to_wait() {
+    let cluster = Cluster::start(3).await;
+    for hangs in [false, true] {
+        if hangs {
+            cluster.group.elect(Some(1));
+            cluster.wire.faults(&[Fault::Hang]);
+        } else {
+            cluster.group.elect(None);
+        }
+        let begun = Instant::now();
+        let write = issue(cluster.door(2, Transport::Local), &[]);
+        let insight = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            cluster.group.isolate(2, &[2]);
+        };
+        let (answer, ()) = tokio::join!(write, insight);
+        let error = answer.unwrap_err();
+        // What was on its way may have arrived.
+        let (code, waited) = if hangs {
+            ("raft_apply_failed", 1_500)
+        } else {
+            ("quorum_lost", 1_000)
+        };
+        assert_eq!(error.code, code);
+        assert_eq!(begun.elapsed(), Duration::from_millis(waited));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_out_of_reach_is_named() {
     let cluster = Cluster::start(2).await;
     cluster.wire.faults(&[Fault::NotSent; 1000]);
