@@ -15,6 +15,7 @@ mod diff;
 mod forward;
 pub mod forwarded;
 mod internal;
+mod join;
 mod layer;
 pub(crate) mod limits;
 mod logs;

@@ -13,6 +13,7 @@ mod config;
 mod export;
 mod files;
 mod init;
+mod join;
 pub(crate) mod leader;
 mod marker;
 mod restore;
@@ -33,4 +34,5 @@ pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 
 pub(crate) use init::already;
+pub(crate) use join::JoinToken;
 pub(crate) use shared::{propose, random_token, unknown_outcome};

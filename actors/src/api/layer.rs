@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures::future::BoxFuture;
@@ -100,6 +100,14 @@ where
             );
             let linearizable = linearizable(request.headers());
             let decided = decide(transport, method, &request, sender.as_ref(), &shared);
+            let joiner = peer.filter(|_| method.class == Class::InBody);
+            let decided = match joiner {
+                Some(peer) => decided.and_then(|admitted| {
+                    let wait = shared.join_attempt(peer.ip(), started);
+                    wait.map(|()| admitted).map_err(too_many_joins)
+                }),
+                None => decided,
+            };
             // From anybody else it means nothing, and nobody behind this shall take it for more.
             Forwarded::strip(request.headers_mut());
             // Whoever serves a request that is passed on confirms what it reads as well.
@@ -142,10 +150,19 @@ where
                 }
                 Err(error) => Status::from(error).into_http(),
             };
+            if let Some(peer) = joiner.filter(|_| !response.headers().contains_key("grpc-status")) {
+                shared.joined_from(peer.ip());
+            }
             outcome(&name, method, &request_id, &peer_text, &response, started);
             Ok(response)
         })
     }
+}
+
+fn too_many_joins(wait: Duration) -> Error {
+    let message = "too many joins from this address";
+    Error::new(ErrorCode::StateUnavailable, message)
+        .with("retry_after", format!("{}s", wait.as_secs() + 1))
 }
 
 /// The services, with their refusals in the words of the API.

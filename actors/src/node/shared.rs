@@ -20,7 +20,7 @@ use jaco_raftnode::{
     Committed, Limits, Propose, ProposeError, RaftHandle, ReadError, State, Storage,
 };
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{OwnedMutexGuard, Semaphore, mpsc, watch},
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
@@ -34,11 +34,13 @@ use crate::{
         Caller,
         admission::{self, Transport},
         backup,
-        limits::FailureLimiter,
+        limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
+    health::Heart,
+    membership::Membership,
     network::ipam::SharedAllocator,
-    peer::Peers,
+    peer::{Network, Peers},
     runtime::{
         Runtime,
         engine::{DockerEngine, Engine},
@@ -72,6 +74,12 @@ pub struct Shared {
     pub(super) metrics: Metrics,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
+    /// Name this node has, or will have in its cluster.
+    pub(super) hostname: OnceLock<String>,
+    /// Held while a cluster is founded or joined.
+    pub(super) founding: Arc<tokio::sync::Mutex<()>>,
+    /// Failed joins by address.
+    pub(super) join_attempts: Mutex<JoinLimiter>,
     /// Set once the disk was looked at, and what it says was done.
     pub(super) settled: watch::Sender<bool>,
     /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
@@ -107,11 +115,19 @@ pub struct Running {
     pub peers: Peers,
     /// The way to whoever leads.
     pub(crate) leader: LeaderLink,
+    /// The ways to them, if this node has any.
+    pub network: Option<Arc<Network>>,
+    /// Who is alive, and what this node says of that.
+    pub heart: Arc<Heart>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
     /// Held by the one apply, rollback or delete that may validate and commit.
     pub applies: tokio::sync::Mutex<()>,
+    /// Held by the one join that may choose a raft id and commit.
+    pub(crate) joins: tokio::sync::Mutex<()>,
+    /// Who votes, on the leader.
+    pub(super) membership: OnceLock<Membership>,
 }
 
 impl Shared {
@@ -145,6 +161,9 @@ impl Shared {
             tls,
             failures: Mutex::default(),
             member: AtomicBool::new(false),
+            hostname: OnceLock::new(),
+            founding: Arc::default(),
+            join_attempts: Mutex::default(),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
             stopping_here: watch::Sender::new(false),
@@ -168,10 +187,13 @@ impl Shared {
             .unwrap_or_default()
             .cluster_id
             .clone();
+        let clock = self.config.clock.clone();
+        let heart = Arc::new(Heart::new(hostname, raft.subscribe_status(), clock));
         self.running.get_or_init(|| {
             Arc::new(Running {
                 hostname: hostname.to_owned(),
                 leader: LeaderLink::new(raft.clone(), peers.clone()),
+                heart,
                 raft,
                 cluster_id,
                 fingerprint: [0; 32],
@@ -180,9 +202,12 @@ impl Shared {
                 allocator: OnceLock::new(),
                 storage,
                 peers,
+                network: None,
                 limits: Limits::default(),
                 clock: self.config.clock.clone(),
                 applies: tokio::sync::Mutex::default(),
+                joins: tokio::sync::Mutex::default(),
+                membership: OnceLock::new(),
             })
         });
         self.member.store(true, Ordering::Release);
@@ -232,6 +257,23 @@ impl Shared {
             .failed(address, now)
     }
 
+    /// Counts an attempt to join from `address`; what is returned is how long the next one has to
+    /// wait if there were too many.
+    pub(crate) fn join_attempt(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+        self.join_attempts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .attempt(address, now)
+    }
+
+    /// The last attempt from `address` was that of somebody who may join.
+    pub(crate) fn joined_from(&self, address: IpAddr) {
+        self.join_attempts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .forgive(address);
+    }
+
     /// Creates a cluster of this one node.
     pub(crate) async fn init(&self, name: String) -> Result<v1::ClusterInitResponse, Error> {
         let unavailable = |why| Error::new(ErrorCode::StateUnavailable, why);
@@ -239,6 +281,7 @@ impl Shared {
             return Err(unavailable("the node is starting; try again"));
         };
         let founding = Founding::new(name)?;
+        let _one = self.begin_membership()?;
         let deadline = Deadline::now() + INIT_BUDGET;
         let mut stopping = self.stopping();
         loop {
@@ -259,6 +302,14 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// The right to make this node a member, until it is dropped.
+    pub(super) fn begin_membership(&self) -> Result<OwnedMutexGuard<()>, Error> {
+        Arc::clone(&self.founding).try_lock_owned().map_err(|_| {
+            let message = "another init or join is under way";
+            Error::new(ErrorCode::StateUnavailable, message)
+        })
     }
 
     /// Waits for a founding under way and drops what was assembled but never started.
@@ -338,6 +389,13 @@ impl Running {
             ),
             ReadError::QuorumLost => self.leader.quorum_lost(),
         })
+    }
+
+    /// Who votes, on the leader.
+    pub(crate) fn membership(&self) -> Result<&Membership, Error> {
+        self.membership
+            .get()
+            .ok_or_else(|| Error::new(ErrorCode::StateUnavailable, "the node is starting"))
     }
 
     /// The containers of this node.

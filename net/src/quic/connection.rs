@@ -63,7 +63,7 @@ impl Connection {
         let mut sender = Sender::open(stream, Kind::Hello).await.map_err(lost)?;
         let mut hello = vec![VERSION];
         hello.extend(incarnation.to_be_bytes());
-        sender.frame(hello.into()).await.map_err(lost)?;
+        sender.frame(hello).await.map_err(lost)?;
         sender.finish();
 
         let stream = inner.accept_uni().await.map_err(|e| lost(e.into()))?;

@@ -116,7 +116,7 @@ impl Batch {
     ///
     /// # Errors
     /// [`FrameError::TooLong`].
-    pub fn push(&mut self, frame: Bytes) -> Result<(), FrameError> {
+    pub fn push(&mut self, frame: impl AsRef<[u8]> + Into<Bytes>) -> Result<(), FrameError> {
         self.push_parts(&[], frame)
     }
 
@@ -124,8 +124,12 @@ impl Batch {
     ///
     /// # Errors
     /// [`FrameError::TooLong`].
-    pub fn push_parts(&mut self, prefix: &[u8], frame: Bytes) -> Result<(), FrameError> {
-        let length = prefix.len() + frame.len();
+    pub fn push_parts(
+        &mut self,
+        prefix: &[u8],
+        frame: impl AsRef<[u8]> + Into<Bytes>,
+    ) -> Result<(), FrameError> {
+        let length = prefix.len() + frame.as_ref().len();
         let told = u32::try_from(length).map_err(|_| FrameError::TooLong {
             length,
             limit: u32::MAX as usize,
@@ -133,11 +137,11 @@ impl Batch {
         self.short.put_u32(told);
         self.short.put_slice(prefix);
         self.bytes += HEADER + length;
-        if frame.len() <= COPIED {
-            self.short.put_slice(&frame);
+        if frame.as_ref().len() <= COPIED {
+            self.short.put_slice(frame.as_ref());
         } else {
             self.seal();
-            self.parts.push(frame);
+            self.parts.push(frame.into());
         }
         Ok(())
     }

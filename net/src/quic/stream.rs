@@ -94,7 +94,10 @@ impl Sender {
     ///
     /// # Errors
     /// [`StreamError`]; the stream is of no use then.
-    pub async fn frame(&mut self, frame: Bytes) -> Result<(), StreamError> {
+    pub async fn frame(
+        &mut self,
+        frame: impl AsRef<[u8]> + Into<Bytes>,
+    ) -> Result<(), StreamError> {
         let mut batch = Batch::default();
         batch.push(frame)?;
         self.batch(&mut batch).await
@@ -116,8 +119,11 @@ impl Sender {
 
     /// Waits until the other side wants no more of the stream: it stopped it, or has all of it,
     /// or the connection ended.
-    pub async fn stopped(&self) {
-        let _ = self.stream.stopped().await;
+    pub fn stopped(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let stopped = self.stream.stopped();
+        async move {
+            let _ = stopped.await; // a connection that ended wants no more either
+        }
     }
 }
 
