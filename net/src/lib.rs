@@ -5,9 +5,11 @@
 //! - [`process`]: inherited sockets, and leaving in a hurry.
 //! - [`proxy`]: the HTTP data plane of the ingress.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
+//! - [`tun`]: interfaces whose packets a program reads and writes.
 
 pub mod interfaces;
 pub mod pki;
 pub mod process;
 pub mod proxy;
 pub mod tls;
+pub mod tun;
