@@ -442,6 +442,15 @@ impl Lab {
         self.wire.heal_all()
     }
 
+    /// Ends everything on a machine at once, as if its power were cut: daemon, engine, containers
+    /// and the kernel's network. The disk stays.
+    ///
+    /// # Errors
+    /// When something does not end.
+    pub fn crash(&mut self, index: u8) -> Result<()> {
+        self.nodes[usize::from(index) - 1].crash(&self.wire)
+    }
+
     /// Turns a machine on that was crashed; returns when its daemon answers.
     ///
     /// # Errors

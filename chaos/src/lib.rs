@@ -15,6 +15,7 @@ pub mod fill;
 pub mod history;
 pub mod lab;
 pub mod leaks;
+pub mod linear;
 pub mod registry;
 pub mod relay;
 pub mod rng;

@@ -324,7 +324,7 @@ impl Deed {
                 node.kill()?;
                 node.start().await
             }
-            Self::Crash => node.crash(),
+            Self::Crash => lab.crash(index),
             Self::Boot => lab.boot(index).await,
             Self::Wipe => node.wipe(),
             Self::Fill => node.fill_disk(),

@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,7 +18,13 @@ use super::{
     netns,
     wire::{self, Wire},
 };
-use crate::{Api, Engine, daemon::place, fill::SmallDisk, until, wait::PATIENCE};
+use crate::{
+    Api, Engine,
+    daemon::{place, proc},
+    fill::SmallDisk,
+    until,
+    wait::PATIENCE,
+};
 
 /// Port of every daemon's API.
 pub const API_PORT: u16 = 7000;
@@ -328,6 +334,12 @@ impl Node {
     pub fn pause(&mut self) -> Result<()> {
         self.signal(Signal::STOP)?;
         self.paused = true;
+        // Its threads stop one after the other.
+        let (pid, start) = (self.pid()?, Instant::now());
+        while !proc::is_stopped(pid)? {
+            ensure!(start.elapsed() < PATIENCE, "process {pid} does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 
@@ -369,12 +381,8 @@ impl Node {
         self.paused
     }
 
-    /// Ends everything on the machine at once, as if its power were cut: daemon, engine,
-    /// containers and the kernel's network. The disk stays.
-    ///
-    /// # Errors
-    /// When something does not end.
-    pub fn crash(&mut self) -> Result<()> {
+    /// See [`super::Lab::crash`].
+    pub(crate) fn crash(&mut self, wire: &Wire) -> Result<()> {
         clean::kill(&self.namespace)?;
         for child in [self.daemon.take(), self.engine.take()]
             .into_iter()
@@ -387,13 +395,11 @@ impl Node {
             clean::unmount_below(&self.path(dir))?;
         }
         clean::remove_control_groups(&self.namespace)?;
+        wire.detach(self.index)?;
         netns::delete(&self.namespace)
     }
 
-    /// Turns the machine on again after [`Node::crash`]; returns when its daemon answers.
-    ///
-    /// # Errors
-    /// When it does not come up.
+    /// See [`super::Lab::boot`].
     pub(crate) async fn boot(&mut self, wire: &Wire) -> Result<()> {
         self.power_on(wire)?;
         if self.equipment.engines {

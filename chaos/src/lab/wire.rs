@@ -121,6 +121,16 @@ impl Wire {
         )
     }
 
+    /// Takes away what [`Wire::attach`] gave: the kernel would do so later, when it removes the
+    /// other end with its namespace.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn detach(&self, index: u8) -> Result<()> {
+        let line = format!("link delete port{index}");
+        netns::batch(Some(&self.namespace), &line)
+    }
+
     /// The namespace's name.
     #[must_use]
     pub fn namespace(&self) -> &str {

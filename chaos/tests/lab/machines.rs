@@ -145,7 +145,7 @@ async fn engines_pull_from_the_registry_and_a_crash_ends_everything_on_the_machi
     let before = containers(&lab).await;
     assert!(before.len() == 1 && before[0].running);
 
-    lab.node_mut(1).crash().unwrap();
+    lab.crash(1).unwrap();
     assert!(netns::list(lab.node(1).namespace()).is_empty());
     lab.boot(1).await.unwrap();
     lab.leader().await.unwrap();
