@@ -13,6 +13,8 @@ mod config;
 mod export;
 mod files;
 mod init;
+mod join;
+pub(crate) mod leader;
 mod marker;
 mod restore;
 mod shared;
@@ -30,4 +32,5 @@ pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 
 pub(crate) use init::already;
-pub(crate) use shared::{propose, random_token};
+pub(crate) use join::JoinToken;
+pub(crate) use shared::{propose, random_token, unknown_outcome};

@@ -13,10 +13,11 @@ use super::{
     admission::{ANONYMOUS, Transport},
     backup,
     caller::Caller,
+    join,
     stream::{ResponseStream, guarded},
 };
 use crate::{
-    node::{Shared, already},
+    node::Shared,
     supervision::{ActorState, KillMode},
 };
 
@@ -34,12 +35,10 @@ impl Cluster for ClusterService {
 
     async fn join(
         &self,
-        _: Request<v1::ClusterJoinRequest>,
+        request: Request<v1::ClusterJoinRequest>,
     ) -> Result<Response<v1::ClusterJoinResponse>, Status> {
-        if let Some(node) = self.0.try_running() {
-            return Err(already(&node.cluster_id).into());
-        }
-        Err(unimplemented("Cluster.Join"))
+        self.0.join(request.into_inner()).await?;
+        Ok(Response::new(v1::ClusterJoinResponse {}))
     }
 
     async fn bootstrap(
@@ -51,16 +50,20 @@ impl Cluster for ClusterService {
 
     async fn issue_join_token(
         &self,
-        _: Request<v1::IssueJoinTokenRequest>,
+        request: Request<v1::IssueJoinTokenRequest>,
     ) -> Result<Response<v1::IssueJoinTokenResponse>, Status> {
-        Err(unimplemented("Cluster.IssueJoinToken"))
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        Ok(Response::new(join::issue(&node, &caller).await?))
     }
 
     async fn node_join(
         &self,
-        _: Request<v1::NodeJoinRequest>,
+        request: Request<v1::NodeJoinRequest>,
     ) -> Result<Response<v1::NodeJoinResponse>, Status> {
-        Err(unimplemented("Cluster.NodeJoin"))
+        let node = self.0.running()?;
+        let admitted = join::admit(&node, request.into_inner()).await?;
+        Ok(Response::new(admitted))
     }
 
     async fn node_remove(

@@ -176,7 +176,10 @@ async fn able(running: &Running) {
     let mut status = running.raft.subscribe_status();
     // The sender lives as long as the handle.
     let _ = status
-        .wait_for(|raft| raft.leading || (raft.role != Role::Stopped && raft.voters.len() > 1))
+        .wait_for(|raft| {
+            let alone = raft.voters == [raft.raft_id];
+            raft.leading || (raft.role != Role::Stopped && !alone)
+        })
         .await;
 }
 
@@ -191,6 +194,7 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
             return Ok(None);
         };
         let (identity, fingerprint) = args.layout.identity(&membership)?;
+        let ca_pem = args.layout.authority(&membership)?;
         let running = super::start::open(shared, &args.layout, &membership, fingerprint).map_err(
             |source| FilesError::Storage {
                 path: args.layout.raft(),
@@ -198,7 +202,7 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
             },
         )?;
         shared.certificate.replace(&identity);
-        let unstarted = verticals(shared, &running).into();
+        let unstarted = verticals(shared, &running, ca_pem).into();
         marker::tell(Teller {
             raft: running.raft.clone(),
             is_leader: leading(&running.raft),

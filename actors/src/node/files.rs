@@ -9,17 +9,21 @@ use std::{
 
 use jaco_net::{
     pki::{
-        self, BootstrapCert,
+        self, BootstrapCert, Fingerprint,
         files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
     },
     tls::Identity,
 };
-use jaco_proto::secret::SecretString;
+use jaco_proto::{secret::SecretString, v1};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::NodeConfig;
-use crate::{api::admission, node::random_token};
+use crate::{
+    api::admission,
+    node::random_token,
+    peer::{Origin, Record},
+};
 
 /// Why the files of a node cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +100,35 @@ pub(super) struct Membership {
     pub(super) hostname: String,
     pub(super) raft_id: u64,
     pub(super) advertise_addr: String,
-    pub(super) peers: Vec<String>,
+    /// The members it joined, as the leader told them; empty for the founder.
+    pub(super) peers: Vec<KnownPeer>,
+}
+
+/// A member as this node knew it when it joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KnownPeer {
+    pub(super) hostname: String,
+    pub(super) raft_id: u64,
+    /// `host:port` of its peer transport.
+    pub(super) address: String,
+    /// SHA-256 of its certificate, as `sha256:<hex>`.
+    pub(super) fingerprint: String,
+}
+
+impl KnownPeer {
+    /// The member that a Node row speaks of.
+    pub(super) fn of(node: &v1::Node) -> Self {
+        let print = <[u8; 32]>::try_from(node.server_cert_fingerprint.as_slice());
+        Self {
+            hostname: node.hostname.clone(),
+            raft_id: node.raft_id,
+            address: node.address.clone(),
+            // A member that has not told its fingerprint yet is known once the state is there.
+            fingerprint: print
+                .map(|bytes| Fingerprint::from_bytes(bytes).to_string())
+                .unwrap_or_default(),
+        }
+    }
 }
 
 /// Paths under one data directory.
@@ -262,6 +294,13 @@ impl Layout {
         Ok((identity, fingerprint))
     }
 
+    /// Certificate of the cluster's authority, PEM.
+    pub(super) fn authority(&self, member: &Membership) -> Result<String, FilesError> {
+        let dir = self.node();
+        let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
+        Ok(files.ca_pem)
+    }
+
     /// The certificate and token of the setup phase, made on the first start and kept, so that
     /// an operator's pin survives a restart.
     pub(super) fn setup(
@@ -336,6 +375,25 @@ fn corrupt(path: &Path, error: &dyn std::error::Error) -> FilesError {
 }
 
 impl Membership {
+    /// This node and the members it joined; one whose fingerprint is not one is left out.
+    pub(super) fn origin(&self) -> Origin {
+        let known = self.peers.iter().filter_map(|peer| {
+            let print: Fingerprint = peer.fingerprint.parse().ok()?;
+            let print = *print.as_bytes();
+            Some(Record::new(
+                &peer.hostname,
+                peer.raft_id,
+                &peer.address,
+                print,
+            ))
+        });
+        Origin {
+            hostname: self.hostname.clone(),
+            raft_id: self.raft_id,
+            members: known.collect(),
+        }
+    }
+
     /// The file's content.
     pub(super) fn to_json(&self) -> Vec<u8> {
         // A struct of strings and numbers always serialises.

@@ -22,12 +22,17 @@ use super::{
     ConfigError, NodeBuilder, NodeConfig, Running, Shared,
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
+    leader::LeaderLink,
 };
 use crate::{
-    api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
+    api::{
+        ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor, admission::Transport,
+        service,
+    },
+    health::{self, Heart},
     ingress::{self, ProxyActor, ProxyArgs},
-    network,
-    peer::Peers,
+    membership, network,
+    peer::{self, Network, Services},
     runtime::{self, engine::DockerEngine},
     scheduler,
     supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
@@ -113,6 +118,7 @@ impl Node {
             ..shared
         });
 
+        let _ = shared.hostname.set(hostname.clone()); // set once, right here
         let args = Args {
             shared: shared.clone(),
             layout,
@@ -281,23 +287,37 @@ pub(super) fn open(
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
+    let address = shared.config.cluster_addr;
+    let network = address.map(|_| Network::new(membership.origin(), raft.clone()));
+    let peers = network.as_ref().map(Network::peers).unwrap_or_default();
+    let clock = shared.config.clock.clone();
+    let heart = Heart::new(&membership.hostname, raft.subscribe_status(), clock.clone());
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
+        heart: Arc::new(heart),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
+        leader: LeaderLink::new(raft.clone(), peers.clone()),
         raft,
         storage,
-        peers: Peers::default(),
+        peers,
+        network,
         limits,
         engine,
         runtime: OnceLock::new(),
-        clock: shared.config.clock.clone(),
+        clock,
         applies: tokio::sync::Mutex::default(),
+        joins: tokio::sync::Mutex::default(),
+        membership: OnceLock::new(),
     }))
 }
 
 /// The verticals of a member, in start order; called once in the life of a node.
-pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildSpec> {
+pub(super) fn verticals(
+    shared: &Arc<Shared>,
+    node: &Arc<Running>,
+    ca_pem: String,
+) -> Vec<ChildSpec> {
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
@@ -321,10 +341,20 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
             networks: Arc::new(directory),
             raft: raft.clone(),
             clock: clock.clone(),
-            caught_up: is_leader.clone(),
+            caught_up: node.heart.caught_up(),
             metrics: shared.metrics.clone(),
         },
     );
+    let health = health::worker(health::Args {
+        heart: node.heart.clone(),
+        host: node.hostname.clone(),
+        raft: raft.clone(),
+        cluster: raft.clone(),
+        confirm: health::confirm_with(&node.raft),
+        settled: access.settled(),
+        engine: node.engine.clone(),
+        clock: clock.clone(),
+    });
     let _ = node.runtime.set(access); // set once: the verticals are assembled once
     let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
         raft.clone(),
@@ -344,7 +374,8 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
-        raft_supervisor(shared, node),
+        raft_supervisor(shared, node, ca_pem),
+        health,
         network,
         runtime,
         scheduler,
@@ -352,14 +383,14 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
     ]
 }
 
-/// The actor that owns raft; everything that will hang on it comes after it and restarts with
-/// it.
-fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
+/// The actor that owns raft; everything that hangs on it comes after it and restarts with it.
+fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) -> ChildSpec {
     let report = shared.clone();
+    let transport = node.network.as_ref().map(Network::transport);
     let args = RaftArgs {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
-        transport: Arc::new(NoTransport),
+        transport: transport.unwrap_or_else(|| Arc::new(NoTransport)),
         observer: Arc::new(shared.metrics.clone()),
         on_fatal: Arc::new(move |error: &storage::Error| {
             let _ = fatal(&report, error);
@@ -374,11 +405,25 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
                 .map_err(|error| SpawnErr::StartupFailed(Box::new(error)))
         }
     });
-    let (spec, _) = ChildSpec::supervisor(
-        "raft",
-        SupervisorSpec::new(Strategy::RestForOne).child(raft),
-    );
-    spec
+    let deps = membership::Deps {
+        raft: Arc::new(node.raft.clone()),
+        clock: node.clock.clone(),
+    };
+    let (members, membership) = membership::actor(node.raft.clone(), deps);
+    let _ = node.membership.set(membership); // set once: the verticals are assembled once
+    let mut spec = SupervisorSpec::new(Strategy::RestForOne).child(raft);
+    if let (Some(network), Some(address)) = (&node.network, shared.config.cluster_addr) {
+        spec = spec.child(peer::supervisor(peer::Args {
+            network: network.clone(),
+            address,
+            identity: shared.certificate.clone(),
+            ca_pem,
+            services: Services::new(service(shared, Transport::Peer)),
+            pulse: node.heart.clone(),
+            metrics: shared.metrics.clone(),
+        }));
+    }
+    ChildSpec::supervisor("raft", spec.child(members)).0
 }
 
 /// Whether this node leads and has applied an entry of its own term, as it changes.

@@ -1,5 +1,6 @@
 //! `jaco cluster`: founding a cluster and looking at its members.
 
+mod digest;
 mod systemd;
 
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     },
     /// Show whether there is a cluster, who leads it and who votes
     Status(ReadArgs),
+    /// Compare the state of all members at one log index
+    Digest,
 }
 
 /// Does it.
@@ -48,6 +51,7 @@ pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> 
             no_systemd_enable,
         } => init(name, !no_systemd_enable, client, ui).await,
         Command::Status(_) => status(client, ui).await,
+        Command::Digest => digest::run(client, ui).await,
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
-    core::{Assignment, Core, Effect, Input, Now, PrepareError, Seed},
+    core::{Assignment, Core, Effect, Gate, Input, Now, PrepareError, Seed},
     launch::{self, Launch},
     report::{Report, code},
 };
@@ -156,7 +156,13 @@ impl ReplicaActor {
         let state = shared.deps.raft.state();
         state.cluster.as_ref()?;
         let (documents, host) = (&shared.documents, &shared.deps.host);
-        Some(assignment::of(&state, documents, host, &self.args.id))
+        let mut assignment = assignment::of(&state, documents, host, &self.args.id);
+        if let Assignment::Own(wanted) = &mut assignment
+            && !shared.settled()
+        {
+            wanted.gate = Gate::Behind;
+        }
+        Some(assignment)
     }
 
     fn run(&mut self, ctx: &Context<Self>, effect: Effect) {

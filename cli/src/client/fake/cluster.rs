@@ -115,6 +115,6 @@ impl v1::cluster_server::Cluster for Service {
         request: Request<v1::DigestRequest>,
     ) -> Result<Response<v1::DigestResponse>, Status> {
         self.admit(&request)?;
-        Ok(Response::new(v1::DigestResponse::default()))
+        Ok(Response::new(self.inner().script.digest.clone()))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Script,
-    world::{converging, empty, failing, full, pending, refusing, watched},
+    world::{converging, diverged, empty, failing, full, pending, refusing, watched},
 };
 
 /// One command line.
@@ -52,6 +52,9 @@ pub(super) const CASES: &[Case] = &[
     case("cluster-status", "cluster status", full),
     case("cluster-status.empty", "cluster status", empty),
     fails("cluster-status.error", "cluster status", refusing),
+    case("cluster-digest", "cluster digest", full),
+    fails("cluster-digest.diverged", "cluster digest", diverged),
+    fails("cluster-digest.error", "cluster digest", refusing),
     case("node-list", "node list", full),
     case("node-list.empty", "node list", empty),
     fails("node-list.error", "node list --consistent", refusing),

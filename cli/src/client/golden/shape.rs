@@ -15,6 +15,10 @@ const SHAPES: &[(&str, &str)] = &[
         "cluster-status",
         "{initialized, leader, raft_index, nodes: [{hostname, address, status, suffrage}]}",
     ),
+    (
+        "cluster-digest",
+        "{index, equal, nodes: [{hostname, index, digest?, error?}]}",
+    ),
     ("node-list", "{nodes: [{hostname, address, status}]}"),
     (
         "token-issue",
