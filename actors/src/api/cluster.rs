@@ -13,7 +13,7 @@ use super::{
     admission::{ANONYMOUS, Transport},
     backup,
     caller::Caller,
-    join,
+    digest, join,
     stream::{ResponseStream, guarded},
 };
 use crate::{
@@ -218,7 +218,10 @@ impl Cluster for ClusterService {
         &self,
         _: Request<v1::DigestRequest>,
     ) -> Result<Response<v1::DigestResponse>, Status> {
-        Err(unimplemented("Cluster.Digest"))
+        let node = self.0.running()?;
+        let response = digest::compare(&node).await;
+        let state = node.raft.state();
+        Ok(node.read_response(&state, response))
     }
 }
 
