@@ -384,6 +384,30 @@ impl Lab {
         Ok(voters)
     }
 
+    /// Waits until all members show the same state at one log index; returns that.
+    ///
+    /// # Errors
+    /// When they never do.
+    pub async fn same_state(&self) -> Result<u64> {
+        until("one state", PATIENCE, || async {
+            let leader = self.sees_leader().await?;
+            let mut cluster = self.node(leader).api().cluster();
+            let seen = cluster.digest(v1::DigestRequest {}).await;
+            let seen = seen.map_err(|e| e.to_string())?.into_inner();
+            let same = |node: &v1::NodeDigest| {
+                node.index == seen.index
+                    && !node.digest.is_empty()
+                    && node.digest == seen.nodes[0].digest
+            };
+            if seen.nodes.iter().all(same) {
+                Ok(seen.index)
+            } else {
+                Err(format!("{seen:?}"))
+            }
+        })
+        .await
+    }
+
     /// Cuts every pair of a node of `some` and one of `others`, in both directions.
     ///
     /// # Errors
