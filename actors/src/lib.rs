@@ -167,6 +167,7 @@ pub mod api;
 pub mod clock;
 mod commit;
 mod docker;
+pub mod health;
 pub mod ingress;
 pub mod labels;
 pub mod membership;

@@ -101,8 +101,9 @@ pub struct Deps {
     pub raft: Arc<dyn Propose>,
     /// Wall clock for timestamps.
     pub clock: Clock,
-    /// Turns true once this node has applied what was committed when it started; nothing is
-    /// swept before.
+    /// Whether this node has caught up with the cluster. While it has not, its state may be one
+    /// that the cluster has left behind: nothing is swept, and no container is started that did
+    /// not run before.
     pub caught_up: watch::Receiver<bool>,
     /// Where starts of containers are counted.
     pub metrics: Metrics,
@@ -128,6 +129,8 @@ pub(crate) struct Shared {
     pub(crate) news: broadcast::Sender<engine::Event>,
     /// The log tails.
     pub(crate) readers: logs::readers::Readers,
+    /// Since the node caught up, the engine has shown no container here that no row wants.
+    settled: watch::Sender<bool>,
     /// Handles of the replica actors; they outlive a restart of the manager.
     roster: Mutex<BTreeMap<String, Handle<replica::Msg>>>,
 }
@@ -141,8 +144,18 @@ impl Shared {
             events_up: AtomicBool::new(false),
             news: broadcast::channel(NEWS).0,
             readers: logs::readers::Readers::default(),
+            settled: watch::Sender::new(false),
             roster: Mutex::default(),
         }
+    }
+
+    pub(crate) fn settled(&self) -> bool {
+        *self.settled.borrow()
+    }
+
+    pub(crate) fn set_settled(&self, settled: bool) -> bool {
+        let news = |known: &mut bool| std::mem::replace(known, settled) != settled;
+        self.settled.send_if_modified(news)
     }
 
     pub(crate) fn events_up(&self) -> bool {
@@ -218,6 +231,13 @@ impl Runtime {
     #[must_use]
     pub fn supervisor(&self) -> SupervisorHandle {
         self.supervisor.clone()
+    }
+
+    /// Whether this node has caught up with the cluster and nothing is left here that runs
+    /// elsewhere by now. Starts wait for it, and so does a node that wants to be ready again.
+    #[must_use]
+    pub fn settled(&self) -> watch::Receiver<bool> {
+        self.shared.settled.subscribe()
     }
 
     /// Output of this host's replicas that `query` selects.

@@ -3,6 +3,9 @@
 //! [`Api`] answers a request as the daemon would, past the same admission; what it proposes is
 //! applied to a state in memory. It is meant for tests of what the API does with what it is sent.
 
+#[cfg(test)]
+pub(crate) mod cluster;
+
 use std::{convert::Infallible, sync::Arc};
 
 use http::{Request, Response};
@@ -18,6 +21,7 @@ use crate::{
     api::{self, admission::Transport},
     clock::Clock,
     node::{NodeConfig, Shared},
+    peer::Peers,
 };
 
 /// Why there can be no [`Lab`].
@@ -68,7 +72,8 @@ impl Lab {
     #[must_use]
     pub fn member(&self, raft: RaftHandle, storage: Arc<Storage>) -> Api {
         let api = self.stranger();
-        api.shared.become_member("lab", raft, storage);
+        api.shared
+            .become_member("lab", raft, storage, Peers::default());
         api
     }
 

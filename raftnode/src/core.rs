@@ -9,9 +9,12 @@
 //! generator, are replaced by draws from [`Config::seed`] before any tick can see them. Equal
 //! inputs lead to equal writes and answers, byte for byte.
 
+mod compact;
 mod config;
+mod contact;
 mod entry;
 mod inbound;
+mod member;
 mod reads;
 mod status;
 mod track;
@@ -19,6 +22,8 @@ mod write;
 
 #[cfg(test)]
 mod tests;
+
+use std::collections::BTreeSet;
 
 use raft::{
     RawNode, SnapshotStatus, StateRole, Storage,
@@ -28,11 +33,13 @@ use raft::{
 pub use config::Config;
 pub use entry::{Committed, Payload};
 pub use inbound::Refused;
+pub use member::{ChangeRefused, MemberChange};
 pub use reads::ReadFailure;
-pub use status::{RaftStatus, Role};
+pub use status::{Progress, RaftStatus, Role, Writes};
 pub use track::Lost;
 pub use write::Write;
 
+use contact::Contact;
 use reads::Reads;
 use track::Proposals;
 use write::Stage;
@@ -71,6 +78,7 @@ pub struct RaftCore<S: Storage> {
     stage: Stage,
     proposals: Proposals,
     reads: Reads,
+    contact: Contact,
     outcomes: Vec<Outcome>,
     applied_term: u64,
 }
@@ -88,6 +96,7 @@ impl<S: Storage> RaftCore<S> {
             stage: Stage::Idle,
             proposals: Proposals::default(),
             reads: Reads::new(config.id, config.incarnation),
+            contact: Contact::default(),
             outcomes: Vec::new(),
             applied_term,
         };
@@ -170,7 +179,10 @@ impl<S: Storage> RaftCore<S> {
 
     /// Asks `to` to take over leadership; does nothing unless this node leads.
     pub fn handle_transfer(&mut self, to: u64) {
-        self.raw.transfer_leader(to);
+        // A follower would pass the wish on.
+        if self.raw.raft.state == StateRole::Leader {
+            self.raw.transfer_leader(to);
+        }
         self.settle();
     }
 
@@ -180,8 +192,10 @@ impl<S: Storage> RaftCore<S> {
     /// [`Refused`] for a message that no correct peer sends; nothing changes then.
     pub fn handle_message(&mut self, message: Message) -> Result<(), Refused> {
         inbound::check(&self.raw, &message)?;
+        let from = message.from;
         // What raft itself turns down (an unknown peer's answer) is as good as lost.
         let _ = self.raw.step(message);
+        self.contact.hear(from, self.raw.raft.leader_id);
         self.settle();
         Ok(())
     }
@@ -207,6 +221,14 @@ impl<S: Storage> RaftCore<S> {
     pub fn handle_tick(&mut self) {
         self.raw.tick();
         self.reads.tick();
+        self.contact.tick();
+        self.settle();
+    }
+
+    /// Members that are known to be in reach by other means than raft's messages, as of now and
+    /// until the next call. A leader is not needed for them to count.
+    pub fn handle_reachable(&mut self, ids: BTreeSet<u64>) {
+        self.contact.reach(ids);
         self.settle();
     }
 
@@ -236,8 +258,14 @@ impl<S: Storage> RaftCore<S> {
                 self.raw.read_index(context);
             }
         }
+        let raft = &self.raw.raft;
+        if self.contact.due(raft.leader_id) {
+            let conf = raft.prs().conf().to_conf_state();
+            self.contact.settle(raft.id, raft.leader_id, &conf);
+        }
         let has_leader = self.raw.raft.leader_id != raft::INVALID_ID;
-        for (ticket, failure) in self.reads.expired(has_leader) {
+        let lost = self.quorum_lost();
+        for (ticket, failure) in self.reads.expired(has_leader, lost) {
             self.outcomes.push(Outcome::Read(ticket, Err(failure)));
         }
     }

@@ -31,10 +31,10 @@ pub mod storage;
 pub mod testing;
 pub mod watch;
 
-pub use crate::core::{RaftStatus, Role};
+pub use crate::core::{ChangeRefused, MemberChange, Progress, RaftStatus, Role, Writes};
 pub use actor::{
-    Applied, IncomingSnapshot, Limits, NoTransport, Observe, RaftArgs, RaftHandle, ReadError,
-    SpawnError, Transport,
+    Applied, ChangeError, IncomingSnapshot, Limits, NoTransport, Observe, RaftArgs, RaftHandle,
+    ReadError, SpawnError, Transport,
 };
 pub use command::{batch, command, command_name};
 pub use event::{Change, Delta, EntityType, Event};

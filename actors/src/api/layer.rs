@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures::future::BoxFuture;
@@ -21,11 +21,15 @@ use tower::{Layer, Service};
 use super::{
     admission::{Admitted, Facts, Shown, Transport, admit},
     caller::Caller,
+    forward,
     forwarded::Forwarded,
-    methods::{Class, Effect, Method, method},
+    methods::{Class, Effect, Method, Place, method},
     typed,
 };
-use crate::{node::Shared, peer::Sender};
+use crate::{
+    node::{Shared, leader::Whereabouts},
+    peer::Sender,
+};
 
 /// Metadata by which a caller asks for a confirmed read.
 const READ: &str = "jaco-read";
@@ -96,12 +100,22 @@ where
             );
             let linearizable = linearizable(request.headers());
             let decided = decide(transport, method, &request, sender.as_ref(), &shared);
+            let joiner = peer.filter(|_| method.class == Class::InBody);
+            let decided = match joiner {
+                Some(peer) => decided.and_then(|admitted| {
+                    let wait = shared.join_attempt(peer.ip(), started);
+                    wait.map(|()| admitted).map_err(too_many_joins)
+                }),
+                None => decided,
+            };
             // From anybody else it means nothing, and nobody behind this shall take it for more.
             Forwarded::strip(request.headers_mut());
+            // Whoever serves a request that is passed on confirms what it reads as well.
+            let passed_on = method.place == Place::Leader && transport != Transport::Peer;
             let admitted = match decided {
                 Ok(admitted) => match linearizable {
-                    Ok(false) => Ok(admitted),
-                    Ok(true) => confirm(&shared).await.map(|()| admitted),
+                    Ok(true) if !passed_on => confirm(&shared).await.map(|()| (admitted, true)),
+                    Ok(linearizable) => Ok((admitted, linearizable)),
                     Err(error) => Err(error),
                 },
                 Err(error) => {
@@ -113,21 +127,64 @@ where
                 }
             };
             let response = match admitted {
-                Ok(Admitted { identity, token }) => {
-                    request.extensions_mut().insert(Caller {
+                Ok((Admitted { identity, token }, linearizable)) => {
+                    let caller = Caller {
                         identity,
                         token,
                         transport,
                         sender,
                         request_id: request_id.clone(),
-                    });
-                    typed::typed(&name, inner.call(request).await?)
+                    };
+                    let mut response = if passed_on {
+                        let here = Typed(inner);
+                        forward::to_leader(&shared, here, method, caller, linearizable, request)
+                            .await
+                    } else {
+                        request.extensions_mut().insert(caller);
+                        typed::typed(&name, inner.call(request).await?)
+                    };
+                    if method.place == Place::Leader {
+                        forward::stamp(response.headers_mut(), &shared);
+                    }
+                    response
                 }
                 Err(error) => Status::from(error).into_http(),
             };
+            if let Some(peer) = joiner.filter(|_| !response.headers().contains_key("grpc-status")) {
+                shared.joined_from(peer.ip());
+            }
             outcome(&name, method, &request_id, &peer_text, &response, started);
             Ok(response)
         })
+    }
+}
+
+fn too_many_joins(wait: Duration) -> Error {
+    let message = "too many joins from this address";
+    Error::new(ErrorCode::StateUnavailable, message)
+        .with("retry_after", format!("{}s", wait.as_secs() + 1))
+}
+
+/// The services, with their refusals in the words of the API.
+struct Typed<S>(S);
+
+impl<S> Service<Request<Body>> for Typed<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let name = request.uri().path().to_owned();
+        let answer = self.0.call(request);
+        Box::pin(async move { Ok(typed::typed(&name, answer.await?)) })
     }
 }
 
@@ -138,6 +195,14 @@ fn decide(
     sender: Option<&Sender>,
     shared: &Shared,
 ) -> Result<Admitted, Error> {
+    if transport == Transport::Peer && method.place == Place::Leader {
+        // A request is passed on once; who has lost the lead says so before anything else, for
+        // it may not know a token that the next leader does.
+        let node = shared.running()?;
+        if node.leader.whereabouts() != Whereabouts::Here {
+            return Err(node.leader.leaderless());
+        }
+    }
     let state = shared.state();
     let facts = Facts {
         state: state.as_deref(),
@@ -243,8 +308,9 @@ fn outcome(
         .and_then(|value| value.to_str().ok())
         .filter(|message| message.parse::<ErrorCode>().is_ok());
     let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let notable = method.effect == Effect::Write || method.place == Place::Leader;
     // What members submit for themselves is their daily bread.
-    if method.effect == Effect::Write && method.class != Class::Peer {
+    if notable && method.class != Class::Peer {
         tracing::info!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");
     } else {
         tracing::debug!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");

@@ -60,9 +60,9 @@ pub fn method(name: &str) -> Method {
         "Cluster/Init" | "Cluster/Join" => (Setup, Write, Here),
         "Cluster/KillActor" => (LocalOperator, Write, Here),
         "Cluster/NodeJoin" => (InBody, Write, Leader),
-        // Its record in the audit trail can be written by the leader only.
-        "Cluster/Backup"
-        | "Cluster/IssueJoinToken"
+        // It reads, but its record in the audit trail can be written by the leader only.
+        "Cluster/Backup" => (Operator, Read, Leader),
+        "Cluster/IssueJoinToken"
         | "Cluster/NodeRemove"
         | "Deploy/Apply"
         | "Deploy/Rollback"

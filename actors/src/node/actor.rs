@@ -176,7 +176,10 @@ async fn able(running: &Running) {
     let mut status = running.raft.subscribe_status();
     // The sender lives as long as the handle.
     let _ = status
-        .wait_for(|raft| raft.leading || (raft.role != Role::Stopped && raft.voters.len() > 1))
+        .wait_for(|raft| {
+            let alone = raft.voters == [raft.raft_id];
+            raft.leading || (raft.role != Role::Stopped && !alone)
+        })
         .await;
 }
 

@@ -14,7 +14,7 @@ use jaco_net::{
     },
     tls::Identity,
 };
-use jaco_proto::secret::SecretString;
+use jaco_proto::{secret::SecretString, v1};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -113,6 +113,22 @@ pub(super) struct KnownPeer {
     pub(super) address: String,
     /// SHA-256 of its certificate, as `sha256:<hex>`.
     pub(super) fingerprint: String,
+}
+
+impl KnownPeer {
+    /// The member that a Node row speaks of.
+    pub(super) fn of(node: &v1::Node) -> Self {
+        let print = <[u8; 32]>::try_from(node.server_cert_fingerprint.as_slice());
+        Self {
+            hostname: node.hostname.clone(),
+            raft_id: node.raft_id,
+            address: node.address.clone(),
+            // A member that has not told its fingerprint yet is known once the state is there.
+            fingerprint: print
+                .map(|bytes| Fingerprint::from_bytes(bytes).to_string())
+                .unwrap_or_default(),
+        }
+    }
 }
 
 /// Paths under one data directory.

@@ -22,14 +22,17 @@ use super::{
     ConfigError, NodeBuilder, NodeConfig, Running, Shared,
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
+    leader::LeaderLink,
+    subnets::AtLeader,
 };
 use crate::{
     api::{
         ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor, admission::Transport,
         service,
     },
+    health::{self, Heart},
     ingress::{self, ProxyActor, ProxyArgs},
-    network,
+    membership, network,
     peer::{self, Network, Services},
     runtime::{self, engine::DockerEngine},
     scheduler,
@@ -39,6 +42,8 @@ use crate::{
 
 /// Longest wait for clients that are being served when the node stops.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Longest wait for another voter to take over leadership when the node stops.
+const HANDOVER: Duration = Duration::from_secs(3);
 
 /// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +121,7 @@ impl Node {
             ..shared
         });
 
+        let _ = shared.hostname.set(hostname.clone()); // set once, right here
         let args = Args {
             shared: shared.clone(),
             layout,
@@ -230,9 +236,19 @@ impl Node {
 
     /// Stops the node; containers keep running.
     ///
-    /// Calls are answered as by [`Node::drain`] before the actors stop, in reverse start order.
+    /// Calls are answered as by [`Node::drain`] and leadership is handed over, before the actors
+    /// stop, in reverse start order.
     pub async fn stop(&self) {
         self.drain().await;
+        if let Some(running) = self.shared.running.get()
+            && running.raft.status().voters.len() > 1
+            && !running.raft.step_down(HANDOVER).await
+        {
+            tracing::info!(
+                subsystem = "raft",
+                "no other voter could take over leadership"
+            );
+        }
         self.abandon().await;
     }
 
@@ -286,19 +302,27 @@ pub(super) fn open(
     shared.metrics.watch_raft(&raft);
     let address = shared.config.cluster_addr;
     let network = address.map(|_| Network::new(membership.origin(), raft.clone()));
+    let peers = network.as_ref().map(Network::peers).unwrap_or_default();
+    let clock = shared.config.clock.clone();
+    let heart = Heart::new(&membership.hostname, raft.subscribe_status(), clock.clone());
     Ok(Arc::new(Running {
         hostname: membership.hostname.clone(),
+        heart: Arc::new(heart),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
+        leader: LeaderLink::new(raft.clone(), peers.clone()),
         raft,
         storage,
-        peers: network.as_ref().map(Network::peers).unwrap_or_default(),
+        peers,
         network,
         limits,
         engine,
         runtime: OnceLock::new(),
-        clock: shared.config.clock.clone(),
+        allocator: OnceLock::new(),
+        clock,
         applies: tokio::sync::Mutex::default(),
+        joins: tokio::sync::Mutex::default(),
+        membership: OnceLock::new(),
     }))
 }
 
@@ -308,11 +332,13 @@ pub(super) fn verticals(
     node: &Arc<Running>,
     ca_pem: String,
 ) -> Vec<ChildSpec> {
+    // For what only a leader decides, and for what any node has to say.
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
+    let submitter: Arc<dyn Propose> = Arc::new(node.submitter());
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
 
-    let (network, _, directory) = network::supervisor(network::Args {
+    let (network, _, directory, allocator) = network::supervisor(network::Args {
         cluster_id: node.cluster_id.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
@@ -322,19 +348,31 @@ pub(super) fn verticals(
         engine: Arc::new(network::engine::DockerNetworks::new(
             &shared.config.docker_socket,
         )),
+        elsewhere: Arc::new(AtLeader(node.leader.clone())),
     });
+    let _ = node.allocator.set(allocator); // set once: the verticals are assembled once
     let (runtime, access) = runtime::supervisor(
         "runtime",
         runtime::Deps {
             host: node.hostname.clone(),
             engine: node.engine.clone(),
             networks: Arc::new(directory),
-            raft: raft.clone(),
+            raft: submitter.clone(),
             clock: clock.clone(),
-            caught_up: is_leader.clone(),
+            caught_up: node.heart.caught_up(),
             metrics: shared.metrics.clone(),
         },
     );
+    let health = health::worker(health::Args {
+        heart: node.heart.clone(),
+        host: node.hostname.clone(),
+        raft: raft.clone(),
+        cluster: submitter.clone(),
+        confirm: health::confirm_with(&node.raft),
+        settled: access.settled(),
+        engine: node.engine.clone(),
+        clock: clock.clone(),
+    });
     let _ = node.runtime.set(access); // set once: the verticals are assembled once
     let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
         raft.clone(),
@@ -347,14 +385,16 @@ pub(super) fn verticals(
         let facts = ingress::table::Facts {
             hostname: node.hostname.clone(),
             https: false,
+            mesh: false,
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-        let proxy = ProxyArgs::new(raft, facts, port, proxy);
+        let proxy = ProxyArgs::new(raft, facts, node.heart.fresh(), port, proxy);
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
         raft_supervisor(shared, node, ca_pem),
+        health,
         network,
         runtime,
         scheduler,
@@ -384,6 +424,12 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) ->
                 .map_err(|error| SpawnErr::StartupFailed(Box::new(error)))
         }
     });
+    let deps = membership::Deps {
+        raft: Arc::new(node.raft.clone()),
+        clock: node.clock.clone(),
+    };
+    let (members, membership) = membership::actor(node.raft.clone(), deps);
+    let _ = node.membership.set(membership); // set once: the verticals are assembled once
     let mut spec = SupervisorSpec::new(Strategy::RestForOne).child(raft);
     if let (Some(network), Some(address)) = (&node.network, shared.config.cluster_addr) {
         spec = spec.child(peer::supervisor(peer::Args {
@@ -392,11 +438,11 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) ->
             identity: shared.certificate.clone(),
             ca_pem,
             services: Services::new(service(shared, Transport::Peer)),
-            pulse: Arc::new(()),
+            pulse: node.heart.clone(),
             metrics: shared.metrics.clone(),
         }));
     }
-    ChildSpec::supervisor("raft", spec).0
+    ChildSpec::supervisor("raft", spec.child(members)).0
 }
 
 /// Whether this node leads and has applied an entry of its own term, as it changes.

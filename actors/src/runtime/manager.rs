@@ -23,7 +23,9 @@ use super::{
 };
 use crate::{
     repeat::Repeats,
-    supervision::{ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, Worker},
+    supervision::{
+        ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, TaskHandle, Worker,
+    },
 };
 
 mod sweep;
@@ -47,10 +49,12 @@ pub enum Msg {
     StateChanged(watch::Receiver<Arc<State>>),
     /// Thirty seconds passed.
     Tick,
+    /// Whether this node has caught up with the cluster changed.
+    CaughtUp(watch::Receiver<bool>),
     /// Look for containers that no row wants.
     Sweep,
-    /// Outcome of a sweep's listing.
-    Listed(Result<Vec<Found>, EngineError>),
+    /// Outcome of a sweep's listing, begun in this stretch of being caught up.
+    Listed(u64, Result<Vec<Found>, EngineError>),
     /// A container that no row wants was removed, or not.
     Reclaimed(String, Result<(), EngineError>),
     /// The engine told something.
@@ -88,6 +92,10 @@ pub struct ReplicaManager {
     seen: Arc<State>,
     reclaiming: BTreeSet<String>,
     listing: bool,
+    /// Stretch of being caught up, or not.
+    stretch: u64,
+    /// The next sweep of a node that has not settled.
+    again: Option<TaskHandle>,
     unlisted: Repeats,
     unreclaimed: Repeats,
 }
@@ -109,6 +117,8 @@ impl Worker for ReplicaManager {
             unlisted: Repeats::default(),
             unreclaimed: Repeats::default(),
             listing: false,
+            stretch: 0,
+            again: None,
         };
         this.recall(ctx);
         this.sync(ctx);
@@ -118,14 +128,7 @@ impl Worker for ReplicaManager {
         this.everyone(|| replica::Msg::Hint);
         follow(ctx, state);
         ctx.send_after(TICK, Msg::Tick);
-        let mut caught_up = deps.caught_up.clone();
-        ctx.spawn(async move {
-            if caught_up.wait_for(|caught_up| *caught_up).await.is_err() {
-                // Nobody will say so any more.
-                std::future::pending::<()>().await;
-            }
-            Msg::Sweep
-        });
+        ctx.send_to_self(Msg::CaughtUp(deps.caught_up.clone()));
         Ok(this)
     }
 
@@ -143,10 +146,14 @@ impl Worker for ReplicaManager {
                 self.everyone(|| replica::Msg::Dispatch);
                 self.everyone(|| replica::Msg::Tick);
             }
+            Msg::CaughtUp(caught_up) => self.caught_up(ctx, caught_up),
             Msg::Sweep => self.sweep(ctx),
-            Msg::Listed(listed) => self.listed(ctx, listed),
+            Msg::Listed(stretch, listed) => {
+                self.listed(ctx, listed, stretch);
+            }
             Msg::Reclaimed(container, result) => {
                 self.reclaiming.remove(&container);
+                self.look_again(ctx, result.is_ok());
                 match result {
                     Ok(()) => {
                         self.unreclaimed.clear();
@@ -169,6 +176,7 @@ impl Worker for ReplicaManager {
             Msg::Stopped(id) => {
                 self.forget(&id);
                 self.sync(ctx);
+                self.look_again(ctx, true);
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! The address of the raft actor that everybody else holds.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -12,7 +13,7 @@ use jaco_proto::{Error, ErrorCode, v1};
 use prost::Message as _;
 use protobuf::Message as _;
 use ractor::ActorRef;
-use raft::eraftpb::{ConfChangeV2, Message, MessageType};
+use raft::eraftpb::{Message, MessageType};
 use tokio::{
     sync::{oneshot, watch},
     time::timeout,
@@ -61,8 +62,8 @@ pub(super) struct Shared {
     threads: watch::Sender<usize>,
     pub(super) incoming: Arc<Slot>,
     pub(super) refused_snapshots: AtomicU64,
-    /// Storage of the running actor; not kept open by it.
-    storage: Mutex<Weak<Storage>>,
+    /// Storage of the running actor, which is not kept open by this, and where it is.
+    storage: Mutex<(Weak<Storage>, PathBuf)>,
 }
 
 impl Shared {
@@ -72,18 +73,25 @@ impl Shared {
         self.storage
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+            .0
             .upgrade()
     }
 
     pub(super) fn set_storage(&self, storage: &Arc<Storage>) {
         let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
-        *current = Arc::downgrade(storage);
+        *current = (Arc::downgrade(storage), storage.path().to_owned());
+    }
+
+    /// Nobody else gets the storage from here on; see [`RaftHandle::closed`].
+    pub(super) fn forget_storage(&self) {
+        let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
+        current.0 = Weak::new();
     }
 
     /// Where received snapshots are kept until they are whole.
-    pub(super) fn snapshots(&self) -> Option<PathBuf> {
-        let storage = self.storage()?;
-        Some(storage.path().with_file_name("snapshots"))
+    pub(super) fn snapshots(&self) -> PathBuf {
+        let storage = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
+        storage.1.with_file_name("snapshots")
     }
 }
 
@@ -193,29 +201,6 @@ impl RaftHandle {
             .unwrap_or(Err(ReadError::Unavailable))
     }
 
-    /// Proposes a change of voters or learners. `true` once it is appended: it takes effect when
-    /// it is committed, which [`Self::subscribe_status`] shows.
-    ///
-    /// # Errors
-    /// [`ProposeError::NoLeader`] if it was not appended, [`ProposeError::Unavailable`] if raft
-    /// does not run, [`ProposeError::Unknown`] if the actor died over it.
-    pub async fn change_members(&self, change: ConfChangeV2) -> Result<(), ProposeError> {
-        let (reply, answer) = oneshot::channel();
-        self.cast(Msg::ConfChange(change, reply))
-            .map_err(|_| ProposeError::Unavailable)?;
-        match timeout(self.shared.limits.commit_budget, answer).await {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(ProposeError::NoLeader),
-            Ok(Err(_)) | Err(_) => Err(ProposeError::Unknown("raft did not answer".into())),
-        }
-    }
-
-    /// Asks voter `to` to take over leadership; a request, without an answer.
-    pub fn transfer_leadership(&self, to: u64) {
-        // Without an actor there is no leadership to hand over.
-        let _ = self.cast(Msg::Transfer(to));
-    }
-
     /// Hands an encoded message of a peer to raft; dropped while raft does not run.
     ///
     /// `from` is the raft id that the connection proved. A message that does not decode, says that
@@ -236,7 +221,7 @@ impl RaftHandle {
             );
             return;
         }
-        if decoded.get_msg_type() == MessageType::MsgSnapshot {
+        if decoded.msg_type == MessageType::MsgSnapshot as i32 {
             tracing::warn!(
                 subsystem = "raft",
                 from,
@@ -268,6 +253,14 @@ impl RaftHandle {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.status().role != Role::Stopped
+    }
+
+    /// Tells which members are in reach by other means than raft's messages, until the next call:
+    /// those that were heard within about an election timeout. It makes the difference between
+    /// "no leader" and "no majority" surer; see [`RaftStatus::writes`].
+    pub fn set_reachable(&self, ids: BTreeSet<u64>) {
+        // Without an actor there is nothing to tell.
+        let _ = self.cast(Msg::Reachable(ids));
     }
 
     pub(super) fn cast(&self, msg: Msg) -> Result<(), ()> {

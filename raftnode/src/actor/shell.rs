@@ -8,6 +8,7 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::{
     Applied, Observe, RaftArgs,
+    captures::Captures,
     handle::{ReadError, Shared},
     incoming::Received,
     msg::{Msg, ReadReply, Waiting},
@@ -39,8 +40,11 @@ pub(super) struct Shell {
     applier: Applier,
     /// Proposals since the last flush.
     batch: Vec<(Ticket, Vec<u8>)>,
+    /// Whether a flush is in the mailbox.
+    flush_queued: bool,
     proposals: HashMap<Ticket, Waiting>,
     reads: HashMap<Ticket, ReadReply>,
+    captures: Captures,
     /// Results to hand out once the state and the status show them.
     answers: Vec<(Ticket, Answer)>,
     /// Content of the snapshot that raft is being told of.
@@ -62,9 +66,7 @@ impl Shell {
         let shared = Arc::clone(&args.handle.shared);
         shared.set_storage(storage);
         shared.incoming.reset();
-        if let Some(directory) = shared.snapshots()
-            && let Err(error) = snapshot::clear(&directory)
-        {
+        if let Err(error) = snapshot::clear(&shared.snapshots()) {
             tracing::warn!(subsystem = "raft", %error, "old snapshots cannot be removed");
         }
         let shell = Self {
@@ -72,8 +74,10 @@ impl Shell {
             core,
             applier: Applier::new(state),
             batch: Vec::new(),
+            flush_queued: false,
             proposals: HashMap::new(),
             reads: HashMap::new(),
+            captures: Captures::default(),
             answers: Vec::new(),
             received: None,
             next_ticket: 0,
@@ -94,34 +98,47 @@ impl Shell {
         self.run()
     }
 
-    /// Takes one message. `true` asks for a [`Msg::Flush`] behind what is in the mailbox now.
+    /// Takes one message. `true` asks for a [`Msg::Flush`] behind what is in the mailbox now: what
+    /// arrives while a write waits for the disk becomes one step and one write.
     pub(super) fn handle(&mut self, msg: Msg) -> Result<bool, Failure> {
         match msg {
+            Msg::Flush => {
+                self.flush_queued = false;
+                self.core.handle_propose(std::mem::take(&mut self.batch));
+                self.run()?;
+                return Ok(false);
+            }
+            Msg::Install(received) => {
+                self.install(received)?;
+                return Ok(false);
+            }
             Msg::Propose(data, waiting) => {
                 let ticket = self.ticket();
                 self.proposals.insert(ticket, waiting);
                 self.batch.push((ticket, data));
-                return Ok(self.batch.len() == 1);
             }
-            Msg::Flush => self.core.handle_propose(std::mem::take(&mut self.batch)),
             Msg::Read(reply) => {
                 let ticket = self.ticket();
                 self.reads.insert(ticket, reply);
                 self.core.handle_read(ticket);
             }
             Msg::Deliver(message) => self.deliver(*message),
-            Msg::Install(received) => return self.install(received).map(|()| false),
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
             Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
-            Msg::ConfChange(change, reply) => {
-                let appended = self.core.handle_conf_change(&change);
-                let _ = reply.send(appended);
+            Msg::ChangeMembers(change, reply) => {
+                // Who asked may be gone; the change goes on all the same.
+                let _ = reply.send(self.core.handle_member_change(change));
             }
+            Msg::Capture(index, reply) => {
+                if self.captures.add(index, reply, self.applier.state()) {
+                    self.applier.want(index);
+                }
+            }
+            Msg::Reachable(ids) => self.core.handle_reachable(ids),
             Msg::Transfer(to) => self.core.handle_transfer(to),
             Msg::Tick => self.core.handle_tick(),
         }
-        self.run()?;
-        Ok(false)
+        Ok(!std::mem::replace(&mut self.flush_queued, true))
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -210,6 +227,7 @@ impl Shell {
             rows,
             events,
             answers,
+            wanted,
             ..
         } = progress;
         update.rows.extend(rows);
@@ -221,6 +239,7 @@ impl Shell {
             let state = Arc::clone(self.applier.state());
             let index = state.applied_index;
             // State first: a subscriber that hears of a change must find it there.
+            self.captures.reached(&wanted, &state);
             self.shared.state.send_replace(state);
             if installed {
                 self.shared.hub.reset(index);

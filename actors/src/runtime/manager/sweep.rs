@@ -1,10 +1,11 @@
 //! The sweep for containers of our cluster that no row wants.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tracing::{info, warn};
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
 
-use super::{Child, Msg, ReplicaManager};
+use super::{Child, Msg, RETRY, ReplicaManager};
 use crate::{
     runtime::{
         assignment,
@@ -25,11 +26,75 @@ impl ReplicaManager {
             return;
         }
         self.listing = true;
-        ctx.spawn(async move { Msg::Listed(deps.engine.list(&cluster.cluster_id).await) });
+        let stretch = self.stretch;
+        ctx.spawn(async move { Msg::Listed(stretch, deps.engine.list(&cluster.cluster_id).await) });
     }
 
-    pub(super) fn listed(&mut self, ctx: &Context<Self>, listed: Result<Vec<Found>, EngineError>) {
+    /// Whether the node is caught up may have changed: once it is, whatever moved away is stopped
+    /// before anything is started.
+    pub(super) fn caught_up(&mut self, ctx: &Context<Self>, mut caught_up: watch::Receiver<bool>) {
+        let now = *caught_up.borrow_and_update();
+        self.stretch += 1;
+        if !now && self.args.shared.set_settled(false) {
+            info!(
+                subsystem = "runtime/reconciler",
+                "out of touch with the cluster: nothing is started here until it has been heard"
+            );
+        }
+        ctx.send_to_self(Msg::Sweep);
+        ctx.spawn(async move {
+            if caught_up.changed().await.is_err() {
+                // Nobody will say so any more.
+                std::future::pending::<()>().await;
+            }
+            Msg::CaughtUp(caught_up)
+        });
+    }
+
+    /// Lists again if the last list showed something that has to go first.
+    pub(super) fn look_again(&mut self, ctx: &Context<Self>, at_once: bool) {
+        if let Some(earlier) = self.again.take() {
+            earlier.abort();
+        }
+        if self.args.shared.settled() {
+            return;
+        }
+        let delay = if at_once { Duration::ZERO } else { RETRY };
+        self.again = Some(ctx.send_after(delay, Msg::Sweep));
+    }
+
+    /// Lets starts begin if nothing is left here that no row wants.
+    fn settle(&mut self, ctx: &Context<Self>, here: &BTreeSet<String>, found: &[Found]) {
+        let shared = &self.args.shared;
+        if shared.settled() || !*shared.deps.caught_up.borrow() {
+            return;
+        }
+        let wanted = |replica: &String| here.contains(replica);
+        // A child that no row wants may still be making its container.
+        let clean = found.iter().flat_map(|found| &found.replica_id).all(wanted)
+            && self.children.keys().all(wanted);
+        if !clean {
+            return self.look_again(ctx, false);
+        }
+        shared.set_settled(true);
+        debug!(
+            subsystem = "runtime/reconciler",
+            "caught up with the cluster"
+        );
+        self.everyone(|| replica::Msg::Dispatch);
+    }
+
+    pub(super) fn listed(
+        &mut self,
+        ctx: &Context<Self>,
+        listed: Result<Vec<Found>, EngineError>,
+        stretch: u64,
+    ) {
         self.listing = false;
+        if stretch != self.stretch {
+            // What it shows may be older than what the node has caught up with.
+            return ctx.send_to_self(Msg::Sweep);
+        }
         let deps = self.args.shared.deps.clone();
         let found = match listed {
             Ok(found) => {
@@ -40,11 +105,12 @@ impl ReplicaManager {
                 if self.unlisted.is_news(&error) {
                     warn!(subsystem = "runtime/reconciler", %error, "containers not listed");
                 }
-                return;
+                return self.look_again(ctx, false);
             }
         };
         // The state may be newer than the list, never older.
         let here = assignment::here(&deps.raft.state(), &deps.host);
+        self.settle(ctx, &here, &found);
         let tended = |id: &str| {
             here.contains(id)
                 || self

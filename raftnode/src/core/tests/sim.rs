@@ -118,6 +118,8 @@ pub(super) struct World {
     nodes: BTreeMap<u64, Node>,
     network: Vec<Message>,
     isolated: BTreeSet<u64>,
+    /// One side of a partition; the others are the other side.
+    side: BTreeSet<u64>,
     rng: u64,
     next_id: u64,
     runs: u64,
@@ -136,6 +138,7 @@ impl World {
             nodes: BTreeMap::new(),
             network: Vec::new(),
             isolated: BTreeSet::new(),
+            side: BTreeSet::new(),
             rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             next_id: 1,
             runs: 0,
@@ -231,6 +234,45 @@ impl World {
 
     pub(super) fn heal(&mut self) {
         self.isolated.clear();
+        self.side.clear();
+    }
+
+    /// Cuts `side` off from everybody else, but not from each other.
+    pub(super) fn split(&mut self, side: &[u64]) {
+        self.side = side.iter().copied().collect();
+    }
+
+    pub(super) fn reach(&mut self, id: u64, others: &[u64]) {
+        let others = others.iter().copied().collect();
+        self.core(id).handle_reachable(others);
+        self.drive(id);
+    }
+
+    pub(super) fn transfer(&mut self, id: u64, to: u64) {
+        self.core(id).handle_transfer(to);
+        self.drive(id);
+    }
+
+    pub(super) fn member(&mut self, id: u64, change: MemberChange) -> Result<(), ChangeRefused> {
+        let appended = self.core(id).handle_member_change(change);
+        self.drive(id);
+        appended
+    }
+
+    /// One tick of everybody's clock.
+    pub(super) fn tick_all(&mut self) {
+        let ids: Vec<_> = self.nodes.keys().copied().collect();
+        for id in ids {
+            self.tick(id);
+        }
+    }
+
+    /// Lets time pass, whatever comes of it.
+    pub(super) fn pass(&mut self, ticks: u32) {
+        for _ in 0..ticks {
+            self.tick_all();
+            self.deliver_all();
+        }
     }
 
     pub(super) fn tick(&mut self, id: u64) {
@@ -245,6 +287,11 @@ impl World {
 
     pub(super) fn inject(&mut self, id: u64, message: Message) -> Result<(), Refused> {
         self.core(id).handle_message(message)
+    }
+
+    /// Performs what a node wants after [`World::inject`].
+    pub(super) fn answer(&mut self, id: u64) {
+        self.drive(id);
     }
 
     pub(super) fn change(&mut self, id: u64, changes: &[(u64, ConfChangeType)]) -> bool {
@@ -362,7 +409,7 @@ impl World {
     }
 
     /// Drops everything applied from the node's log, so that slow nodes need a snapshot.
-    fn compact(&mut self, id: u64) {
+    pub(super) fn compact(&mut self, id: u64) {
         let mut disk = self.nodes[&id].disk.0.borrow_mut();
         for content in [0, 1] {
             let content = match content {
@@ -375,7 +422,9 @@ impl World {
     }
 
     fn deliver(&mut self, message: Message) {
-        let cut = self.isolated.contains(&message.from) || self.isolated.contains(&message.to);
+        let split = self.side.contains(&message.from) != self.side.contains(&message.to);
+        let lone = self.isolated.contains(&message.from) || self.isolated.contains(&message.to);
+        let cut = split || lone;
         if cut || !self.nodes.contains_key(&message.to) {
             return self.lose(&message);
         }
@@ -405,6 +454,12 @@ impl World {
     /// Performs what the core of `id` wants, as the shell does.
     fn drive(&mut self, id: u64) {
         while let Some(write) = self.core(id).poll_write().unwrap() {
+            let early = write.messages.iter().find(|m| promises(m));
+            if let Some(message) = early.filter(|_| write.sync) {
+                let kind = message.get_msg_type();
+                self.violations
+                    .push(format!("{id} promised {kind:?} before its disk did"));
+            }
             self.network.extend(write.messages.iter().cloned());
             let (applied, term) = self.perform(id, &write);
             self.network.extend(write.messages_after);
@@ -426,6 +481,7 @@ impl World {
     fn perform(&mut self, id: u64, write: &Write) -> (u64, u64) {
         let mut disk = self.nodes[&id].disk.0.borrow_mut();
         disk.writes += 1;
+        let durable = disk.synced.last().0;
         let content = &mut disk.cached;
         if let Some(snapshot) = &write.snapshot {
             let metadata = snapshot.get_metadata();
@@ -447,6 +503,10 @@ impl World {
             content.hard_state = hard_state.clone();
         }
         for entry in &write.committed {
+            if entry.index > durable {
+                self.violations
+                    .push(format!("{id} applies {} before it is on disk", entry.index));
+            }
             if entry.index != content.applied.0 + 1 {
                 let at = content.applied.0;
                 self.violations
@@ -472,4 +532,15 @@ impl World {
         }
         disk.cached.applied
     }
+}
+
+/// Whether a message says that something is on the sender's disk.
+fn promises(message: &Message) -> bool {
+    let kind = message.get_msg_type();
+    let promise = [
+        MessageType::MsgAppendResponse,
+        MessageType::MsgRequestVote,
+        MessageType::MsgRequestVoteResponse,
+    ];
+    promise.contains(&kind) && !message.reject
 }

@@ -54,6 +54,9 @@ pub enum Gate {
     Open,
     /// Something the cluster will tell about is missing; nothing is published.
     Deferred(String),
+    /// The node has not caught up with the cluster, and the replica may run elsewhere by now: only
+    /// what ran here before goes on, restarts included.
+    Behind,
     /// The node cannot isolate tenants.
     Isolated,
 }

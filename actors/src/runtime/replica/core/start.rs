@@ -80,8 +80,11 @@ impl Core {
             .map(|container| container.id.clone())
             .collect();
         self.target = Some(index);
+        // Even a container of this row may be one that the cluster has given up.
+        let behind = wanted.gate == Gate::Behind;
+        let stopped = keep.is_some_and(|keep| keep.status != Status::Running);
         // An outdated container serves on until its successor may start.
-        if keep.is_none() && !self.may_start(now, wanted) {
+        if (keep.is_none() || behind && stopped) && !self.may_start(now, wanted) {
             return;
         }
         if !others.is_empty() {
@@ -104,8 +107,8 @@ impl Core {
     fn may_start(&mut self, now: Now, wanted: &Wanted) -> bool {
         match &wanted.gate {
             Gate::Open => true,
-            Gate::Deferred(_) if self.restarting => true,
-            Gate::Deferred(_) => {
+            Gate::Deferred(_) | Gate::Behind if self.restarting => true,
+            Gate::Deferred(_) | Gate::Behind => {
                 self.phase = Phase::Waiting(None);
                 false
             }

@@ -1,0 +1,291 @@
+//! The shell around the cores: ticks, proposals, and the way back.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use jaco_proto::v1::{self, NodeStatus, command::Payload};
+use jaco_raftnode::{Committed, Propose, ProposeError, State};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+use tracing::{info, warn};
+
+use super::{
+    contact,
+    core::{self, Effect::Propose as Verdict},
+    heart::{Effect, Heart},
+    ready::{self, Facts},
+};
+use crate::{
+    clock::Clock,
+    commit::commit,
+    repeat::Repeats,
+    runtime::engine::Engine,
+    supervision::{Context, Failure, Worker},
+};
+
+/// Identity of the commands.
+pub const IDENTITY: &str = "node-health";
+/// Time between two looks at everybody's silence.
+const TICK: Duration = Duration::from_millis(250);
+/// Longest wait for a command.
+const BUDGET: Duration = Duration::from_secs(10);
+/// Wait before another attempt to become ready.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Asks whether everything that is committed now is applied here; takes its time.
+pub type Confirm = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+
+/// What a [`HealthActor`] starts from.
+#[derive(Clone)]
+pub struct Args {
+    /// What it drives.
+    pub heart: Arc<Heart>,
+    /// Hostname of this node.
+    pub host: String,
+    /// Raft of this node. Verdicts about others go here, so that only a leader's are written.
+    pub raft: Arc<dyn Propose>,
+    /// Where this node writes about itself, leader or not.
+    pub cluster: Arc<dyn Propose>,
+    /// How the node catches up.
+    pub confirm: Confirm,
+    /// Whether, since the node caught up, no container is left whose row moved away.
+    pub settled: watch::Receiver<bool>,
+    /// Its container engine.
+    pub engine: Arc<dyn Engine>,
+    /// Time of the commands.
+    pub clock: Clock,
+}
+
+impl fmt::Debug for Args {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Args")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Messages of a [`HealthActor`].
+#[derive(Debug)]
+pub enum Msg {
+    /// Time passed.
+    Tick,
+    /// The state changed.
+    State(watch::Receiver<Arc<State>>),
+    /// A verdict about a member came to its end.
+    Proposed(String, Result<Committed, ProposeError>),
+    /// Outcome of an attempt to catch up.
+    Confirmed(u64, bool),
+    /// Outcome of an attempt to become ready.
+    Returned(Result<(), String>),
+}
+
+/// Finds members that are dead, and brings this one back when it was taken for one.
+pub struct HealthActor {
+    args: Args,
+    seen: Arc<State>,
+    returning: bool,
+    next_return: Option<Instant>,
+    unwritten: Repeats,
+    unready: Repeats,
+}
+
+impl Worker for HealthActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "HealthActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        args.heart.restart();
+        let mut states = args.raft.subscribe();
+        let seen = states.borrow_and_update().clone();
+        let mut this = Self {
+            args,
+            seen: Arc::clone(&seen),
+            returning: false,
+            next_return: None,
+            unwritten: Repeats::default(),
+            unready: Repeats::default(),
+        };
+        let effects = this.args.heart.state(&seen);
+        this.run(ctx, effects);
+        follow(ctx, states);
+        ctx.send_to_self(Msg::Tick);
+        Ok(this)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        match msg {
+            Msg::Tick => {
+                ctx.send_after(TICK, Msg::Tick);
+                let effects = self.args.heart.tick();
+                self.run(ctx, effects);
+                self.come_back(ctx);
+            }
+            Msg::State(mut states) => {
+                let newest = states.borrow_and_update().clone();
+                follow(ctx, states);
+                self.state(ctx, newest);
+            }
+            Msg::Proposed(host, outcome) => {
+                // The verdict on a member counts as shown only if the state was looked at.
+                let newest = self.args.raft.state();
+                self.state(ctx, newest);
+                match outcome {
+                    Ok(_) => {
+                        self.unwritten.clear();
+                    }
+                    Err(error) if self.unwritten.is_news(&error) => {
+                        warn!(subsystem = "scheduler/health", %host, %error, "node status not written");
+                    }
+                    Err(_) => {}
+                }
+                self.args.heart.proposed(host);
+            }
+            Msg::Confirmed(attempt, current) => self.args.heart.confirmed(attempt, current),
+            Msg::Returned(outcome) => {
+                self.returning = false;
+                match outcome {
+                    Ok(()) => {
+                        self.unready.clear();
+                    }
+                    Err(why) => {
+                        self.next_return = Some(Instant::now() + RETRY);
+                        if self.unready.is_news(&why) {
+                            warn!(subsystem = "scheduler/health", error = %why, "this node is not ready yet");
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HealthActor {
+    fn state(&mut self, ctx: &Context<Self>, newest: Arc<State>) {
+        let before = std::mem::replace(&mut self.seen, newest);
+        if before.nodes.ptr_eq(&self.seen.nodes) {
+            return;
+        }
+        for (host, node) in &self.seen.nodes {
+            let was = before.nodes.get(host).map(|node| node.status());
+            if was != Some(node.status()) {
+                info!(
+                    subsystem = "scheduler/health",
+                    %host,
+                    from = was.unwrap_or_default().as_str_name(),
+                    to = node.status().as_str_name(),
+                    "node status changed"
+                );
+            }
+        }
+        let effects = self.args.heart.state(&self.seen);
+        self.run(ctx, effects);
+    }
+
+    fn run(&mut self, ctx: &Context<Self>, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Judge(Verdict {
+                    host,
+                    status,
+                    missed,
+                }) => self.propose(ctx, host, status, missed),
+                Effect::Contact(contact::Effect::Confirm { attempt }) => {
+                    let confirmed = (self.args.confirm)();
+                    ctx.spawn(async move { Msg::Confirmed(attempt, confirmed.await) });
+                }
+            }
+        }
+    }
+
+    fn propose(&self, ctx: &Context<Self>, host: String, status: NodeStatus, missed: u32) {
+        warn!(
+            subsystem = "scheduler/health",
+            %host,
+            status = status.as_str_name(),
+            missed,
+            limit = core::OFFLINE_MISSED,
+            "heartbeats missed"
+        );
+        let update = v1::NodeStatusUpdate {
+            hostname: host.clone(),
+            status: status.into(),
+            details: [
+                ("reason", "heartbeats_missed".to_owned()),
+                ("missed", missed.to_string()),
+            ]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into(),
+            ..Default::default()
+        };
+        let proposal = write(Arc::clone(&self.args.raft), self.command(update));
+        ctx.spawn(async move { Msg::Proposed(host, proposal.await) });
+    }
+
+    /// Writes that this node is ready, once it may.
+    fn come_back(&mut self, ctx: &Context<Self>) {
+        if self.returning || self.next_return.is_some_and(|next| Instant::now() < next) {
+            return;
+        }
+        let Args {
+            heart,
+            host,
+            settled,
+            ..
+        } = &self.args;
+        let facts = Facts {
+            current: *heart.caught_up().borrow(),
+            listed: heart.is_listed(),
+            settled: *settled.borrow(),
+            started: !heart.was_ready(),
+        };
+        let state = self.args.raft.state();
+        let ready = |node: &Arc<v1::Node>| node.status() == NodeStatus::Ready;
+        if facts.current && state.nodes.get(host).is_some_and(ready) {
+            heart.note_ready();
+        }
+        let Some(update) = ready::update(&state, host, facts) else {
+            return;
+        };
+        self.returning = true;
+        let engine = Arc::clone(&self.args.engine);
+        let proposal = write(Arc::clone(&self.args.cluster), self.command(update));
+        ctx.spawn(async move {
+            let ping = timeout(BUDGET, engine.ping()).await;
+            let answers = match ping {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("the engine does not answer".to_owned()),
+            };
+            Msg::Returned(match answers {
+                Ok(()) => proposal.await.map(drop).map_err(|error| error.to_string()),
+                Err(why) => Err(why),
+            })
+        });
+    }
+
+    fn command(&self, update: v1::NodeStatusUpdate) -> v1::Command {
+        let payload = Payload::NodeStatusUpdate(update);
+        jaco_raftnode::command(IDENTITY, self.args.clock.timestamp(), payload)
+    }
+}
+
+/// Proposes a command and waits until the local state shows it.
+async fn write(raft: Arc<dyn Propose>, command: v1::Command) -> Result<Committed, ProposeError> {
+    let outcome = timeout(BUDGET, commit(raft.as_ref(), command)).await;
+    outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer in time".to_owned())))
+}
+
+/// Reports the next change of the state, once.
+fn follow(ctx: &Context<HealthActor>, mut states: watch::Receiver<Arc<State>>) {
+    ctx.spawn(async move {
+        if states.changed().await.is_err() {
+            // The state has no writer any more: this node is going down.
+            std::future::pending::<()>().await;
+        }
+        Msg::State(states)
+    });
+}

@@ -1,0 +1,311 @@
+//! What this node says and hears of who is alive, shared by the transport and by all who ask.
+//!
+//! It outlives the actor that drives it: a restart of that one must not make a silent member
+//! look as if it had just been heard.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use jaco_proto::v1::NodeStatus;
+use jaco_raftnode::{RaftStatus, State};
+use prost_types::Timestamp;
+use tokio::sync::watch;
+
+use super::{
+    contact,
+    core::{self, BEAT},
+};
+use crate::{
+    clock::Clock,
+    peer::{Heartbeat, Pulse},
+};
+
+/// Age up to which the leader's set is used: two beats and a slow way. After that a node goes by
+/// what it hears itself, so that an election empties nobody's tables.
+const IN_DATE: Duration = BEAT
+    .saturating_mul(2)
+    .saturating_add(Duration::from_millis(500));
+
+/// Hostnames of live members.
+pub type Hosts = Arc<BTreeSet<String>>;
+
+/// Something the actor must do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Judge(core::Effect),
+    Contact(contact::Effect),
+}
+
+/// The heartbeats of one node.
+pub struct Heart {
+    host: String,
+    clock: Clock,
+    raft: watch::Receiver<RaftStatus>,
+    inner: Mutex<Inner>,
+    fresh: watch::Sender<Hosts>,
+    current: watch::Sender<bool>,
+    /// This node was ready at some time since its process started.
+    was_ready: AtomicBool,
+}
+
+struct Inner {
+    judge: core::Core,
+    contact: contact::Core,
+    members: BTreeSet<String>,
+    leader: Option<LeaderSet>,
+    /// When each member was heard last, as this machine's clock tells people.
+    heard_at: BTreeMap<String, Timestamp>,
+    effects: Vec<Effect>,
+}
+
+/// What a leader said it hears.
+struct LeaderSet {
+    at: Instant,
+    told_at: Timestamp,
+    term: u64,
+    hears: BTreeSet<String>,
+}
+
+impl Heart {
+    /// The heart of member `host`, whose raft stands as `raft` says.
+    #[must_use]
+    pub fn new(host: &str, raft: watch::Receiver<RaftStatus>, clock: Clock) -> Self {
+        Self {
+            host: host.to_owned(),
+            clock,
+            raft,
+            inner: Mutex::new(Inner {
+                judge: core::Core::new(host),
+                contact: contact::Core::default(),
+                members: BTreeSet::new(),
+                leader: None,
+                heard_at: BTreeMap::new(),
+                effects: Vec::new(),
+            }),
+            fresh: watch::Sender::new(Arc::new(BTreeSet::from([host.to_owned()]))),
+            current: watch::Sender::new(false),
+            was_ready: AtomicBool::new(false),
+        }
+    }
+
+    /// Hosts whose running replicas are fresh: this one, and those the leader hears. At most two
+    /// beats old; without a leader, those this node hears itself.
+    #[must_use]
+    pub fn fresh(&self) -> watch::Receiver<Hosts> {
+        self.fresh.subscribe()
+    }
+
+    /// Whether this node has caught up with the cluster, so that what its state says may be
+    /// acted on; see [`contact`].
+    #[must_use]
+    pub fn caught_up(&self) -> watch::Receiver<bool> {
+        self.current.subscribe()
+    }
+
+    /// When `host` was heard last, if it is fresh; now, if it is this node.
+    #[must_use]
+    pub fn last_heartbeat(&self, host: &str) -> Option<Timestamp> {
+        if host == self.host {
+            return Some(self.clock.timestamp());
+        }
+        if !self.fresh.borrow().contains(host) {
+            return None;
+        }
+        let inner = self.inner();
+        let told_at = || inner.leader.as_ref().map(|leader| leader.told_at);
+        inner.heard_at.get(host).copied().or_else(told_at)
+    }
+
+    /// Starts over with what a new actor instance cannot know: attempts and proposals under way.
+    pub(super) fn restart(&self) {
+        let now = now();
+        let mut inner = self.inner();
+        inner.effects.clear();
+        inner.contact = contact::Core::default();
+        inner.judge(now, core::Input::Leads(false));
+        inner.effects.clear();
+        self.publish(&inner, now);
+    }
+
+    /// The newest state.
+    pub(super) fn state(&self, state: &State) -> Vec<Effect> {
+        let now = now();
+        let mut inner = self.inner();
+        let status = |host: &str| state.nodes.get(host).map(|node| node.status());
+        let roster: BTreeMap<_, _> = state
+            .nodes
+            .iter()
+            .map(|(host, node)| (host.clone(), node.status()))
+            .collect();
+        inner.members = roster.keys().cloned().collect();
+        let Inner {
+            heard_at, members, ..
+        } = &mut *inner;
+        heard_at.retain(|host, _| members.contains(host));
+        inner.judge(now, core::Input::Members(roster));
+        let condemned = match status(&self.host) {
+            Some(NodeStatus::Unhealthy | NodeStatus::Offline) => true,
+            Some(
+                NodeStatus::Unspecified
+                | NodeStatus::Joining
+                | NodeStatus::Ready
+                | NodeStatus::IsolationUnavailable
+                | NodeStatus::DrainTimeout,
+            )
+            | None => false,
+        };
+        inner.contact(now, contact::Input::Condemned(condemned));
+        self.publish(&inner, now);
+        std::mem::take(&mut inner.effects)
+    }
+
+    /// Time passed.
+    pub(super) fn tick(&self) -> Vec<Effect> {
+        let now = now();
+        let leads = self.raft.borrow().leading;
+        let mut inner = self.inner();
+        inner.judge(now, core::Input::Leads(leads));
+        inner.judge(now, core::Input::Tick);
+        let input = if leads {
+            contact::Input::Listed(true)
+        } else {
+            contact::Input::Tick
+        };
+        inner.contact(now, input);
+        self.publish(&inner, now);
+        std::mem::take(&mut inner.effects)
+    }
+
+    /// The proposal about `host` came to its end.
+    pub(super) fn proposed(&self, host: String) {
+        self.inner().judge(now(), core::Input::Proposed(host));
+    }
+
+    /// Outcome of an attempt to catch up.
+    pub(super) fn confirmed(&self, attempt: u64, current: bool) {
+        let now = now();
+        let mut inner = self.inner();
+        inner.contact(now, contact::Input::Confirmed { attempt, current });
+        self.publish(&inner, now);
+    }
+
+    /// Whether the leader hears this node, or is it.
+    pub(super) fn is_listed(&self) -> bool {
+        self.inner().contact.is_listed(now())
+    }
+
+    /// This node has caught up and is ready.
+    pub(super) fn note_ready(&self) {
+        self.was_ready.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this node was ready since its process started.
+    pub(super) fn was_ready(&self) -> bool {
+        self.was_ready.load(Ordering::Relaxed)
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, inner: &Inner, now: Instant) {
+        let hosts = inner.live(&self.host, self.raft.borrow().leading, now);
+        self.fresh.send_if_modified(|known| {
+            let news = **known != hosts;
+            if news {
+                *known = Arc::new(hosts);
+            }
+            news
+        });
+        let current = inner.contact.is_current();
+        self.current
+            .send_if_modified(|known| std::mem::replace(known, current) != current);
+    }
+}
+
+impl Inner {
+    fn judge(&mut self, now: Instant, input: core::Input) {
+        let effects = self.judge.handle(now, input);
+        self.effects.extend(effects.into_iter().map(Effect::Judge));
+    }
+
+    fn contact(&mut self, now: Instant, input: contact::Input) {
+        let effect = self.contact.handle(now, input);
+        self.effects.extend(effect.map(Effect::Contact));
+    }
+
+    fn live(&self, own: &str, leads: bool, now: Instant) -> BTreeSet<String> {
+        let in_date = |leader: &&LeaderSet| now.saturating_duration_since(leader.at) < IN_DATE;
+        let mut hosts: BTreeSet<String> = match self.leader.as_ref().filter(in_date) {
+            // What is no member here may be one that this node does not know yet, or anything.
+            Some(leader) if !leads => leader.hears.intersection(&self.members).cloned().collect(),
+            Some(_) | None => self.judge.heard().map(str::to_owned).collect(),
+        };
+        hosts.insert(own.to_owned());
+        hosts
+    }
+}
+
+impl Pulse for Heart {
+    fn beat(&self) -> Heartbeat {
+        let raft = self.raft.borrow();
+        let (applied, term, leads) = (raft.applied, raft.term, raft.leading);
+        drop(raft);
+        let hears = if leads {
+            self.inner().live(&self.host, true, now())
+        } else {
+            BTreeSet::new()
+        };
+        Heartbeat {
+            applied,
+            term,
+            leads,
+            hears,
+        }
+    }
+
+    fn heard(&self, from: &str, heartbeat: Heartbeat) {
+        let now = now();
+        let term = self.raft.borrow().term;
+        let told_at = self.clock.timestamp();
+        let mut inner = self.inner();
+        if from == self.host || !inner.members.contains(from) {
+            return;
+        }
+        inner.heard_at.insert(from.to_owned(), told_at);
+        inner.judge(now, core::Input::Heard(from.to_owned()));
+        let known = inner.leader.as_ref().map_or(0, |leader| leader.term);
+        // A leader that was replaced may not know it yet.
+        if heartbeat.leads && heartbeat.term >= term.max(known) {
+            let listed = heartbeat.hears.contains(&self.host);
+            inner.leader = Some(LeaderSet {
+                at: now,
+                told_at,
+                term: heartbeat.term,
+                hears: heartbeat.hears,
+            });
+            inner.contact(now, contact::Input::Listed(listed));
+        }
+        self.publish(&inner, now);
+    }
+}
+
+impl fmt::Debug for Heart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heart")
+            .field("host", &self.host)
+            .field("fresh", &*self.fresh.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

@@ -1,0 +1,124 @@
+//! The way back to `ready`, which a node goes itself. Pure.
+
+use jaco_proto::v1::{NodeStatus, NodeStatusUpdate};
+use jaco_raftnode::State;
+
+/// Value of `NodeStatusUpdate.drain_mark` that clears the mark.
+const DRAIN_CLEAR: i32 = 2;
+
+/// What a node knows of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// It has caught up with the log.
+    pub current: bool,
+    /// The leader hears it; a node that is not heard would be found missing right away.
+    pub listed: bool,
+    /// Since it caught up, the engine has shown no container whose row moved away.
+    pub settled: bool,
+    /// It was not ready since its process started.
+    pub started: bool,
+}
+
+/// What `host` writes about itself as soon as its engine answers; `None` if nothing is to be
+/// said.
+///
+/// A joining node goes the same way as one that was missing. A drain that ran out of time ends
+/// with a restart of the daemon, which also clears the mark; the mark of another drain stays.
+#[must_use]
+pub fn update(state: &State, host: &str, facts: Facts) -> Option<NodeStatusUpdate> {
+    let node = state.nodes.get(host)?;
+    let clears = match node.status() {
+        NodeStatus::Joining | NodeStatus::Unhealthy | NodeStatus::Offline => false,
+        NodeStatus::DrainTimeout if facts.started => true,
+        NodeStatus::DrainTimeout
+        | NodeStatus::Unspecified
+        | NodeStatus::Ready
+        // Its own reconciliation ends it.
+        | NodeStatus::IsolationUnavailable => return None,
+    };
+    let passed = facts.current && facts.listed && facts.settled;
+    passed.then(|| NodeStatusUpdate {
+        hostname: host.to_owned(),
+        status: NodeStatus::Ready.into(),
+        drain_mark: if clears { DRAIN_CLEAR } else { 0 },
+        ..Default::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jaco_proto::v1::Node;
+
+    use super::*;
+
+    const PASSED: Facts = Facts {
+        current: true,
+        listed: true,
+        settled: true,
+        started: false,
+    };
+
+    fn state(status: NodeStatus) -> State {
+        let mut state = State::default();
+        let node = Node {
+            hostname: "n1".into(),
+            status: status.into(),
+            draining: true,
+            ..Default::default()
+        };
+        state.nodes.insert("n1".into(), Arc::new(node));
+        state
+    }
+
+    #[test]
+    fn every_step_is_needed() {
+        let state = state(NodeStatus::Offline);
+        let said = update_of(&state, PASSED).unwrap();
+        assert_eq!(said.status(), NodeStatus::Ready);
+        assert_eq!(said.drain_mark, 0, "a drain goes on");
+        for missing in [
+            Facts {
+                current: false,
+                ..PASSED
+            },
+            Facts {
+                listed: false,
+                ..PASSED
+            },
+            Facts {
+                settled: false,
+                ..PASSED
+            },
+        ] {
+            assert_eq!(update_of(&state, missing), None, "{missing:?}");
+        }
+        assert_eq!(update(&state, "n2", PASSED), None, "no member");
+    }
+
+    #[test]
+    fn every_status_has_its_way() {
+        let started = Facts {
+            started: true,
+            ..PASSED
+        };
+        let says = |status, facts| update_of(&state(status), facts).map(|said| said.drain_mark);
+        for (status, later, at_start) in [
+            (NodeStatus::Unspecified, None, None),
+            (NodeStatus::Joining, Some(0), Some(0)),
+            (NodeStatus::Ready, None, None),
+            (NodeStatus::Unhealthy, Some(0), Some(0)),
+            (NodeStatus::Offline, Some(0), Some(0)),
+            (NodeStatus::IsolationUnavailable, None, None),
+            (NodeStatus::DrainTimeout, None, Some(DRAIN_CLEAR)),
+        ] {
+            assert_eq!(says(status, PASSED), later, "{status:?}");
+            assert_eq!(says(status, started), at_start, "{status:?}");
+        }
+    }
+
+    fn update_of(state: &State, facts: Facts) -> Option<NodeStatusUpdate> {
+        update(state, "n1", facts)
+    }
+}
