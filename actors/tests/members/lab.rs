@@ -113,6 +113,22 @@ impl Machine {
         }
     }
 
+    /// Where the node looks for its container engine; nobody listens there by itself.
+    pub(crate) fn engine_socket(&self) -> std::path::PathBuf {
+        self.dir.path().join("no-engine.sock")
+    }
+
+    /// Stops the node and lets go of its directory.
+    pub(crate) async fn stop(self) -> Stopped {
+        self.node.stop().await;
+        Stopped {
+            dir: self.dir,
+            name: self.name,
+            api: self.api,
+            peers: self.peers,
+        }
+    }
+
     /// Waits until raft's status satisfies `check`.
     pub(crate) async fn raft_until(&self, what: &str, check: impl Fn(&RaftStatus) -> bool) {
         let raft = self.node.raft().unwrap();
@@ -156,6 +172,29 @@ fn config(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> Node
         .version("0.0.0-test")
         .build()
         .unwrap()
+}
+
+/// A machine whose node does not run.
+pub(crate) struct Stopped {
+    dir: TempDir,
+    name: String,
+    api: SocketAddr,
+    peers: SocketAddr,
+}
+
+impl Stopped {
+    /// Starts the node again, on the same directory and addresses.
+    pub(crate) async fn start(self) -> Machine {
+        let config = config(&self.dir, &self.name, self.api, self.peers);
+        let node = Node::start(config).await.unwrap();
+        Machine {
+            dir: self.dir,
+            name: self.name,
+            api: self.api,
+            peers: self.peers,
+            node,
+        }
+    }
 }
 
 /// A TCP and a UDP address that nobody used a moment ago.
