@@ -19,6 +19,8 @@ mod marker;
 mod restore;
 mod shared;
 mod start;
+pub(crate) mod submit;
+mod subnets;
 
 pub use actor::{Msg as NodeMsg, NodeActor};
 pub use builder::{ConfigError, NodeBuilder};

@@ -115,7 +115,7 @@ fn routes(shared: &Arc<Shared>) -> Routes {
         ))
         .add_service(service!(AuditServer, AuditService(shared.clone())))
         .add_service(service!(WatchServer, WatchService(shared.clone())))
-        .add_service(service!(InternalServer, InternalService))
+        .add_service(service!(InternalServer, InternalService(shared.clone())))
 }
 
 /// A listener's end, the only thing a listener actor can hear.

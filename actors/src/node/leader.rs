@@ -8,7 +8,7 @@ use std::{
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use jaco_proto::{Error, ErrorCode};
-use jaco_raftnode::{Propose as _, RaftHandle, RaftStatus, Role};
+use jaco_raftnode::{Propose as _, RaftHandle, RaftStatus, Role, Writes};
 use tokio::time::Instant;
 use tonic::{Status, body::Body};
 use tower::Service;
@@ -188,8 +188,11 @@ impl From<QuorumLost> for Error {
 }
 
 /// Whether this side of the cluster has been without a majority for two election timeouts.
-pub(crate) fn quorum_lost(_: &RaftStatus) -> Option<QuorumLost> {
-    None
+pub(crate) fn quorum_lost(status: &RaftStatus) -> Option<QuorumLost> {
+    match status.writes() {
+        Writes::QuorumLost { reachable, needed } => Some(QuorumLost { reachable, needed }),
+        Writes::Ok | Writes::NoLeader => None,
+    }
 }
 
 /// What the generated clients speak to in order to call one leader, and to learn whether a call

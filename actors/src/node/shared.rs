@@ -26,7 +26,9 @@ use tokio::{
 use tonic::{Response, metadata::MetadataValue};
 use zeroize::Zeroize as _;
 
-use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink};
+use super::{
+    NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink, submit::Submitter,
+};
 use crate::{
     api::{
         Caller,
@@ -37,6 +39,7 @@ use crate::{
     clock::Clock,
     health::Heart,
     membership::Membership,
+    network::ipam::SharedAllocator,
     peer::{Network, Peers},
     runtime::{
         Runtime,
@@ -105,6 +108,8 @@ pub struct Running {
     pub engine: Arc<dyn Engine>,
     /// The containers of this node, once the runtime was assembled.
     pub(super) runtime: OnceLock<Runtime>,
+    /// What gives networks their blocks, once the network was assembled.
+    pub(super) allocator: OnceLock<SharedAllocator>,
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
@@ -194,6 +199,7 @@ impl Shared {
                 fingerprint: [0; 32],
                 engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
                 runtime: OnceLock::new(),
+                allocator: OnceLock::new(),
                 storage,
                 peers,
                 network: None,
@@ -397,6 +403,18 @@ impl Running {
         self.runtime
             .get()
             .ok_or_else(|| Error::new(ErrorCode::LogsUnavailable, "the runtime is starting"))
+    }
+
+    /// What gives networks their blocks while this node leads.
+    pub(crate) fn allocator(&self) -> Result<&SharedAllocator, Error> {
+        self.allocator
+            .get()
+            .ok_or_else(|| Error::new(ErrorCode::IpamUnavailable, "the network is starting"))
+    }
+
+    /// Where this node proposes what it has to say, whoever leads.
+    pub(crate) fn submitter(&self) -> Submitter {
+        Submitter::new(self.leader.clone())
     }
 
     /// Largest encoded command that raft takes.

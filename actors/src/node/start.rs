@@ -23,6 +23,7 @@ use super::{
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
     leader::LeaderLink,
+    subnets::AtLeader,
 };
 use crate::{
     api::{
@@ -317,6 +318,7 @@ pub(super) fn open(
         limits,
         engine,
         runtime: OnceLock::new(),
+        allocator: OnceLock::new(),
         clock,
         applies: tokio::sync::Mutex::default(),
         joins: tokio::sync::Mutex::default(),
@@ -330,11 +332,13 @@ pub(super) fn verticals(
     node: &Arc<Running>,
     ca_pem: String,
 ) -> Vec<ChildSpec> {
+    // For what only a leader decides, and for what any node has to say.
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
+    let submitter: Arc<dyn Propose> = Arc::new(node.submitter());
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
 
-    let (network, _, directory) = network::supervisor(network::Args {
+    let (network, _, directory, allocator) = network::supervisor(network::Args {
         cluster_id: node.cluster_id.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
@@ -344,14 +348,16 @@ pub(super) fn verticals(
         engine: Arc::new(network::engine::DockerNetworks::new(
             &shared.config.docker_socket,
         )),
+        elsewhere: Arc::new(AtLeader(node.leader.clone())),
     });
+    let _ = node.allocator.set(allocator); // set once: the verticals are assembled once
     let (runtime, access) = runtime::supervisor(
         "runtime",
         runtime::Deps {
             host: node.hostname.clone(),
             engine: node.engine.clone(),
             networks: Arc::new(directory),
-            raft: raft.clone(),
+            raft: submitter.clone(),
             clock: clock.clone(),
             caught_up: node.heart.caught_up(),
             metrics: shared.metrics.clone(),
@@ -361,7 +367,7 @@ pub(super) fn verticals(
         heart: node.heart.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
-        cluster: raft.clone(),
+        cluster: submitter.clone(),
         confirm: health::confirm_with(&node.raft),
         settled: access.settled(),
         engine: node.engine.clone(),
@@ -379,9 +385,10 @@ pub(super) fn verticals(
         let facts = ingress::table::Facts {
             hostname: node.hostname.clone(),
             https: false,
+            mesh: false,
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-        let proxy = ProxyArgs::new(raft, facts, port, proxy);
+        let proxy = ProxyArgs::new(raft, facts, node.heart.fresh(), port, proxy);
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);

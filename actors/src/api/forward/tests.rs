@@ -6,7 +6,7 @@ use jaco_proto::{
     error::DecodedError,
     v1::{
         self, cluster_client::ClusterClient, command::Payload, deploy_client::DeployClient,
-        tokens_client::TokensClient,
+        tokens_client::TokensClient, watch_client::WatchClient,
     },
 };
 use tokio::time::Instant;
@@ -189,6 +189,57 @@ async fn without_a_leader_the_client_hears_so_before_it_gives_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_minority_says_at_once_that_it_is_one() {
+    let cluster = Cluster::start(5).await;
+    cluster.group.isolate(2, &[2, 3]);
+    let begun = Instant::now();
+    let lost = |error: DecodedError| {
+        assert_eq!(error.code, "quorum_lost");
+        assert_eq!(error.details["reachable"], "2");
+        assert_eq!(error.details["needed"], "3");
+    };
+    lost(
+        issue(cluster.door(2, Transport::Local), &[])
+            .await
+            .unwrap_err(),
+    );
+    let mut here = TokensClient::new(cluster.door(2, Transport::Local));
+    let confirmed = with(v1::TokenListRequest {}, &[("jaco-read", "linearizable")]);
+    lost(here.list(confirmed).await.unwrap_err().into());
+    here.list(v1::TokenListRequest {}).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_finds_itself_in_the_minority_stops_to_wait() {
+    let cluster = Cluster::start(3).await;
+    for hangs in [false, true] {
+        if hangs {
+            cluster.group.elect(Some(1));
+            cluster.wire.faults(&[Fault::Hang]);
+        } else {
+            cluster.group.elect(None);
+        }
+        let begun = Instant::now();
+        let write = issue(cluster.door(2, Transport::Local), &[]);
+        let insight = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            cluster.group.isolate(2, &[2]);
+        };
+        let (answer, ()) = tokio::join!(write, insight);
+        let error = answer.unwrap_err();
+        // What was on its way may have arrived.
+        let (code, waited) = if hangs {
+            ("raft_apply_failed", 1_500)
+        } else {
+            ("quorum_lost", 1_000)
+        };
+        assert_eq!(error.code, code);
+        assert_eq!(begun.elapsed(), Duration::from_millis(waited));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_out_of_reach_is_named() {
     let cluster = Cluster::start(2).await;
     cluster.wire.faults(&[Fault::NotSent; 1000]);
@@ -339,4 +390,57 @@ async fn reads_stay_here_and_confirmed_ones_wait_for_what_was_written() {
     let (list, ()) = tokio::join!(here.list(confirmed), catch_up);
     assert_eq!(list.unwrap().into_inner().tokens.len(), 2);
     assert!(cluster.wire.calls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_outlive_a_change_of_leaders_and_end_with_their_token_on_every_node() {
+    let cluster = Cluster::start(3).await;
+    let mut streams = Vec::new();
+    for id in [1, 2, 3] {
+        let mut watch = WatchClient::new(cluster.door(id, Transport::Api));
+        let request = v1::SubscribeRequest {
+            entity_types: vec!["audit".to_owned()],
+            ..Default::default()
+        };
+        let events = watch.subscribe(with(request, &[BEARER])).await.unwrap();
+        streams.push(events.into_inner());
+    }
+    cluster.group.elect(None);
+    cluster.group.elect(Some(2));
+    issue(cluster.door(3, Transport::Local), &[]).await.unwrap();
+    for events in &mut streams {
+        assert!(events.message().await.unwrap().is_some());
+    }
+    let revoke = v1::TokenRevokeRequest {
+        identity: "ci".to_owned(),
+    };
+    let mut tokens = TokensClient::new(cluster.door(3, Transport::Local));
+    tokens.revoke(revoke).await.unwrap();
+    for events in &mut streams {
+        let end = loop {
+            match events.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ends with a reason"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(end.message(), "token_revoked");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_member_knows_the_leader_and_who_votes() {
+    let cluster = Cluster::start(3).await;
+    for id in [1, 2, 3] {
+        let mut door = ClusterClient::new(cluster.door(id, Transport::Local));
+        let status = door.status(v1::ClusterStatusRequest {}).await.unwrap();
+        let status = status.into_inner();
+        assert_eq!(status.leader_hostname, "n1");
+        assert_eq!(status.leader, "n1:7947");
+        let voters = status.suffrages.iter().map(|suffrage| {
+            assert_eq!(suffrage.kind(), v1::node_suffrage::Kind::Voter);
+            suffrage.hostname.as_str()
+        });
+        assert_eq!(voters.collect::<Vec<_>>(), ["n1", "n2", "n3"]);
+    }
 }

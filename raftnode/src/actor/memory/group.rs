@@ -90,6 +90,7 @@ impl MemoryGroup {
                 status.role = if leads { Role::Leader } else { Role::Follower };
                 status.leading = leads;
                 status.leader_id = leader;
+                status.quorum_lost = false;
                 status.voters.clone_from(&voters);
             });
         }
@@ -101,6 +102,18 @@ impl MemoryGroup {
         shared
             .status
             .send_modify(|status| status.leader_id = leader);
+    }
+
+    /// Makes member `id` know that it has not reached a majority for long, only `reachable`.
+    pub fn isolate(&self, id: u64, reachable: &[u64]) {
+        let shared = &self.members[Self::place(id)].shared;
+        shared.status.send_modify(|status| {
+            status.role = Role::Follower;
+            status.leading = false;
+            status.leader_id = None;
+            status.reachable = reachable.to_vec();
+            status.quorum_lost = true;
+        });
     }
 
     /// Keeps member `id` from applying anything, or lets it catch up.
@@ -208,7 +221,13 @@ impl Actor for Member {
         match msg {
             Msg::Propose(data, waiting) => waiting.answer(self.group.propose(self.id, &data)),
             Msg::Read(reply) => {
-                let _ = reply.send(self.group.read()); // the reader may be gone
+                let lost = handle.status().quorum_lost;
+                let answer = if lost {
+                    Err(ReadError::QuorumLost)
+                } else {
+                    self.group.read()
+                };
+                let _ = reply.send(answer); // the reader may be gone
             }
             // What only a real group does.
             _ => {}
