@@ -43,9 +43,12 @@ pub(super) async fn remove(
     match tokio::time::timeout(BUDGET, left).await {
         Ok(left) => left,
         Err(_) => Err(membership.trouble().unwrap_or_else(|| {
-            Error::new(ErrorCode::RaftRemoveFailed, "the removal is still under way")
-                .with("hostname", &hostname)
-                .with("reason", format!("not done within {BUDGET:?}"))
+            Error::new(
+                ErrorCode::RaftRemoveFailed,
+                "the removal is still under way",
+            )
+            .with("hostname", &hostname)
+            .with("reason", format!("not done within {BUDGET:?}"))
         })),
     }
 }
@@ -98,18 +101,21 @@ fn check_places(state: &State, hostname: &str) -> Result<(), Error> {
 }
 
 /// Waits until the member has left, as far as the caller can be told.
-async fn left(
-    node: &Running,
-    caller: &Caller,
-    hostname: &str,
-    raft_id: u64,
-) -> Result<(), Error> {
+async fn left(node: &Running, caller: &Caller, hostname: &str, raft_id: u64) -> Result<(), Error> {
     let mut states = node.raft.subscribe();
     let mut status = node.raft.subscribe_status();
     // Who leaves can be told as long as it is a member, and no longer.
-    let by_itself = caller.sender.as_ref().is_some_and(|s| s.hostname == hostname);
+    let by_itself = caller
+        .sender
+        .as_ref()
+        .is_some_and(|s| s.hostname == hostname);
     let itself = hostname == node.hostname;
-    let gone = |state: &State| state.nodes.get(hostname).is_none_or(|row| row.raft_id != raft_id);
+    let gone = |state: &State| {
+        state
+            .nodes
+            .get(hostname)
+            .is_none_or(|row| row.raft_id != raft_id)
+    };
     loop {
         if gone(&states.borrow_and_update()) {
             return Ok(());

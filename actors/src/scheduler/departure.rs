@@ -131,7 +131,11 @@ mod tests {
         let table: &[Row] = &[
             (&["a", "b"], ("web", Spread, &["a", "b"]), &[]),
             (&["a", "b"], ("web", Pack, &["a", "a"]), &[]),
-            (&["a"], ("web", Spread, &["a", "a"]), &["app-web-0", "app-web-1"]),
+            (
+                &["a"],
+                ("web", Spread, &["a", "a"]),
+                &["app-web-0", "app-web-1"],
+            ),
             (&["a", "b"], ("web", Global, &["a", "b"]), &[]),
             (&["a", "b"], ("db", Spread, &["a", "b"]), &["app-db-0"]),
             (&["a", "b"], ("db", Spread, &["b"]), &[]),
