@@ -71,6 +71,8 @@ async fn members_find_each_other_again_after_a_restart() {
     let c = Machine::joined("c", &a).await;
     a.votes(&["a", "b", "c"]).await;
     let (a, b, c) = (a.restart().await, b.restart().await, c.restart().await);
+    c.raft_until("a leader", |status| status.leader_id.is_some())
+        .await;
     let token = c.token().await;
     assert!(token.starts_with("jaco1."));
     for node in [a, b, c] {
