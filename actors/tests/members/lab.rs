@@ -4,11 +4,14 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
-    sync::Arc,
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
 };
 
-use jaco_actors::{Node, NodeConfig};
+use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock};
 use jaco_proto::{error::DecodedError, v1};
 use jaco_raftnode::{Propose as _, RaftStatus, State};
 use tempfile::TempDir;
@@ -40,6 +43,21 @@ impl Machine {
         }
     }
 
+    /// The same, reading its time from `clock`.
+    pub(crate) async fn with_clock(name: &str, clock: Clock) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (api, peers) = free_addresses();
+        let config = builder(&dir, name, api, peers).clock(clock);
+        let node = Node::start(config.build().unwrap()).await.unwrap();
+        Self {
+            dir,
+            name: name.to_owned(),
+            api,
+            peers,
+            node,
+        }
+    }
+
     /// A machine whose node founded a cluster.
     pub(crate) async fn founder(name: &str) -> Self {
         let machine = Self::new(name).await;
@@ -55,19 +73,25 @@ impl Machine {
         machine
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn api(&self) -> SocketAddr {
-        self.api
-    }
-
     /// Stops the node and starts it again on the same directory and addresses.
-    pub(crate) async fn restart(&mut self) {
-        self.node.stop().await;
-        let config = config(&self.dir, &self.name, self.api, self.peers);
-        self.node = Node::start(config).await.unwrap();
+    pub(crate) async fn restart(self) -> Self {
+        let Self {
+            dir,
+            name,
+            api,
+            peers,
+            node,
+        } = self;
+        node.stop().await;
+        drop(node); // it holds the directory
+        let node = Node::start(config(&dir, &name, api, peers)).await.unwrap();
+        Self {
+            dir,
+            name,
+            api,
+            peers,
+            node,
+        }
     }
 
     /// A new join token of this node's cluster.
@@ -145,6 +169,26 @@ impl Machine {
         names(&self.state(), &self.node.raft().unwrap().status().voters)
     }
 
+    /// Waits until this node says that it was removed.
+    pub(crate) async fn locked_out(&self) {
+        let refused = async {
+            loop {
+                let list = v1::NodeListRequest {};
+                let answer = self.node.client().cluster().node_list(list).await;
+                let error = answer.map_err(|status| DecodedError::from_status(&status));
+                match error {
+                    Err(error) if error.code == "cluster_uninitialized" => {
+                        assert_eq!(error.details["reason"], "removed");
+                        return;
+                    }
+                    _ => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        let refused = tokio::time::timeout(PATIENCE, refused).await;
+        refused.expect("it never learned that it was removed");
+    }
+
     /// Waits until exactly these nodes vote.
     pub(crate) async fn votes(&self, expected: &[&str]) {
         let raft = self.node.raft().unwrap();
@@ -164,14 +208,31 @@ fn names(state: &State, ids: &[u64]) -> Vec<String> {
 }
 
 fn config(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> NodeConfig {
+    builder(dir, name, api, peers).build().unwrap()
+}
+
+fn builder(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> NodeBuilder {
     Node::builder(dir.path().join("data"))
         .hostname(name)
         .listen_addr(api)
         .cluster_addr(peers)
         .docker_socket(dir.path().join("no-engine.sock"))
         .version("0.0.0-test")
-        .build()
-        .unwrap()
+}
+
+/// The system's time, moved.
+#[derive(Clone, Default)]
+pub(crate) struct Shifted(Arc<AtomicU64>);
+
+impl Shifted {
+    pub(crate) fn clock(&self) -> Clock {
+        let by = self.0.clone();
+        Clock::from_fn(move || SystemTime::now() + Duration::from_secs(by.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_secs(), Ordering::Relaxed);
+    }
 }
 
 /// A machine whose node does not run.
