@@ -18,6 +18,7 @@ pub mod forwarded;
 mod internal;
 mod join;
 mod layer;
+mod leave;
 pub(crate) mod limits;
 mod logs;
 pub mod methods;

@@ -13,7 +13,7 @@ use super::{
     admission::{ANONYMOUS, Transport},
     backup,
     caller::Caller,
-    digest, join,
+    digest, join, leave,
     stream::{ResponseStream, guarded},
 };
 use crate::{
@@ -68,9 +68,12 @@ impl Cluster for ClusterService {
 
     async fn node_remove(
         &self,
-        _: Request<v1::NodeRemoveRequest>,
+        request: Request<v1::NodeRemoveRequest>,
     ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
-        Err(unimplemented("Cluster.NodeRemove"))
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        leave::remove(&node, &caller, request.into_inner()).await?;
+        Ok(Response::new(v1::NodeRemoveResponse {}))
     }
 
     async fn node_list(

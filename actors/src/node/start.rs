@@ -42,6 +42,8 @@ use crate::{
 
 /// Longest wait for clients that are being served when the node stops.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Longest wait for another voter to take over leadership when the node stops.
+const HANDOVER: Duration = Duration::from_secs(3);
 
 /// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -234,9 +236,19 @@ impl Node {
 
     /// Stops the node; containers keep running.
     ///
-    /// Calls are answered as by [`Node::drain`] before the actors stop, in reverse start order.
+    /// Calls are answered as by [`Node::drain`] and leadership is handed over, before the actors
+    /// stop, in reverse start order.
     pub async fn stop(&self) {
         self.drain().await;
+        if let Some(running) = self.shared.running.get()
+            && running.raft.status().voters.len() > 1
+            && !running.raft.step_down(HANDOVER).await
+        {
+            tracing::info!(
+                subsystem = "raft",
+                "no other voter could take over leadership"
+            );
+        }
         self.abandon().await;
     }
 
@@ -373,9 +385,10 @@ pub(super) fn verticals(
         let facts = ingress::table::Facts {
             hostname: node.hostname.clone(),
             https: false,
+            mesh: false,
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-        let proxy = ProxyArgs::new(raft, facts, port, proxy);
+        let proxy = ProxyArgs::new(raft, facts, node.heart.fresh(), port, proxy);
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);

@@ -120,6 +120,8 @@ impl Actor for RaftActor {
         let id = myself.get_id();
         // Whoever learns of a leader writes to it at once, so its address is there first.
         args.handle.shared.actor.send_replace(Some(myself));
+        // Again: a predecessor that ended late may have taken it away.
+        args.handle.shared.set_storage(&args.storage);
         let tick_queued = Arc::new(AtomicBool::new(false));
         let ticker = tokio::spawn(tick(
             args.handle.clone(),
@@ -194,6 +196,7 @@ fn close(handle: &RaftHandle, id: ActorId) {
     if !closed {
         return;
     }
+    handle.shared.forget_storage();
     handle.shared.mailbox.store(0, Ordering::Relaxed);
     handle.shared.status.send_modify(|status| {
         status.role = Role::Stopped;

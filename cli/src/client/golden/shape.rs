@@ -21,6 +21,12 @@ const SHAPES: &[(&str, &str)] = &[
     ),
     ("node-list", "{nodes: [{hostname, address, status}]}"),
     (
+        "node-issue-join-token",
+        "{token, peer, expires_in_seconds, join_command, ca_cert?}",
+    ),
+    ("node-join", "{joined, peer, systemd}"),
+    ("node-remove", "{hostname, removed, forced}"),
+    (
         "token-issue",
         "{identity, token, issued_at, allows_privileged}",
     ),
