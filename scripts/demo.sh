@@ -71,17 +71,17 @@ at n1 jaco cluster status
 
 say "Applying a compose stack through n3: six replicas, spread over the machines"
 at n3 jaco apply examples/three-nodes/jaco.yaml
-at n2 jaco get replicas hello
+at n2 jaco get replicas --deployment hello
 
 page() {
   nsenter --net="$hub" curl -fsS --max-time 5 -H 'Host: hello.localhost' \
-    "http://10.99.0.${1#n}/cgi-bin/greet"
+    "http://10.99.0.${1#n}/cgi-bin/hello"
 }
 say "Fetching the page from each machine"
 for node in n1 n2 n3; do
   until_true 30 "an answer of $node over HTTP" page "$node"
   printf '%s: ' "$node"
-  page "$node" | head -n 1
+  page "$node"
 done
 
 say "Killing a container on n1"
@@ -93,10 +93,9 @@ echo "$before is gone, and another one runs in its place"
 
 # running_on_others: six replicas run, none of them on n2.
 running_on_others() {
-  on n1 jaco get replicas hello -o json | python3 -c '
+  on n1 jaco get replicas --deployment hello -o json | python3 -c '
 import json, sys
 seen = json.load(sys.stdin)
-seen = seen.get("replicas", seen) if isinstance(seen, dict) else seen
 sys.exit(not (len(seen) == 6 and all(r["state"] == "running" and r["host"] != "n2" for r in seen)))'
 }
 say "Pulling the plug of n2: its daemon, its engine and its containers end at once"
@@ -104,9 +103,9 @@ plug=$SECONDS
 run lab crash n2
 until_true 60 "six replicas on the others" running_on_others
 echo "$((SECONDS - plug)) s later all six run on n1 and n3"
-at n1 jaco get replicas hello
+at n1 jaco get replicas --deployment hello
 at n3 jaco cluster status
-for node in n1 n3; do printf '%s: ' "$node"; page "$node" | head -n 1; done
+for node in n1 n3; do printf '%s: ' "$node"; page "$node"; done
 
 say "Turning n2 on again: it catches up, and stops what has moved away"
 run lab boot n2
