@@ -143,8 +143,7 @@ impl Internal for InternalService {
         request: Request<v1::StateDigestRequest>,
     ) -> Result<Response<v1::StateDigestResponse>, Status> {
         let (_, node) = self.member(&request)?;
-        Ok(Response::new(
-            digest::answer(&node, request.get_ref()).await,
-        ))
+        let response = digest::answer(&node, request.get_ref()).await;
+        Ok(Response::new(response))
     }
 }
