@@ -14,9 +14,9 @@ setup: ## Install Debian packages and compile RocksDB, once per machine
 build: setup ## Build everything (development profile)
 	@scripts/cargo.sh build --workspace --locked
 
-demo: setup ## Bring JACO up on this machine and run a compose stack on it
-	@scripts/cargo.sh build -p jaco-cli --bins --locked
-	@scripts/engine.sh scripts/demo.sh
+demo: setup ## Make one cluster of three machines on this one, and pull the plug of one
+	@scripts/cargo.sh build -p jaco-cli -p jaco-chaos --bins --locked
+	@scripts/demo.sh
 
 lab: setup ## Build three machines on this one and leave them running: NODES=5 OPTIONS="--disk 256"
 	@scripts/cargo.sh build -p jaco-cli -p jaco-chaos --bins --locked

@@ -15,8 +15,12 @@
 
 use std::{str::FromStr, time::Duration};
 
+mod calm;
 mod growth;
 mod leader_kills;
+mod minority;
+mod roles;
+mod world;
 
 /// A size from the environment.
 fn size<T: FromStr>(variable: &str, otherwise: T) -> T {
