@@ -12,6 +12,7 @@ mod client;
 mod cluster;
 mod deploy;
 mod diff;
+mod digest;
 mod forward;
 pub mod forwarded;
 mod internal;

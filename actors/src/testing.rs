@@ -94,7 +94,8 @@ pub struct Api {
 }
 
 impl Api {
-    /// Answers a request as if it had come in on `transport`.
+    /// Answers a request as if it had come in on `transport`; one of [`Transport::Peer`] carries
+    /// its [`Sender`](crate::peer::Sender) as an extension.
     pub async fn call(&self, transport: Transport, request: Request<Body>) -> Response<Body> {
         let service = api::service(&self.shared, transport);
         let answer: Result<_, Infallible> = service.oneshot(request).await;

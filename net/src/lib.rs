@@ -6,6 +6,7 @@
 //! - [`proxy`]: the HTTP data plane of the ingress.
 //! - [`quic`]: the transport between members.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
+//! - [`tun`]: interfaces whose packets a program reads and writes.
 
 pub mod interfaces;
 pub mod pki;
@@ -13,3 +14,4 @@ pub mod process;
 pub mod proxy;
 pub mod quic;
 pub mod tls;
+pub mod tun;

@@ -13,7 +13,7 @@ use super::{
     admission::{ANONYMOUS, Transport},
     backup,
     caller::Caller,
-    join, leave,
+    digest, join, leave,
     stream::{ResponseStream, guarded},
 };
 use crate::{
@@ -137,22 +137,17 @@ impl Cluster for ClusterService {
             .nodes
             .values()
             .find(|n| raft.leader_id == Some(n.raft_id));
-        let suffrages = if raft.leading {
-            state
-                .nodes
-                .values()
-                .map(|n| v1::NodeSuffrage {
-                    hostname: n.hostname.clone(),
-                    kind: if raft.voters.contains(&n.raft_id) {
-                        Kind::Voter.into()
-                    } else {
-                        Kind::Nonvoter.into()
-                    },
-                })
-                .collect()
-        } else {
-            Vec::new()
+        // As this node knows the configuration; it may know none yet.
+        let suffrage = |n: &Arc<v1::Node>| v1::NodeSuffrage {
+            hostname: n.hostname.clone(),
+            kind: if raft.voters.contains(&n.raft_id) {
+                Kind::Voter.into()
+            } else {
+                Kind::Nonvoter.into()
+            },
         };
+        let members = state.nodes.values().filter(|_| !raft.voters.is_empty());
+        let suffrages = members.map(suffrage).collect();
         let response = v1::ClusterStatusResponse {
             nodes: state.nodes.values().map(|n| v1::Node::clone(n)).collect(),
             leader: leader.map(|n| n.address.clone()).unwrap_or_default(),
@@ -221,7 +216,10 @@ impl Cluster for ClusterService {
         &self,
         _: Request<v1::DigestRequest>,
     ) -> Result<Response<v1::DigestResponse>, Status> {
-        Err(unimplemented("Cluster.Digest"))
+        let node = self.0.running()?;
+        let response = digest::compare(&node).await;
+        let state = node.raft.state();
+        Ok(node.read_response(&state, response))
     }
 }
 

@@ -91,13 +91,15 @@ impl Deploy for DeployService {
     ) -> Result<Response<Self::LogsStream>, Status> {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
+        let state = node.raft.state();
         let lines = logs::tail(&node, request.into_inner()).await?;
-        Ok(Response::new(guarded(
+        let stream = guarded(
             lines,
             &caller,
             node.raft.subscribe(),
             self.0.stopping_for(&caller),
-        )))
+        );
+        Ok(node.read_response(&state, stream))
     }
 
     async fn get_replicas(

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     caller::Caller,
-    logs, sign,
+    digest, logs, sign,
     stream::{ResponseStream, guarded},
 };
 use crate::{
@@ -151,8 +151,10 @@ impl Internal for InternalService {
 
     async fn state_digest(
         &self,
-        _: Request<v1::StateDigestRequest>,
+        request: Request<v1::StateDigestRequest>,
     ) -> Result<Response<v1::StateDigestResponse>, Status> {
-        Err(refused())
+        let (_, node) = self.member(&request)?;
+        let response = digest::answer(&node, request.get_ref()).await;
+        Ok(Response::new(response))
     }
 }

@@ -97,6 +97,10 @@ impl World {
         self.nodes[host].confirms.store(false, Ordering::Relaxed);
     }
 
+    fn deafen(&self, links: &[(&'static str, &'static str)]) {
+        self.cut.lock().unwrap().extend(links);
+    }
+
     fn heal(&self) {
         self.cut.lock().unwrap().clear();
         for node in self.nodes.values() {
@@ -130,9 +134,8 @@ impl World {
     }
 
     fn fresh(&self, on: &str) -> Vec<String> {
-        let fresh = self.nodes[on].heart.fresh();
-        let hosts = fresh.borrow().iter().cloned().collect();
-        hosts
+        let fresh = self.nodes[on].heart.fresh().borrow().clone();
+        fresh.iter().cloned().collect()
     }
 
     fn set(&self, host: &str, status: NodeStatus) {
@@ -269,9 +272,7 @@ async fn every_step_back_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_nobody_hears_does_not_call_itself_ready() {
     let world = World::new().await;
-    let mut deaf = world.cut.lock().unwrap();
-    deaf.extend([("c", "a"), ("c", "b")]);
-    drop(deaf);
+    world.deafen(&[("c", "a"), ("c", "b")]);
     world.becomes("c", Offline).await;
     sleep(60 * SECOND).await;
     assert_eq!(world.status("c"), Offline);

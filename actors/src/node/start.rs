@@ -42,6 +42,8 @@ use crate::{
 
 /// Longest wait for clients that are being served when the node stops.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Longest wait for another voter to take over leadership when the node stops.
+const HANDOVER: Duration = Duration::from_secs(3);
 
 /// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -236,9 +238,19 @@ impl Node {
 
     /// Stops the node; containers keep running.
     ///
-    /// Calls are answered as by [`Node::drain`] before the actors stop, in reverse start order.
+    /// Calls are answered as by [`Node::drain`] and leadership is handed over, before the actors
+    /// stop, in reverse start order.
     pub async fn stop(&self) {
         self.drain().await;
+        if let Some(running) = self.shared.running.get()
+            && running.raft.status().voters.len() > 1
+            && !running.raft.step_down(HANDOVER).await
+        {
+            tracing::info!(
+                subsystem = "raft",
+                "no other voter could take over leadership"
+            );
+        }
         self.abandon().await;
     }
 

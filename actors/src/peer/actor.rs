@@ -193,9 +193,9 @@ impl PeerActor {
             },
             incarnation: connection.incarnation(),
         };
-        // The record may have changed since the handshake.
+        // The roster changed since the handshake; the next one will tell which way.
         if *connection.fingerprint() != self.args.route.record().fingerprint {
-            connection.close(Reason::NotMember);
+            connection.close(Reason::Leaving);
             return;
         }
         if let Some(live) = &mut self.live {

@@ -38,6 +38,8 @@ pub struct Args {
 pub enum Msg {
     /// The replicated state changed.
     StateChanged(watch::Receiver<Arc<State>>),
+    /// Somebody knows more of the members than the state here.
+    Told(watch::Receiver<u64>),
     /// The actor of this member was started, or could not be.
     Started(String, bool),
     /// The actor of this member is gone.
@@ -67,6 +69,7 @@ impl Worker for PeerManager {
             seen: None,
         };
         this.recall(ctx);
+        listen(ctx, this.args.network.told.subscribe());
         let now = state.borrow_and_update().clone();
         this.sync(ctx, now);
         follow(ctx, state);
@@ -82,6 +85,10 @@ impl Worker for PeerManager {
                 if !self.seen.as_ref().is_some_and(same) {
                     self.sync(ctx, now);
                 }
+            }
+            Msg::Told(told) => {
+                listen(ctx, told);
+                self.sync(ctx, self.args.network.raft().state());
             }
             Msg::Started(_, true) => {}
             Msg::Started(host, false) => {
@@ -117,10 +124,10 @@ impl PeerManager {
         }
     }
 
-    /// Makes routes and actors those of the roster in `state`.
+    /// Makes routes and actors those of the roster, which is that of `state` or a later one.
     fn sync(&mut self, ctx: &Context<Self>, state: Arc<State>) {
         let network = self.args.network.clone();
-        let members = super::roster::members(&state, network.origin());
+        let members = network.roster.members();
         self.seen = Some(state);
         let mut wanted: BTreeMap<String, Record> = members
             .into_iter()
@@ -206,6 +213,14 @@ fn follow(ctx: &Context<PeerManager>, mut state: watch::Receiver<Arc<State>>) {
             std::future::pending::<()>().await;
         }
         Msg::StateChanged(state)
+    });
+}
+
+/// Reports the next thing that members tell, once.
+fn listen(ctx: &Context<PeerManager>, mut told: watch::Receiver<u64>) {
+    ctx.spawn(async move {
+        let _ = told.changed().await; // the sender lives as long as the network
+        Msg::Told(told)
     });
 }
 

@@ -1,12 +1,19 @@
 //! Who is a member, read off the replicated state.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex},
+};
 
 use jaco_net::{
     pki::Fingerprint,
     quic::{self, Member},
 };
+use jaco_proto::v1::Node;
 use jaco_raftnode::{Propose as _, RaftHandle, State};
+
+use crate::supervision::lock;
 
 /// A member other than this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +51,13 @@ pub(crate) struct Origin {
     pub(crate) members: Vec<Record>,
 }
 
+impl Origin {
+    fn is_other(&self, record: &Record) -> bool {
+        let member = &record.member;
+        member.hostname != self.hostname && member.raft_id != self.raft_id
+    }
+}
+
 /// The members other than this node.
 ///
 /// A node that has joined replays the past, in which others were members and it was not: until
@@ -53,23 +67,60 @@ pub(crate) fn members(state: &State, origin: &Origin) -> Vec<Record> {
     let own = state.nodes.get(&origin.hostname);
     let arrived = own.is_some_and(|node| node.raft_id == origin.raft_id);
     if !arrived && !origin.members.is_empty() {
-        let own = |record: &&Record| record.member.hostname != origin.hostname;
-        return origin.members.iter().filter(own).cloned().collect();
+        let others = origin.members.iter().filter(|r| origin.is_other(r));
+        return others.cloned().collect();
     }
-    let others = state.nodes.values().filter(|node| {
-        node.raft_id != 0 && node.raft_id != origin.raft_id && node.hostname != origin.hostname
-    });
-    others
-        .filter_map(|node| {
-            let print = <[u8; 32]>::try_from(&node.server_cert_fingerprint[..]).ok()?;
-            Some(Record::new(
-                &node.hostname,
-                node.raft_id,
-                &node.address,
-                print,
-            ))
-        })
-        .collect()
+    let others = rows(state).filter(|record| origin.is_other(record));
+    others.collect()
+}
+
+/// The members in `state`, apart from rows that no peer can be known by.
+pub(super) fn rows(state: &State) -> impl Iterator<Item = Record> {
+    let named = state.nodes.values().filter(|node| node.raft_id != 0);
+    named.filter_map(|node| {
+        let print = <[u8; 32]>::try_from(&node.server_cert_fingerprint[..]).ok()?;
+        let Node {
+            hostname, address, ..
+        } = &**node;
+        Some(Record::new(hostname, node.raft_id, address, print))
+    })
+}
+
+/// The roster of another member, which has applied more of the log than this node.
+///
+/// A node that was away may not know the very member that leads now, and without it would never
+/// hear of it. What a member says counts while it is connected and until this node has applied
+/// as much. Nobody gets in by it who has no certificate of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Index of the last entry that the member has applied.
+    pub(super) applied: u64,
+    /// The members at that index, all of them.
+    pub(super) members: Vec<Record>,
+}
+
+/// `members` as this node knows them at `applied`, and what those who know more say.
+#[must_use]
+fn with_told<'a>(
+    members: Vec<Record>,
+    applied: u64,
+    told: impl Iterator<Item = &'a Told>,
+    origin: &Origin,
+) -> Vec<Record> {
+    let mut newest: BTreeMap<String, (u64, Record)> = members
+        .into_iter()
+        .map(|record| (record.member.hostname.clone(), (applied, record)))
+        .collect();
+    for told in told.filter(|told| told.applied > applied) {
+        for record in told.members.iter().filter(|record| origin.is_other(record)) {
+            let known = newest.get(&record.member.hostname);
+            if known.is_none_or(|(known, _)| told.applied > *known) {
+                let name = record.member.hostname.clone();
+                newest.insert(name, (told.applied, record.clone()));
+            }
+        }
+    }
+    newest.into_values().map(|(_, record)| record).collect()
 }
 
 /// The roster as the transport asks for it, always that of the state as it is applied.
@@ -77,11 +128,38 @@ pub(crate) fn members(state: &State, origin: &Origin) -> Vec<Record> {
 pub(super) struct Roster {
     pub(super) raft: RaftHandle,
     pub(super) origin: Arc<Origin>,
+    /// What connected members say, by hostname.
+    told: Arc<Mutex<BTreeMap<String, Told>>>,
 }
 
 impl Roster {
+    pub(super) fn new(raft: RaftHandle, origin: Origin) -> Self {
+        Self {
+            raft,
+            origin: Arc::new(origin),
+            told: Arc::default(),
+        }
+    }
+
     pub(super) fn members(&self) -> Vec<Record> {
-        members(&self.raft.state(), &self.origin)
+        let state = self.raft.state();
+        let members = members(&state, &self.origin);
+        let told = lock(&self.told);
+        with_told(members, state.applied_index, told.values(), &self.origin)
+    }
+
+    /// Connected member `host` says this. `true` if it says something new to this node.
+    pub(super) fn hear(&self, host: &str, told: Told) -> bool {
+        if told.applied <= self.raft.state().applied_index {
+            return false;
+        }
+        lock(&self.told).insert(host.to_owned(), told);
+        true
+    }
+
+    /// Member `host` is not connected any more.
+    pub(super) fn forget(&self, host: &str) {
+        lock(&self.told).remove(host);
     }
 }
 
@@ -94,7 +172,7 @@ impl quic::Roster for Roster {
         found.map(|record| record.member.clone())
     }
 
-    fn is_at(&self, address: std::net::IpAddr) -> bool {
+    fn is_at(&self, address: IpAddr) -> bool {
         let at = |record: &Record| record.member.address.map(|at| at.ip());
         self.members()
             .iter()
@@ -169,6 +247,30 @@ mod tests {
         // An earlier node of the same name is somebody else.
         let namesake = state(&[("old", 4, "x", 4), ("me", 3, "x", 3)]);
         assert_eq!(names(&members(&namesake, &told)), expected);
+    }
+
+    #[test]
+    fn who_has_applied_more_is_believed_about_what_this_node_does_not_know_yet() {
+        let own = members(&state(&[("a", 1, "x", 1), ("b", 2, "x", 2)]), &origin(&[]));
+        let told = |applied, rows: &[(&str, u64, u8)]| Told {
+            applied,
+            members: rows
+                .iter()
+                .map(|&(name, id, print)| Record::new(name, id, "10.0.0.7:1", [print; 32]))
+                .collect(),
+        };
+        let told = [
+            told(11, &[("a", 1, 1), ("me", 9, 9), ("c", 3, 3)]),
+            told(12, &[("a", 1, 7), ("namesake-of-me", 9, 9)]),
+            told(10, &[("late", 4, 4)]),
+        ];
+        let found = with_told(own, 10, told.iter(), &origin(&[]));
+        // Nobody is taken away by what is said: that is for the state to do.
+        assert_eq!(
+            names(&found),
+            [("a", 1, true), ("b", 2, false), ("c", 3, true)]
+        );
+        assert_eq!(found[0].fingerprint, Fingerprint::from_bytes([7; 32]));
     }
 
     #[test]

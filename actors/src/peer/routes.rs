@@ -17,7 +17,7 @@ use super::{
     actor::Msg,
     call::QuicLink,
     outbox::{Outbox, Put},
-    roster::{Origin, Record, Roster},
+    roster::{Origin, Record, Roster, Told},
 };
 use crate::supervision::Handle;
 
@@ -113,6 +113,8 @@ pub(super) struct Routes {
 /// All ways to members; exists as long as the node is a member itself.
 pub struct Network {
     pub(super) roster: Roster,
+    /// Counts what was told and is news; the manager follows it.
+    pub(super) told: watch::Sender<u64>,
     routes: ArcSwap<Routes>,
     endpoint: ArcSwapOption<Endpoint>,
     refused_by: watch::Sender<BTreeSet<String>>,
@@ -123,10 +125,8 @@ impl Network {
     /// A network in which nobody is connected yet.
     pub(crate) fn new(origin: Origin, raft: RaftHandle) -> Arc<Self> {
         Arc::new(Self {
-            roster: Roster {
-                raft,
-                origin: Arc::new(origin),
-            },
+            roster: Roster::new(raft, origin),
+            told: watch::Sender::default(),
             routes: ArcSwap::default(),
             endpoint: ArcSwapOption::empty(),
             refused_by: watch::Sender::default(),
@@ -203,7 +203,18 @@ impl Network {
         note(&self.refused_by, host, refused);
     }
 
+    /// Connected member `host` says who is a member.
+    pub(super) fn hear(&self, host: &str, told: Told) {
+        if self.roster.hear(host, told) {
+            self.told
+                .send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
     pub(super) fn note_connected(&self, host: &str, connected: bool) {
+        if !connected {
+            self.roster.forget(host);
+        }
         note(&self.connected, host, connected);
     }
 }

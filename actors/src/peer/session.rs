@@ -2,8 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jaco_net::quic::{Closed, Connection, Kind, Reason, Receiver, StreamError, frame::Batch};
-use jaco_net::quic::{FrameReader, Sender as StreamSender};
+use jaco_net::quic::{
+    Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
+    frame::Batch,
+};
+use jaco_raftnode::{Propose as _, State};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
@@ -11,8 +14,10 @@ use tokio::{
 
 use super::{
     Pulse, Sender, Services,
+    roster::{Told, rows},
     routes::{Network, Route},
-    snapshots, wire,
+    snapshots,
+    wire::{self, Said},
 };
 use crate::telemetry::Metrics;
 
@@ -106,8 +111,25 @@ impl Session {
         };
         let mut beats = interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told: Option<Arc<State>> = None;
         loop {
             beats.tick().await;
+            let state = self.network.raft().state();
+            if told
+                .as_ref()
+                .is_none_or(|told| !told.nodes.ptr_eq(&state.nodes))
+            {
+                let roster = wire::roster(&Told {
+                    applied: state.applied_index,
+                    members: rows(&state).collect(),
+                });
+                if let Ok(roster) = roster
+                    && stream.frame(roster).await.is_err()
+                {
+                    return Ok(());
+                }
+                told = Some(state);
+            }
             if let Ok(beat) = wire::heartbeat(&self.pulse.beat())
                 && stream.frame(beat).await.is_err()
             {
@@ -140,9 +162,10 @@ impl Session {
             Some(Kind::Heartbeat) => {
                 let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
                 while let Some(frame) = next(&mut frames).await? {
-                    let beat = wire::read_heartbeat(&frame).map_err(Violation::Message)?;
-                    if let Some(beat) = beat {
-                        self.pulse.heard(&self.member.hostname, beat);
+                    match wire::read_said(&frame).map_err(Violation::Message)? {
+                        Said::Beat(beat) => self.pulse.heard(&self.member.hostname, beat),
+                        Said::Roster(told) => self.network.hear(&self.member.hostname, told),
+                        Said::Unknown => {}
                     }
                 }
                 Ok(())

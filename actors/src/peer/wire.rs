@@ -8,7 +8,10 @@ use http::{
     request::Parts,
 };
 
-use super::Heartbeat;
+use super::{
+    Heartbeat,
+    roster::{Record, Told},
+};
 
 /// Largest piece of a body in one frame; larger ones are cut.
 pub(super) const DATA_BYTES: usize = 1 << 20;
@@ -23,6 +26,7 @@ const HEAD: u8 = 1;
 const DATA: u8 = 2;
 const TRAILERS: u8 = 3;
 const BEAT: u8 = 1;
+const ROSTER: u8 = 2;
 const SENSITIVE: u8 = 1;
 
 /// First byte of a frame that holds a piece of a body.
@@ -135,25 +139,70 @@ pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
     Ok(out)
 }
 
-/// A heartbeat; `None` for something that a later version says.
-pub(super) fn read_heartbeat(frame: &[u8]) -> Result<Option<Heartbeat>, WireError> {
-    let mut input = Input(frame);
-    if input.byte()? != BEAT {
-        return Ok(None);
+/// What a member says every now and then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// That it lives.
+    Beat(Heartbeat),
+    /// Who is a member.
+    Roster(Told),
+    /// Something that a later version says.
+    Unknown,
+}
+
+/// A roster.
+pub(super) fn roster(told: &Told) -> Result<Vec<u8>, WireError> {
+    let mut out = vec![ROSTER];
+    out.put_u64(told.applied);
+    out.put_u16(u16::try_from(told.members.len()).map_err(|_| WireError::TooLong)?);
+    for record in &told.members {
+        put_short(&mut out, record.member.hostname.as_bytes())?;
+        out.put_u64(record.member.raft_id);
+        let address = record.member.address.map(|address| address.to_string());
+        put_short(&mut out, address.unwrap_or_default().as_bytes())?;
+        out.put_slice(record.fingerprint.as_bytes());
     }
+    if out.len() > HEARTBEAT_BYTES {
+        return Err(WireError::TooLong);
+    }
+    Ok(out)
+}
+
+/// What a member says.
+pub(super) fn read_said(frame: &[u8]) -> Result<Said, WireError> {
+    let mut input = Input(frame);
+    match input.byte()? {
+        BEAT => read_heartbeat(input).map(Said::Beat),
+        ROSTER => read_roster(input).map(Said::Roster),
+        _ => Ok(Said::Unknown),
+    }
+}
+
+fn read_roster(mut input: Input<'_>) -> Result<Told, WireError> {
+    let applied = input.u64()?;
+    let mut members = Vec::new();
+    for _ in 0..input.u16()? {
+        let hostname = input.text()?;
+        let raft_id = input.u64()?;
+        let address = input.text()?;
+        members.push(Record::new(hostname, raft_id, address, input.array()?));
+    }
+    Ok(Told { applied, members })
+}
+
+fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
     let (applied, term) = (input.u64()?, input.u64()?);
     let leads = input.byte()? != 0;
     let mut hears = BTreeSet::new();
     for _ in 0..input.u16()? {
-        let host = std::str::from_utf8(input.short()?);
-        hears.insert(host.map_err(|_| WireError::Not("hostname"))?.to_owned());
+        hears.insert(input.text()?.to_owned());
     }
-    Ok(Some(Heartbeat {
+    Ok(Heartbeat {
         applied,
         term,
         leads,
         hears,
-    }))
+    })
 }
 
 fn put_short(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), WireError> {
@@ -208,6 +257,10 @@ impl<'a> Input<'a> {
     fn short(&mut self) -> Result<&'a [u8], WireError> {
         let length = self.u16()?;
         self.take(usize::from(length))
+    }
+
+    fn text(&mut self) -> Result<&'a str, WireError> {
+        std::str::from_utf8(self.short()?).map_err(|_| WireError::Not("text"))
     }
 
     fn headers(&mut self) -> Result<HeaderMap, WireError> {
@@ -289,17 +342,29 @@ mod tests {
         ) {
             let beat = Heartbeat { applied, term, leads, hears };
             let mut bytes = heartbeat(&beat).unwrap();
-            prop_assert_eq!(read_heartbeat(&bytes).unwrap(), Some(beat.clone()));
+            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
             // A later version may say more.
             bytes.push(1);
-            prop_assert_eq!(read_heartbeat(&bytes).unwrap(), Some(beat));
+            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat));
+        }
+
+        #[test]
+        fn rosters_come_out_as_they_went_in(
+            applied in any::<u64>(),
+            rows in prop::collection::vec(("[a-z0-9-]{1,63}", any::<u64>(), any::<[u8; 32]>()), 0..9),
+            address in prop::option::of("127.0.0.1:[1-9][0-9]{3}"),
+        ) {
+            let address = address.unwrap_or_default();
+            let record = |(name, id, print): &(String, u64, _)| Record::new(name, *id, &address, *print);
+            let told = Told { applied, members: rows.iter().map(record).collect() };
+            prop_assert_eq!(read_said(&roster(&told).unwrap()).unwrap(), Said::Roster(told));
         }
 
         #[test]
         fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = read_request(&bytes);
             let _ = read_response(&bytes);
-            let _ = read_heartbeat(&bytes);
+            let _ = read_said(&bytes);
             let _ = read_part(bytes);
         }
     }

@@ -95,7 +95,6 @@ async fn measure(options: Options) -> anyhow::Result<()> {
     let over = move || caught_up.load(Ordering::Relaxed) || Instant::now() > limit;
     let during = load(&handle, options.clients, over).await?;
     report("while it catches up", &during);
-    waiting.abort_handle();
     let (installed, caught_up) = waiting.await?;
     println!(
         "installed after {:.0} ms, caught up after {:.0} ms",

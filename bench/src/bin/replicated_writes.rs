@@ -6,7 +6,7 @@
 //! over a unix socket or TCP without TLS, on the leader's machine, so that what differs is the
 //! way from request to majority. JACO's write adds a row to the audit trail; etcd's has none.
 //!
-//! `scripts/compare-etcd.sh` runs it on three nodes of each in the same network namespaces.
+//! `compare_etcd` runs it on three nodes of each in the same network namespaces.
 
 use std::{
     path::PathBuf,

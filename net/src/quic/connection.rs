@@ -135,9 +135,11 @@ impl Connection {
         self.inner.closed().await.into()
     }
 
-    /// Ends it and everything on it.
+    /// Ends it and everything on it. One that has ended keeps the reason it has.
     pub fn close(&self, reason: Reason) {
-        self.inner.close(reason.code(), reason.text().as_bytes());
+        if self.inner.close_reason().is_none() {
+            self.inner.close(reason.code(), reason.text().as_bytes());
+        }
     }
 
     /// Opens a stream without an answer; waits while the other side allows no more.

@@ -239,8 +239,8 @@ impl Shell {
             let state = Arc::clone(self.applier.state());
             let index = state.applied_index;
             // State first: a subscriber that hears of a change must find it there.
+            self.shared.state.send_replace(Arc::clone(&state));
             self.captures.reached(&wanted, &state);
-            self.shared.state.send_replace(state);
             if installed {
                 self.shared.hub.reset(index);
             }

@@ -6,7 +6,7 @@ use jaco_proto::{
     error::DecodedError,
     v1::{
         self, cluster_client::ClusterClient, command::Payload, deploy_client::DeployClient,
-        tokens_client::TokensClient,
+        tokens_client::TokensClient, watch_client::WatchClient,
     },
 };
 use tokio::time::Instant;
@@ -390,4 +390,57 @@ async fn reads_stay_here_and_confirmed_ones_wait_for_what_was_written() {
     let (list, ()) = tokio::join!(here.list(confirmed), catch_up);
     assert_eq!(list.unwrap().into_inner().tokens.len(), 2);
     assert!(cluster.wire.calls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_outlive_a_change_of_leaders_and_end_with_their_token_on_every_node() {
+    let cluster = Cluster::start(3).await;
+    let mut streams = Vec::new();
+    for id in [1, 2, 3] {
+        let mut watch = WatchClient::new(cluster.door(id, Transport::Api));
+        let request = v1::SubscribeRequest {
+            entity_types: vec!["audit".to_owned()],
+            ..Default::default()
+        };
+        let events = watch.subscribe(with(request, &[BEARER])).await.unwrap();
+        streams.push(events.into_inner());
+    }
+    cluster.group.elect(None);
+    cluster.group.elect(Some(2));
+    issue(cluster.door(3, Transport::Local), &[]).await.unwrap();
+    for events in &mut streams {
+        assert!(events.message().await.unwrap().is_some());
+    }
+    let revoke = v1::TokenRevokeRequest {
+        identity: "ci".to_owned(),
+    };
+    let mut tokens = TokensClient::new(cluster.door(3, Transport::Local));
+    tokens.revoke(revoke).await.unwrap();
+    for events in &mut streams {
+        let end = loop {
+            match events.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ends with a reason"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(end.message(), "token_revoked");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_member_knows_the_leader_and_who_votes() {
+    let cluster = Cluster::start(3).await;
+    for id in [1, 2, 3] {
+        let mut door = ClusterClient::new(cluster.door(id, Transport::Local));
+        let status = door.status(v1::ClusterStatusRequest {}).await.unwrap();
+        let status = status.into_inner();
+        assert_eq!(status.leader_hostname, "n1");
+        assert_eq!(status.leader, "n1:7947");
+        let voters = status.suffrages.iter().map(|suffrage| {
+            assert_eq!(suffrage.kind(), v1::node_suffrage::Kind::Voter);
+            suffrage.hostname.as_str()
+        });
+        assert_eq!(voters.collect::<Vec<_>>(), ["n1", "n2", "n3"]);
+    }
 }

@@ -83,6 +83,7 @@ struct Spec {
     identity: Arc<CertSlot>,
     ca_pem: String,
     services: Services,
+    limits: Limits,
 }
 
 /// A cluster.
@@ -94,6 +95,11 @@ pub(super) struct World {
 impl World {
     /// `n` members that know each other and have a leader to choose.
     pub(super) async fn start(n: u64, services: impl Fn(u64) -> Services) -> Self {
+        Self::with(n, Limits::default(), services).await
+    }
+
+    /// The same, with limits of one's own.
+    pub(super) async fn with(n: u64, limits: Limits, services: impl Fn(u64) -> Services) -> Self {
         let ca = ClusterCa::generate(SystemTime::now()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let nodes: Vec<_> = (1..=n)
@@ -143,6 +149,7 @@ impl World {
                 identity: CertSlot::new(&Identity::node(&files).unwrap()),
                 ca_pem: files.ca_pem.clone(),
                 services: services(id),
+                limits: limits.clone(),
             };
             members.push(Member::start(id, address, spec).await);
         }
@@ -156,13 +163,18 @@ impl World {
         found
     }
 
-    /// Writes something on whoever leads.
+    /// Issues a token of this name on whoever leads.
     pub(super) async fn write(&self, identity: &str) -> Committed {
+        self.propose(issue(identity)).await
+    }
+
+    /// Has whoever leads commit `command`.
+    pub(super) async fn propose(&self, command: v1::Command) -> Committed {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let leader = self.leader().await;
             let member = &self.members[leader];
-            match member.raft.propose(issue(identity)).await {
+            match member.raft.propose(command.clone()).await {
                 Ok(committed) => return committed,
                 Err(ProposeError::Rejected(error)) => panic!("{error:?}"),
                 Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error:?}"),
@@ -171,23 +183,25 @@ impl World {
     }
 
     pub(super) async fn stop(self) {
-        for member in &self.members {
-            if let Some(tree) = &member.tree {
-                tree.stop().await;
-            }
-            member.raft.closed().await;
+        for mut member in self.members {
+            member.stop().await;
         }
     }
 }
 
+/// A command about members.
+pub(super) fn about_members(payload: Payload) -> v1::Command {
+    command("test", Clock::system().timestamp(), payload)
+}
+
 /// A command that changes the state in a way that is easy to see.
-pub(super) fn issue(identity: &str) -> v1::Command {
+fn issue(identity: &str) -> v1::Command {
     command(
         "test",
         Clock::system().timestamp(),
         Payload::TokenIssue(v1::TokenIssue {
             identity: identity.to_owned(),
-            hashed_secret: vec![7; 32],
+            hashed_secret: crate::api::admission::hash(identity.as_bytes()).to_vec(),
             ..Default::default()
         }),
     )
@@ -199,8 +213,8 @@ pub(super) fn name(id: u64) -> String {
 
 impl Member {
     async fn start(id: u64, address: SocketAddr, spec: Spec) -> Self {
-        let limits = Limits::default();
-        let raft = RaftHandle::new(spec.storage.load_state().unwrap(), limits);
+        let state = spec.storage.load_state().unwrap();
+        let raft = RaftHandle::new(state, spec.limits.clone());
         let origin = Origin {
             hostname: name(id),
             raft_id: id,
@@ -230,7 +244,7 @@ impl Member {
             transport: self.network.transport(),
             observer: Arc::new(()),
             on_fatal: Arc::new(|error| panic!("{error}")),
-            limits: Limits::default(),
+            limits: self.spec.limits.clone(),
         };
         let raft = ChildSpec::foreign("raft", "RaftActor", move |supervisor| {
             let args = args.clone();
@@ -239,7 +253,28 @@ impl Member {
                 spawned.map_err(|error| SpawnErr::StartupFailed(Box::new(error)))
             }
         });
-        let peers = peer::supervisor(peer::Args {
+        let root = SupervisorSpec::new(Strategy::RestForOne)
+            .child(raft)
+            .child(self.peers());
+        self.tree = Some(Tree::start(&self.hostname, root).await.unwrap());
+    }
+
+    /// Starts the peers alone: this member stays where it is in the log.
+    pub(super) async fn run_without_raft(&mut self) {
+        let root = SupervisorSpec::new(Strategy::RestForOne).child(self.peers());
+        self.tree = Some(Tree::start(&self.hostname, root).await.unwrap());
+    }
+
+    /// Stops it, as a node that goes down in good order.
+    pub(super) async fn stop(&mut self) {
+        if let Some(tree) = self.tree.take() {
+            tree.stop().await;
+        }
+        self.raft.closed().await;
+    }
+
+    fn peers(&self) -> ChildSpec {
+        peer::supervisor(peer::Args {
             network: self.network.clone(),
             address: self.address,
             identity: self.spec.identity.clone(),
@@ -247,11 +282,12 @@ impl Member {
             services: self.spec.services.clone(),
             pulse: self.ear.clone(),
             metrics: Metrics::new(&self.hostname, Clock::system()),
-        });
-        let root = SupervisorSpec::new(Strategy::RestForOne)
-            .child(raft)
-            .child(peers);
-        self.tree = Some(Tree::start(&self.hostname, root).await.unwrap());
+        })
+    }
+
+    /// Index before the first entry in its log.
+    pub(super) fn log_start(&self) -> u64 {
+        self.spec.storage.log_range().0.index
     }
 
     /// Waits until exactly these are connected.
