@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,6 +12,7 @@ use std::{
 };
 
 use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock};
+use jaco_net::pki::NodeCert;
 use jaco_proto::{error::DecodedError, v1};
 use jaco_raftnode::{Propose as _, RaftStatus, State};
 use tempfile::TempDir;
@@ -75,6 +76,11 @@ impl Machine {
 
     /// Stops the node and starts it again on the same directory and addresses.
     pub(crate) async fn restart(self) -> Self {
+        self.restart_at(&[]).await
+    }
+
+    /// The same with further addresses in its certificate.
+    pub(crate) async fn restart_at(self, ips: &[IpAddr]) -> Self {
         let Self {
             dir,
             name,
@@ -84,7 +90,8 @@ impl Machine {
         } = self;
         node.stop().await;
         drop(node); // it holds the directory
-        let node = Node::start(config(&dir, &name, api, peers)).await.unwrap();
+        let config = builder(&dir, &name, api, peers).certificate_ips(ips.iter().copied());
+        let node = Node::start(config.build().unwrap()).await.unwrap();
         Self {
             dir,
             name,
@@ -92,6 +99,12 @@ impl Machine {
             peers,
             node,
         }
+    }
+
+    /// The certificate that this node has on disk.
+    pub(crate) fn certificate(&self) -> NodeCert {
+        let path = self.dir.path().join(format!("data/node/{}.crt", self.name));
+        NodeCert::from_pem(&std::fs::read_to_string(path).unwrap()).unwrap()
     }
 
     /// A new join token of this node's cluster.
