@@ -290,7 +290,8 @@ impl Lab {
         self.agree(self.nodes.len()).await
     }
 
-    /// Waits until all nodes that are up know of so many members, and of one leader.
+    /// Waits until all nodes that are up and belong to a cluster know of so many members, and of
+    /// one leader.
     ///
     /// # Errors
     /// When they never do.
@@ -302,6 +303,9 @@ impl Lab {
                 let mut leaders = std::collections::BTreeSet::new();
                 for node in self.nodes.iter().filter(|node| node.is_up()) {
                     let status = node.api().status().await.map_err(|e| e.to_string())?;
+                    if !status.initialized {
+                        continue;
+                    }
                     if status.nodes.len() != members || status.leader_hostname.is_empty() {
                         return Err(format!("{}: {status:?}", node.host()));
                     }

@@ -52,7 +52,8 @@ pub(crate) fn stateless(replicas: u32) -> Workload {
     Workload::new("lab", [Service::new("web").replicas(replicas)])
 }
 
-/// Waits until so many replicas run, all of them on nodes that are wanted, as one node sees it.
+/// Waits until all replicas run on nodes that are wanted: as one node shows it, and as the engines
+/// of these nodes do, because what is shown may still be the container before a move.
 pub(crate) async fn running(
     lab: &Lab,
     through: u8,
@@ -65,7 +66,15 @@ pub(crate) async fn running(
         let replicas = replicas.map_err(|error| error.to_string())?;
         let good = |r: &&ReplicaDetail| r.state() == ReplicaState::Running && wanted(&r.host);
         if replicas.len() == count && replicas.iter().all(|r| good(&r)) {
-            return Ok(replicas);
+            let seen = containers(lab).await;
+            let runs = |r: &&ReplicaDetail| {
+                let mut there = seen[&r.host].iter();
+                there.any(|container| container.replica == r.id && container.running)
+            };
+            return match replicas.iter().find(|r| !runs(r)) {
+                None => Ok(replicas),
+                Some(r) => Err(format!("no container of {} on {}", r.id, r.host)),
+            };
         }
         let bad = replicas.iter().filter(|r| !good(r));
         let bad: Vec<_> = bad
