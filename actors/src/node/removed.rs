@@ -136,7 +136,7 @@ pub(super) async fn stop_replicas(
             Ok(()) => return,
             Err(error) => {
                 if failures.is_news(&error) {
-                    tracing::warn!(subsystem = "runtime", %error, "replicas of a removed node run on");
+                    tracing::warn!(subsystem = "runtime/reconciler", %error, "replicas of a removed node run on");
                 }
                 tokio::time::sleep(RETRY).await;
             }
