@@ -170,6 +170,7 @@ mod docker;
 pub mod health;
 pub mod ingress;
 pub mod labels;
+pub mod membership;
 pub mod network;
 pub mod node;
 pub mod peer;

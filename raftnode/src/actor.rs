@@ -9,8 +9,12 @@
 //! under way are answered as unknown, because they may have been written.
 
 mod args;
+mod captures;
+mod digest;
 mod handle;
+mod incoming;
 mod logger;
+mod members;
 mod memory;
 mod msg;
 mod observe;
@@ -22,6 +26,8 @@ mod tests;
 
 pub use args::{Limits, NoTransport, RaftArgs, Transport};
 pub use handle::{RaftHandle, ReadError};
+pub use incoming::IncomingSnapshot;
+pub use members::ChangeError;
 pub(crate) use memory::serve as serve_in_memory;
 pub use observe::{Applied, Observe};
 pub use spawn::{SpawnError, spawn};

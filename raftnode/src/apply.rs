@@ -1,6 +1,6 @@
 //! The state machine driven by committed entries.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jaco_proto::{Error, chain, v1};
 
@@ -28,6 +28,8 @@ impl Probe for () {}
 pub struct Applier {
     state: Arc<State>,
     halted: Option<String>,
+    /// Indexes whose state somebody waits for.
+    wanted: BTreeSet<u64>,
 }
 
 /// What a run of entries led to. Nothing of it may be shown before `rows` are written.
@@ -41,6 +43,8 @@ pub struct Progress {
     pub answers: Vec<(Ticket, Answer)>,
     /// Index and term of the last entry applied, if one was.
     pub applied: Option<(u64, u64)>,
+    /// States that [`Applier::want`] asked for, by ascending index.
+    pub wanted: Vec<Arc<State>>,
 }
 
 /// Result of a proposal that was committed.
@@ -61,6 +65,7 @@ impl Applier {
         Self {
             state: Arc::new(state),
             halted: None,
+            wanted: BTreeSet::new(),
         }
     }
 
@@ -74,6 +79,11 @@ impl Applier {
     #[must_use]
     pub fn halted(&self) -> Option<&str> {
         self.halted.as_deref()
+    }
+
+    /// Keeps the state right after entry `index`, once it is applied, in [`Progress::wanted`].
+    pub fn want(&mut self, index: u64) {
+        self.wanted.insert(index);
     }
 
     /// Continues from the state of a received snapshot. It may hold the effect of the entry that
@@ -120,6 +130,9 @@ impl Applier {
                 }
             };
             progress.applied = Some((entry.index, entry.term));
+            if !self.wanted.is_empty() && self.wanted.remove(&entry.index) {
+                progress.wanted.push(Arc::new(state.clone()));
+            }
             progress.answers.extend(entry.ticket.map(|t| (t, answer)));
         }
         if progress.applied.is_some() {
@@ -202,6 +215,23 @@ mod tests {
         assert_eq!(progress.applied, Some((4, 7)));
         assert_eq!(applier.state().applied_index, 4);
         assert!(progress.rows.is_empty() && progress.events.is_empty());
+    }
+
+    #[test]
+    fn wanted_state_is_the_one_right_after_its_entry() {
+        let mut applier = Applier::new(State::default());
+        applier.want(2);
+        applier.want(9);
+        let entries = ["a", "b", "c"].into_iter().zip(1..);
+        let entries = entries.map(|(key, index)| entry(index, store(key)));
+        let progress = applier.apply(entries.collect(), &mut ());
+        let keys = |s: &State| s.cert_blobs.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(progress.wanted.len(), 1);
+        assert_eq!(progress.wanted[0].applied_index, 2);
+        assert_eq!(keys(&progress.wanted[0]), ["a", "b"]);
+        assert_eq!(keys(applier.state()), ["a", "b", "c"]);
+        let again = applier.apply(vec![entry(4, store("d"))], &mut ());
+        assert!(again.wanted.is_empty());
     }
 
     #[test]

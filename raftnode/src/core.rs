@@ -5,12 +5,16 @@
 //! [`RaftCore::handle_written`]; then it takes the [`Outcome`]s of what it asked for. The core
 //! reads the log through `raft::Storage` and touches nothing else: no clock, no disk, no socket.
 //!
-//! One source of chance is left: raft-rs draws its election timeouts from the thread's random
-//! generator, so runs of several nodes differ in who wins an election, never in what is safe.
+//! Nothing is left to chance: election timeouts, which raft-rs draws from the thread's random
+//! generator, are replaced by draws from [`Config::seed`] before any tick can see them. Equal
+//! inputs lead to equal writes and answers, byte for byte.
 
+mod compact;
 mod config;
+mod contact;
 mod entry;
 mod inbound;
+mod member;
 mod reads;
 mod status;
 mod track;
@@ -18,6 +22,8 @@ mod write;
 
 #[cfg(test)]
 mod tests;
+
+use std::collections::BTreeSet;
 
 use raft::{
     RawNode, SnapshotStatus, StateRole, Storage,
@@ -27,11 +33,13 @@ use raft::{
 pub use config::Config;
 pub use entry::{Committed, Payload};
 pub use inbound::Refused;
+pub use member::{ChangeRefused, MemberChange};
 pub use reads::ReadFailure;
-pub use status::{RaftStatus, Role};
+pub use status::{Progress, RaftStatus, Role, Writes};
 pub use track::Lost;
 pub use write::Write;
 
+use contact::Contact;
 use reads::Reads;
 use track::Proposals;
 use write::Stage;
@@ -65,10 +73,12 @@ pub enum Outcome {
 
 /// The consensus of one node.
 pub struct RaftCore<S: Storage> {
+    config: Config,
     raw: RawNode<S>,
     stage: Stage,
     proposals: Proposals,
     reads: Reads,
+    contact: Contact,
     outcomes: Vec<Outcome>,
     applied_term: u64,
 }
@@ -80,14 +90,18 @@ impl<S: Storage> RaftCore<S> {
     /// [`Error::Raft`] if the configuration is invalid or the storage cannot be read.
     pub fn new(config: &Config, storage: S, logger: &slog::Logger) -> Result<Self, Error> {
         let applied_term = storage.term(config.applied)?;
-        Ok(Self {
+        let mut core = Self {
+            config: config.clone(),
             raw: RawNode::new(&config.raft(), storage, logger)?,
             stage: Stage::Idle,
             proposals: Proposals::default(),
             reads: Reads::new(config.id, config.incarnation),
+            contact: Contact::default(),
             outcomes: Vec::new(),
             applied_term,
-        })
+        };
+        core.settle();
+        Ok(core)
     }
 
     /// Starts an election at once if this node is the only voter; otherwise timeouts decide.
@@ -175,8 +189,10 @@ impl<S: Storage> RaftCore<S> {
     /// [`Refused`] for a message that no correct peer sends; nothing changes then.
     pub fn handle_message(&mut self, message: Message) -> Result<(), Refused> {
         inbound::check(&self.raw, &message)?;
+        let from = message.from;
         // What raft itself turns down (an unknown peer's answer) is as good as lost.
         let _ = self.raw.step(message);
+        self.contact.hear(from, self.raw.raft.leader_id);
         self.settle();
         Ok(())
     }
@@ -202,6 +218,14 @@ impl<S: Storage> RaftCore<S> {
     pub fn handle_tick(&mut self) {
         self.raw.tick();
         self.reads.tick();
+        self.contact.tick();
+        self.settle();
+    }
+
+    /// Members that are known to be in reach by other means than raft's messages, as of now and
+    /// until the next call. A leader is not needed for them to count.
+    pub fn handle_reachable(&mut self, ids: BTreeSet<u64>) {
+        self.contact.reach(ids);
         self.settle();
     }
 
@@ -218,6 +242,8 @@ impl<S: Storage> RaftCore<S> {
 
     /// Draws what follows from an input: lost proposals, reads to send or to give up.
     fn settle(&mut self) {
+        let timeout = self.config.election_timeout(self.raw.raft.term);
+        self.raw.raft.set_randomized_election_timeout(timeout);
         let raft = &self.raw.raft;
         let leading = raft.state == StateRole::Leader;
         for ticket in self.proposals.lost(leading.then_some(raft.term)) {
@@ -229,8 +255,14 @@ impl<S: Storage> RaftCore<S> {
                 self.raw.read_index(context);
             }
         }
+        let raft = &self.raw.raft;
+        if self.contact.due(raft.leader_id) {
+            let conf = raft.prs().conf().to_conf_state();
+            self.contact.settle(raft.id, raft.leader_id, &conf);
+        }
         let has_leader = self.raw.raft.leader_id != raft::INVALID_ID;
-        for (ticket, failure) in self.reads.expired(has_leader) {
+        let lost = self.quorum_lost();
+        for (ticket, failure) in self.reads.expired(has_leader, lost) {
             self.outcomes.push(Outcome::Read(ticket, Err(failure)));
         }
     }

@@ -10,6 +10,7 @@
 //! - [`mod@core`]: raft without I/O; [`apply`]: the state machine driven by it.
 //! - [`archive`]: backups, written and read.
 //! - [`actor`]: the thread that ties them together, and the handle everybody holds.
+//! - [`snapshot`]: the state on its way to a node that lags far behind.
 //! - [`mod@restore`]: what of a state lives on in a restored cluster.
 //! - [`registry`]: canonical keys of image registries.
 //! - [`testing`]: a test double that applies proposals at once.
@@ -24,18 +25,21 @@ pub mod fsm;
 pub mod propose;
 pub mod registry;
 pub mod restore;
+pub mod snapshot;
 pub mod state;
 pub mod storage;
 pub mod testing;
 pub mod watch;
 
-pub use crate::core::{RaftStatus, Role};
+pub use crate::core::{ChangeRefused, MemberChange, Progress, RaftStatus, Role, Writes};
 pub use actor::{
-    Applied, Limits, NoTransport, Observe, RaftArgs, RaftHandle, ReadError, SpawnError, Transport,
+    Applied, ChangeError, IncomingSnapshot, Limits, NoTransport, Observe, RaftArgs, RaftHandle,
+    ReadError, SpawnError, Transport,
 };
 pub use command::{batch, command, command_name};
 pub use event::{Change, Delta, EntityType, Event};
 pub use propose::{Committed, Propose, ProposeError};
+pub use snapshot::{OutgoingSnapshot, SnapshotRefused};
 pub use state::State;
 pub use storage::Storage;
 pub use watch::WatchHub;

@@ -19,6 +19,7 @@ mod watermark;
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -34,7 +35,7 @@ pub use error::Error;
 pub use log::LogView;
 pub use open::{bootstrap, create, examine, found, restore};
 pub use schema::Position;
-pub use update::{Row, Update};
+pub use update::{Refill, Row, Update};
 
 use crate::State;
 use tail::Tail;
@@ -47,6 +48,8 @@ pub struct Storage {
     raft_id: u64,
     watermark: Watermark,
     cursor: Mutex<Cursor>,
+    /// States that raft has promised to send, by receiver.
+    outgoing: Mutex<BTreeMap<u64, Arc<State>>>,
     failure: OnceLock<String>,
     writes: AtomicU64,
     synced_writes: AtomicU64,

@@ -3,13 +3,21 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{RaftHandle, observe::Observe};
-use crate::storage::{self, Storage};
+use crate::{
+    OutgoingSnapshot,
+    storage::{self, Storage},
+};
 
 /// Way to the peers. Delivery may fail; raft sends again.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends an encoded message to node `to` without waiting for it. What becomes of it is
-    /// reported through [`RaftHandle::unreachable`] and [`RaftHandle::snapshot_sent`].
+    /// Sends an encoded message to node `to` without waiting for it. One that is lost is reported
+    /// through [`RaftHandle::unreachable`].
     fn send(&self, to: u64, message: Vec<u8>);
+
+    /// Streams a snapshot to node `to`, beside the messages and without waiting for it. Its end
+    /// must be reported through [`RaftHandle::snapshot_sent`]: until then raft sends `to` nothing
+    /// else. Dropping the snapshot unfinished is such a report.
+    fn send_snapshot(&self, to: u64, snapshot: OutgoingSnapshot);
 }
 
 /// Transport of a cluster of one node: there is nobody to send to.
@@ -18,6 +26,8 @@ pub struct NoTransport;
 
 impl Transport for NoTransport {
     fn send(&self, _to: u64, _message: Vec<u8>) {}
+
+    fn send_snapshot(&self, _to: u64, _snapshot: OutgoingSnapshot) {}
 }
 
 /// Sizes and times; the defaults are what the cluster runs with.
@@ -33,6 +43,8 @@ pub struct Limits {
     pub inflight_bytes: usize,
     /// Log length, in entries, that triggers compaction.
     pub compact_entries: u64,
+    /// Largest snapshot that is received, in encoded bytes.
+    pub snapshot_bytes: u64,
 }
 
 impl Default for Limits {
@@ -43,6 +55,7 @@ impl Default for Limits {
             command_bytes: 8 << 20,
             inflight_bytes: 32 << 20,
             compact_entries: 8192,
+            snapshot_bytes: 2 << 30,
         }
     }
 }

@@ -1,14 +1,19 @@
 //! The address of the raft actor that everybody else holds.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use jaco_proto::{Error, ErrorCode, v1};
 use prost::Message as _;
+use protobuf::Message as _;
 use ractor::ActorRef;
-use raft::eraftpb::ConfChangeV2;
+use raft::eraftpb::{Message, MessageType};
 use tokio::{
     sync::{oneshot, watch},
     time::timeout,
@@ -19,10 +24,11 @@ use super::{
     msg::{Msg, Waiting},
 };
 use crate::{
-    Committed, Propose, ProposeError, State, WatchHub,
+    Committed, Propose, ProposeError, State, Storage, WatchHub,
     core::{RaftStatus, Role},
     fsm,
     propose::ProposeFuture,
+    snapshot::Slot,
 };
 
 /// Why a linearizable read cannot be served.
@@ -54,6 +60,32 @@ pub(super) struct Shared {
     inflight_bytes: AtomicUsize,
     pub(super) mailbox: AtomicUsize,
     threads: watch::Sender<usize>,
+    pub(super) incoming: Arc<Slot>,
+    pub(super) refused_snapshots: AtomicU64,
+    /// Storage of the running actor; not kept open by it.
+    storage: Mutex<Weak<Storage>>,
+}
+
+impl Shared {
+    /// Storage of the actor, unless it is gone.
+    pub(super) fn storage(&self) -> Option<Arc<Storage>> {
+        // Assigned in one step, so a poisoned lock guards a valid value.
+        self.storage
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .upgrade()
+    }
+
+    pub(super) fn set_storage(&self, storage: &Arc<Storage>) {
+        let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::downgrade(storage);
+    }
+
+    /// Where received snapshots are kept until they are whole.
+    pub(super) fn snapshots(&self) -> Option<PathBuf> {
+        let storage = self.storage()?;
+        Some(storage.path().with_file_name("snapshots"))
+    }
 }
 
 /// A raft thread; dropped as the last thing on it, when it has let go of the storage.
@@ -94,6 +126,9 @@ impl RaftHandle {
                 inflight_bytes: AtomicUsize::new(0),
                 mailbox: AtomicUsize::new(0),
                 threads: watch::Sender::new(0),
+                incoming: Arc::default(),
+                refused_snapshots: AtomicU64::new(0),
+                storage: Mutex::default(),
             }),
         }
     }
@@ -159,32 +194,36 @@ impl RaftHandle {
             .unwrap_or(Err(ReadError::Unavailable))
     }
 
-    /// Proposes a change of voters or learners. `true` once it is appended: it takes effect when
-    /// it is committed, which [`Self::subscribe_status`] shows.
-    ///
-    /// # Errors
-    /// [`ProposeError::NoLeader`] if it was not appended, [`ProposeError::Unavailable`] if raft
-    /// does not run, [`ProposeError::Unknown`] if the actor died over it.
-    pub async fn change_members(&self, change: ConfChangeV2) -> Result<(), ProposeError> {
-        let (reply, answer) = oneshot::channel();
-        self.cast(Msg::ConfChange(change, reply))
-            .map_err(|_| ProposeError::Unavailable)?;
-        match timeout(self.shared.limits.commit_budget, answer).await {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(ProposeError::NoLeader),
-            Ok(Err(_)) | Err(_) => Err(ProposeError::Unknown("raft did not answer".into())),
-        }
-    }
-
-    /// Asks voter `to` to take over leadership; a request, without an answer.
-    pub fn transfer_leadership(&self, to: u64) {
-        // Without an actor there is no leadership to hand over.
-        let _ = self.cast(Msg::Transfer(to));
-    }
-
     /// Hands an encoded message of a peer to raft; dropped while raft does not run.
-    pub fn deliver(&self, message: Vec<u8>) {
-        let _ = self.cast(Msg::Deliver(message));
+    ///
+    /// `from` is the raft id that the connection proved. A message that does not decode, says that
+    /// somebody else sent it, or is about a snapshot, is logged and dropped.
+    pub fn deliver(&self, from: u64, message: Vec<u8>) {
+        let mut decoded = Message::default();
+        if let Err(error) = decoded.merge_from_bytes(&message) {
+            tracing::warn!(subsystem = "raft", from, %error, "peer message does not decode");
+            return;
+        }
+        if decoded.from != from {
+            let claimed = decoded.from;
+            tracing::warn!(
+                subsystem = "raft",
+                from,
+                claimed,
+                "peer message of another sender"
+            );
+            return;
+        }
+        if decoded.get_msg_type() == MessageType::MsgSnapshot {
+            tracing::warn!(
+                subsystem = "raft",
+                from,
+                "snapshot among the messages of a peer"
+            );
+            return;
+        }
+        // Raft does without it while it does not run.
+        let _ = self.cast(Msg::Deliver(Box::new(decoded)));
     }
 
     /// Reports that a message to `peer` was lost.
@@ -197,10 +236,24 @@ impl RaftHandle {
         let _ = self.cast(Msg::SnapshotSent(peer, delivered));
     }
 
+    /// Snapshots of peers that were refused since the process started.
+    #[must_use]
+    pub fn refused_snapshots(&self) -> u64 {
+        self.shared.refused_snapshots.load(Ordering::Relaxed)
+    }
+
     /// Whether the actor runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.status().role != Role::Stopped
+    }
+
+    /// Tells which members are in reach by other means than raft's messages, until the next call:
+    /// those that were heard within about an election timeout. It makes the difference between
+    /// "no leader" and "no majority" surer; see [`RaftStatus::writes`].
+    pub fn set_reachable(&self, ids: BTreeSet<u64>) {
+        // Without an actor there is nothing to tell.
+        let _ = self.cast(Msg::Reachable(ids));
     }
 
     pub(super) fn cast(&self, msg: Msg) -> Result<(), ()> {

@@ -55,11 +55,16 @@ impl Actor for MemoryActor {
             Msg::Read(reply) => {
                 let _ = reply.send(Ok(handle.state().applied_index)); // the reader may be gone
             }
+            Msg::Capture(_, reply) => {
+                let _ = reply.send(handle.state()); // whoever asked may be gone
+            }
             Msg::Flush
             | Msg::Deliver(_)
+            | Msg::Install(_)
             | Msg::Unreachable(_)
             | Msg::SnapshotSent(..)
-            | Msg::ConfChange(..)
+            | Msg::ChangeMembers(..)
+            | Msg::Reachable(_)
             | Msg::Transfer(_)
             | Msg::Tick => {}
         }

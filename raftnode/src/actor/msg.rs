@@ -1,12 +1,18 @@
 //! The mailbox.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use raft::eraftpb::ConfChangeV2;
+use raft::eraftpb::Message;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::handle::{Claim, ReadError};
-use crate::{Committed, ProposeError};
+use super::{
+    handle::{Claim, ReadError},
+    incoming::Received,
+};
+use crate::{
+    Committed, ProposeError, State,
+    core::{ChangeRefused, MemberChange},
+};
 
 /// Where the result of a proposal goes, and what it holds of the in-flight budget until then.
 pub(crate) struct Waiting {
@@ -51,14 +57,20 @@ pub(crate) enum Msg {
     Flush,
     /// A linearizable read.
     Read(ReadReply),
-    /// An encoded message of a peer.
-    Deliver(Vec<u8>),
+    /// A message of a peer.
+    Deliver(Box<Message>),
+    /// A snapshot of a peer, received whole.
+    Install(Box<Received>),
     /// A message to this peer did not arrive.
     Unreachable(u64),
     /// The snapshot for this peer was delivered, or was not.
     SnapshotSent(u64, bool),
     /// A change of voters or learners; answered with whether it was appended.
-    ConfChange(ConfChangeV2, oneshot::Sender<bool>),
+    ChangeMembers(MemberChange, oneshot::Sender<Result<(), ChangeRefused>>),
+    /// The state right after this entry; the newest one if it is applied already.
+    Capture(u64, oneshot::Sender<Arc<State>>),
+    /// Members that other means than raft's messages reach.
+    Reachable(BTreeSet<u64>),
     /// Hand leadership to this peer.
     Transfer(u64),
     /// One tick of raft's clock.

@@ -2,21 +2,23 @@
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
-use jaco_proto::{chain, v1};
+use jaco_proto::v1;
 use protobuf::Message as _;
-use raft::eraftpb::{Message, MessageType, Snapshot};
+use raft::eraftpb::{Message, MessageType};
 
 use super::{
     Applied, Observe, RaftArgs,
+    captures::Captures,
     handle::{ReadError, Shared},
+    incoming::Received,
     msg::{Msg, ReadReply, Waiting},
 };
 use crate::{
-    Committed, ProposeError, State,
+    Committed, OutgoingSnapshot, ProposeError,
     apply::{Answer, Applier, Probe, Progress},
     command_name,
     core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
-    state::Rules,
+    snapshot,
     storage::{self, LogView, Update},
 };
 
@@ -40,8 +42,11 @@ pub(super) struct Shell {
     batch: Vec<(Ticket, Vec<u8>)>,
     proposals: HashMap<Ticket, Waiting>,
     reads: HashMap<Ticket, ReadReply>,
+    captures: Captures,
     /// Results to hand out once the state and the status show them.
     answers: Vec<(Ticket, Answer)>,
+    /// Content of the snapshot that raft is being told of.
+    received: Option<Box<Received>>,
     next_ticket: Ticket,
 }
 
@@ -57,6 +62,13 @@ impl Shell {
         let view = LogView(Arc::clone(storage));
         let core = RaftCore::new(&config, view, &super::logger::tracing_logger())?;
         let shared = Arc::clone(&args.handle.shared);
+        shared.set_storage(storage);
+        shared.incoming.reset();
+        if let Some(directory) = shared.snapshots()
+            && let Err(error) = snapshot::clear(&directory)
+        {
+            tracing::warn!(subsystem = "raft", %error, "old snapshots cannot be removed");
+        }
         let shell = Self {
             shared,
             core,
@@ -64,7 +76,9 @@ impl Shell {
             batch: Vec::new(),
             proposals: HashMap::new(),
             reads: HashMap::new(),
+            captures: Captures::default(),
             answers: Vec::new(),
+            received: None,
             next_ticket: 0,
             args,
         };
@@ -98,13 +112,21 @@ impl Shell {
                 self.reads.insert(ticket, reply);
                 self.core.handle_read(ticket);
             }
-            Msg::Deliver(bytes) => self.deliver(&bytes),
+            Msg::Deliver(message) => self.deliver(*message),
+            Msg::Install(received) => return self.install(received).map(|()| false),
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
             Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
-            Msg::ConfChange(change, reply) => {
-                let appended = self.core.handle_conf_change(&change);
-                let _ = reply.send(appended);
+            Msg::ChangeMembers(change, reply) => {
+                // Who asked may be gone; the change goes on all the same.
+                let _ = reply.send(self.core.handle_member_change(change));
             }
+            Msg::Capture(index, reply) => {
+                if self.captures.add(index, reply, self.applier.state()) {
+                    self.applier.want(index);
+                }
+                return Ok(false);
+            }
+            Msg::Reachable(ids) => self.core.handle_reachable(ids),
             Msg::Transfer(to) => self.core.handle_transfer(to),
             Msg::Tick => self.core.handle_tick(),
         }
@@ -117,20 +139,18 @@ impl Shell {
         self.next_ticket
     }
 
-    fn deliver(&mut self, bytes: &[u8]) {
-        let mut message = Message::default();
-        if let Err(error) = message.merge_from_bytes(bytes) {
-            tracing::warn!(subsystem = "raft", %error, "peer message does not decode");
-            return;
-        }
+    /// Tells raft of a snapshot whose content is at hand; it may not want it any more.
+    fn install(&mut self, mut received: Box<Received>) -> Result<(), Failure> {
+        let message = std::mem::take(&mut received.message);
+        self.received = Some(received);
+        self.deliver(message);
+        let done = self.run();
+        self.received = None;
+        done
+    }
+
+    fn deliver(&mut self, message: Message) {
         let from = message.from;
-        // Once raft has taken a snapshot there is no way back, so its content is checked first.
-        if message.get_msg_type() == MessageType::MsgSnapshot
-            && let Err(error) = restore(message.get_snapshot())
-        {
-            tracing::warn!(subsystem = "raft", from, %error, "snapshot of a peer refused");
-            return;
-        }
         if let Err(error) = self.core.handle_message(message) {
             tracing::warn!(subsystem = "raft", from, %error, "peer message refused");
         }
@@ -172,17 +192,17 @@ impl Shell {
         let mut position = None;
         let installed = write.snapshot.is_some();
         if let Some(snapshot) = write.snapshot {
-            let state = restore(&snapshot)?;
-            update.rows = state
-                .rows()
-                .map(|(key, value)| storage::Row {
-                    key,
-                    value: Some(value),
-                })
-                .collect();
-            position = snapshot.metadata.as_ref().map(|m| (m.index, m.term));
-            update.install = snapshot.metadata;
-            self.applier.install(state);
+            let metadata = snapshot.metadata.unwrap_or_default();
+            let received = self.received.take();
+            // Only `install` tells raft of snapshots, and raft takes them at once.
+            let received = received.filter(|r| r.state.applied_index == metadata.index);
+            let Some(received) = received else {
+                let reason = "its content is not at hand";
+                return Err(storage::Error::corrupt("received snapshot", reason).into());
+            };
+            position = Some((metadata.index, metadata.term));
+            update.install = Some((metadata, received.refill));
+            self.applier.install(received.state);
         }
         let observer = &*self.args.observer;
         for entry in &write.committed {
@@ -200,6 +220,7 @@ impl Shell {
             rows,
             events,
             answers,
+            wanted,
             ..
         } = progress;
         update.rows.extend(rows);
@@ -211,6 +232,7 @@ impl Shell {
             let state = Arc::clone(self.applier.state());
             let index = state.applied_index;
             // State first: a subscriber that hears of a change must find it there.
+            self.captures.reached(&wanted, &state);
             self.shared.state.send_replace(state);
             if installed {
                 self.shared.hub.reset(index);
@@ -225,12 +247,34 @@ impl Shell {
 
     fn send(&self, messages: Vec<Message>) {
         for message in messages {
-            match message.write_to_bytes() {
-                Ok(bytes) => self.args.transport.send(message.to, bytes),
+            let bytes = match message.write_to_bytes() {
+                Ok(bytes) => bytes,
                 Err(error) => {
                     tracing::error!(subsystem = "raft", %error, "raft message does not encode");
+                    continue;
                 }
+            };
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                self.send_snapshot(&message, bytes);
+            } else {
+                self.args.transport.send(message.to, bytes);
             }
+        }
+    }
+
+    fn send_snapshot(&self, message: &Message, bytes: Vec<u8>) {
+        let to = message.to;
+        let index = message.get_snapshot().get_metadata().index;
+        let handle = self.args.handle.clone();
+        let abandoned = move || handle.snapshot_sent(to, false);
+        match self.args.storage.take_outgoing(to) {
+            Some(state) if state.applied_index == index => {
+                tracing::debug!(subsystem = "raft", to, index, "sending a snapshot");
+                let snapshot = OutgoingSnapshot::new(bytes, state, abandoned);
+                self.args.transport.send_snapshot(to, snapshot);
+            }
+            // Raft has asked for another one since: this one is lost.
+            _ => abandoned(),
         }
     }
 
@@ -322,16 +366,4 @@ impl Probe for Stopwatch<'_> {
         });
         tracing::debug!(subsystem = "fsm", op, index, "applied");
     }
-}
-
-/// The state in a snapshot.
-fn restore(snapshot: &Snapshot) -> Result<State, storage::Error> {
-    let corrupt = |e: &dyn std::error::Error| storage::Error::Corrupt {
-        what: "received snapshot".into(),
-        reason: chain(e),
-    };
-    let index = snapshot.get_metadata().index;
-    State::read_snapshot(index, &*snapshot.data, &Rules::MEMBER)
-        .map(|read| read.state)
-        .map_err(|e| corrupt(&e))
 }

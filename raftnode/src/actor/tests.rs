@@ -1,5 +1,8 @@
 //! The actor on a real directory.
 
+mod cluster;
+mod group;
+
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -16,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::{
-    Propose, ProposeError, State, command,
+    OutgoingSnapshot, Propose, ProposeError, State, command,
     core::Role,
     storage::{self, Storage},
 };
@@ -394,7 +397,7 @@ async fn messages_of_peers_that_make_no_sense_are_survived() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     for bytes in [&b""[..], b"\xff\xff\xff", &[8, 1, 16, 1, 24, 2]] {
-        handle.deliver(bytes.to_vec());
+        handle.deliver(2, bytes.to_vec());
     }
     handle.unreachable(9);
     handle.snapshot_sent(9, false);
@@ -428,9 +431,19 @@ impl Transport for Outbox {
         assert_eq!(message.to, to);
         let _ = self.0.send(message);
     }
+
+    fn send_snapshot(&self, to: u64, _: OutgoingSnapshot) {
+        panic!("no snapshot is due for {to}");
+    }
 }
 
-fn snapshot_for(node: u64, data: Vec<u8>) -> Vec<u8> {
+/// Content of a snapshot as it is sent.
+fn chunks(state: &Arc<State>) -> Vec<Vec<u8>> {
+    let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::clone(state), || {});
+    std::iter::from_fn(|| outgoing.next_chunk()).collect()
+}
+
+fn snapshot_for(node: u64) -> Message {
     let metadata = SnapshotMetadata {
         conf_state: Some(ConfState {
             voters: vec![1],
@@ -445,13 +458,13 @@ fn snapshot_for(node: u64, data: Vec<u8>) -> Vec<u8> {
         to: node,
         term: 6,
         snapshot: Some(Snapshot {
-            data,
             metadata: Some(metadata),
+            ..Snapshot::default()
         }),
         ..Message::default()
     };
     message.set_msg_type(MessageType::MsgSnapshot);
-    message.write_to_bytes().unwrap()
+    message
 }
 
 #[tokio::test]
@@ -468,8 +481,40 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     args.transport = Arc::new(Outbox(outbox));
     spawn(args.clone(), source.parent.clone()).await.unwrap();
     let handle = args.handle.clone();
-    handle.deliver(snapshot_for(3, b"not a snapshot".to_vec()));
-    handle.deliver(snapshot_for(3, state.encode_snapshot()));
+    let bytes = |message: Message| message.write_to_bytes().unwrap();
+    let refused = |from, message: Vec<u8>| handle.receive_snapshot(from, message).unwrap_err();
+    let message = bytes(snapshot_for(3));
+    // On the stream of ordinary messages it is dropped.
+    handle.deliver(1, message.clone());
+    let mut inline = snapshot_for(3);
+    inline.mut_snapshot().data = state.encode_snapshot();
+    let mut empty = snapshot_for(3);
+    empty.mut_snapshot().mut_metadata().index = 0;
+    for (from, message, reason) in [
+        (2, message.clone(), "sender"),
+        (1, bytes(inline), "message"),
+        (1, bytes(empty), "stale"),
+        (1, b"\xff\xff".to_vec(), "message"),
+    ] {
+        assert_eq!(refused(from, message).reason(), reason);
+    }
+    let directory = dir.path().join("snapshots");
+    let mut damaged = handle.receive_snapshot(1, message.clone()).unwrap();
+    damaged
+        .write(b"not a snapshot, and long enough for a trailer behind it")
+        .unwrap();
+    assert_eq!(refused(1, message.clone()).reason(), "busy");
+    assert_eq!(damaged.finish().unwrap_err().reason(), "damaged");
+    assert_eq!(handle.refused_snapshots(), 6);
+    assert_eq!(handle.state().applied_index, 0);
+
+    let mut incoming = handle.receive_snapshot(1, message).unwrap();
+    for chunk in chunks(&state) {
+        incoming.write(&chunk).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+    incoming.finish().unwrap();
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
     let answer = sent.recv().await.unwrap();
     assert_eq!(answer.get_msg_type(), MessageType::MsgAppendResponse);
     assert_eq!((answer.index, answer.reject), (40, false));

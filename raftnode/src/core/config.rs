@@ -14,10 +14,13 @@ pub struct Config {
     pub heartbeat_ticks: usize,
     /// Shortest election timeout; the longest is twice as long.
     pub election_ticks: usize,
+    /// Decides the election timeouts: the same seed draws the same ones.
+    pub seed: u64,
 }
 
 impl Config {
-    /// Defaults for ticks of 100 ms: a heartbeat every 3, an election after 10 to 20.
+    /// Defaults for ticks of 100 ms: a heartbeat every 3, an election after 10 to 20, drawn from
+    /// the id and the incarnation.
     #[must_use]
     pub fn new(id: u64, applied: u64, incarnation: u64) -> Self {
         Self {
@@ -26,7 +29,15 @@ impl Config {
             incarnation,
             heartbeat_ticks: 3,
             election_ticks: 10,
+            seed: mix(mix(id) ^ incarnation),
         }
+    }
+
+    /// Election timeout in `term`, in ticks, within raft's bounds. One draw for each term is
+    /// enough: whoever shares a timeout and splits the votes stands again in a higher term.
+    pub(super) fn election_timeout(&self, term: u64) -> usize {
+        let spread = self.election_ticks.max(1) as u64;
+        self.election_ticks + (mix(self.seed ^ mix(term)) % spread) as usize
     }
 
     pub(super) fn raft(&self) -> raft::Config {
@@ -43,5 +54,33 @@ impl Config {
             pre_vote: true,
             ..raft::Config::default()
         }
+    }
+}
+
+/// Scatters a number over 64 bits: the finalizer of SplitMix64.
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn election_timeouts_follow_from_the_seed_and_vary_with_node_and_term() {
+        let config = Config::new(1, 0, 1);
+        let other = Config::new(2, 0, 1);
+        let draw = |c: &Config| (1..200).map(|t| c.election_timeout(t)).collect::<Vec<_>>();
+        assert_eq!(draw(&config), draw(&config.clone()));
+        let pairs = draw(&config).into_iter().zip(draw(&other));
+        let equal = pairs.filter(|(a, b)| a == b).count();
+        assert!(equal < 50, "nodes that wake together split every vote");
+        for ticks in 10..20 {
+            assert!(draw(&config).contains(&ticks), "{ticks} is never drawn");
+        }
+        assert!(draw(&config).iter().all(|t| (10..20).contains(t)));
     }
 }

@@ -16,7 +16,7 @@ const EXPIRY_TICKS: u32 = 20;
 pub enum ReadFailure {
     /// No leader is known.
     NoLeader,
-    /// A leader is known, but no majority confirmed it.
+    /// A leader is known, but no majority confirmed it; or no majority is in reach.
     QuorumLost,
 }
 
@@ -86,15 +86,20 @@ impl Reads {
         self.pending.remove(&number).map(|read| read.ticket)
     }
 
-    pub(super) fn expired(&mut self, has_leader: bool) -> Vec<(Ticket, ReadFailure)> {
-        let failure = if has_leader {
+    /// Reads that are given up: too old, or all if it is known that no majority is in reach.
+    pub(super) fn expired(
+        &mut self,
+        has_leader: bool,
+        quorum_lost: bool,
+    ) -> Vec<(Ticket, ReadFailure)> {
+        let failure = if has_leader || quorum_lost {
             ReadFailure::QuorumLost
         } else {
             ReadFailure::NoLeader
         };
         let mut expired = Vec::new();
         self.pending.retain(|_, read| {
-            let keep = read.age < EXPIRY_TICKS;
+            let keep = read.age < EXPIRY_TICKS && !quorum_lost;
             if !keep {
                 expired.push((read.ticket, failure));
             }
@@ -145,9 +150,9 @@ mod tests {
         reads.add(40);
         for _ in 1..EXPIRY_TICKS {
             reads.tick();
-            assert!(reads.expired(true).is_empty());
+            assert!(reads.expired(true, false).is_empty());
         }
         reads.tick();
-        assert_eq!(reads.expired(true), [(40, ReadFailure::QuorumLost)]);
+        assert_eq!(reads.expired(true, false), [(40, ReadFailure::QuorumLost)]);
     }
 }

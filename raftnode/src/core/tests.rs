@@ -1,5 +1,6 @@
 //! Nodes in memory: a network that loses and delays, disks that forget what was not synced.
 
+mod contact;
 mod sim;
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Message, MessageType};
@@ -137,23 +138,31 @@ fn log_is_kept_for_a_slow_member_but_not_without_end() {
     let slow = leader % 3 + 1;
     assert!(world.settle());
     world.isolate(slow);
-    let core = |world: &World| world.compaction(leader, 100);
-    assert_eq!(core(&world), None, "short");
+    let kept = |world: &World| world.compaction(leader, 100);
+    assert_eq!(kept(&world), None, "short");
+    let matched = world.status(leader).applied;
     for _ in 0..30 {
         world.propose(leader, 4);
         world.deliver_all();
     }
+    assert_eq!(kept(&world), None, "it was heard a moment ago");
+    world.pass(20);
     let applied = world.status(leader).applied;
-    let kept = core(&world).expect("long enough");
+    let progress = world.status(leader).progress;
+    assert!(progress.iter().any(|p| p.matched == matched));
     assert_eq!(
-        kept,
-        applied - 88,
+        kept(&world),
+        Some(applied - 88),
         "an eighth is dropped, the rest is kept for the slow one"
     );
+    for follower in (1..=3).filter(|&node| node != leader && node != slow) {
+        let applied = world.status(follower).applied;
+        assert_eq!(world.compaction(follower, 100), Some(applied - 50));
+    }
     world.heal();
     assert!(world.settle());
     assert_eq!(
-        core(&world),
+        kept(&world),
         Some(world.status(leader).applied),
         "nobody needs it any more"
     );

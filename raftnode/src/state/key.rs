@@ -6,7 +6,7 @@ pub(crate) const SEPARATOR: char = '\0';
 /// A typed key of one of the maps.
 ///
 /// The encoded bytes sort as the keys do, so rows in byte order are entities in map order.
-pub(crate) trait Key: Ord + Clone {
+pub(crate) trait Key: Ord + Clone + Send + Sync + 'static {
     /// Whether every part can be stored and found again.
     fn is_storable(&self) -> bool;
 

@@ -5,6 +5,7 @@
 
 mod decode;
 mod encode;
+mod owned;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ struct Kind {
     field: u32,
     length: fn(&State, u32) -> u64,
     encoded: for<'a> fn(&'a State, u32) -> encode::Fields<'a>,
+    owned: fn(&State, u32) -> owned::OwnedFields,
     insert: fn(&mut State, u32, &[u8]) -> Result<(), SnapshotError>,
 }
 
@@ -34,6 +36,7 @@ const fn kind<E: Entity>(field: u32) -> Kind {
         field,
         length: encode::length_of::<E>,
         encoded: encode::fields_of::<E>,
+        owned: owned::fields_of::<E>,
         insert: decode::insert::<E>,
     }
 }

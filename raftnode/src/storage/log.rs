@@ -1,6 +1,9 @@
 //! The log as raft reads it.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, MutexGuard, PoisonError},
+};
 
 use raft::{
     GetEntriesContext, RaftState, StorageError,
@@ -13,6 +16,7 @@ use super::{
     schema::{self, LOG, log_key, parse_log_key},
     tail,
 };
+use crate::State;
 
 /// Read access for raft; cloning shares the storage.
 #[derive(Clone, Debug)]
@@ -86,8 +90,9 @@ impl Storage {
         Ok(entries)
     }
 
-    /// The applied state as a raft snapshot; `None` before the state machine is loaded.
-    fn applied_snapshot(&self) -> Result<Option<Snapshot>, Error> {
+    /// The applied state as a raft snapshot for node `to`, without its content, which
+    /// [`Storage::take_outgoing`] has; `None` before the state machine is loaded.
+    fn applied_snapshot(&self, to: u64) -> Result<Option<Snapshot>, Error> {
         let (state, conf_state) = {
             let cursor = self.cursor();
             let Some(state) = cursor.state.clone() else {
@@ -100,10 +105,21 @@ impl Storage {
             index: state.applied_index,
             term: self.term_at(state.applied_index)?,
         };
+        self.outgoing().insert(to, state);
         Ok(Some(Snapshot {
-            data: state.encode_snapshot(),
+            data: Vec::new(),
             metadata: Some(metadata),
         }))
+    }
+
+    /// The state of the last snapshot that raft was given for node `to`, once.
+    pub(crate) fn take_outgoing(&self, to: u64) -> Option<Arc<State>> {
+        self.outgoing().remove(&to)
+    }
+
+    fn outgoing(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<State>>> {
+        // A map whose change panicked half-way could only miss an entry.
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,8 +172,8 @@ impl raft::Storage for LogView {
         Ok(self.0.log_range().1.index)
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        match reading(&self.0, self.0.applied_snapshot())? {
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        match reading(&self.0, self.0.applied_snapshot(to))? {
             Some(snapshot) if snapshot.get_metadata().index >= request_index => Ok(snapshot),
             _ => Err(StorageError::SnapshotTemporarilyUnavailable.into()),
         }

@@ -180,6 +180,7 @@ pub(super) fn open(path: &Path) -> Result<Storage, Error> {
         raft_id,
         watermark,
         cursor: Mutex::new(cursor),
+        outgoing: Mutex::default(),
         failure: OnceLock::new(),
         writes: AtomicU64::new(0),
         synced_writes: AtomicU64::new(0),

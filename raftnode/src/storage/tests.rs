@@ -273,7 +273,8 @@ fn received_snapshot_replaces_everything() {
     let old = applied(&storage.load_state().unwrap(), 5);
     storage.write(old).unwrap();
 
-    let source = applied(&State::default(), 20);
+    let source = applied(&State::default(), 20).state.unwrap();
+    let refill = storage.prepare(&source).unwrap();
     let view = LogView(Arc::clone(&storage));
     let metadata = raft::eraftpb::SnapshotMetadata {
         conf_state: Some(ConfState {
@@ -285,22 +286,23 @@ fn received_snapshot_replaces_everything() {
     };
     storage
         .write(Update {
-            install: Some(metadata.clone()),
+            install: Some((metadata.clone(), refill)),
             hard_state: Some(hard_state(6, 20)),
+            state: Some(Arc::clone(&source)),
             sync: true,
-            ..source.clone()
+            ..Update::default()
         })
         .unwrap();
     let snapshot = view.snapshot(20, 2).unwrap();
     assert_eq!(snapshot.metadata, Some(metadata));
+    assert!(snapshot.data.is_empty(), "encoded by whoever sends it");
+    assert_eq!(storage.take_outgoing(2).as_ref(), Some(&source));
+    assert_eq!(storage.take_outgoing(2), None);
     assert!(view.snapshot(21, 2).is_err(), "not there yet");
     drop((storage, view));
 
     let storage = Storage::open(&path).unwrap();
-    assert_eq!(
-        &storage.load_state().unwrap(),
-        &**source.state.as_ref().unwrap()
-    );
+    assert_eq!(storage.load_state().unwrap(), *source);
     let position = Position { index: 20, term: 6 };
     assert_eq!(storage.log_range(), (position, position));
     assert_eq!(storage.conf_state().voters, [1, 2]);

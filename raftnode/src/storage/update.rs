@@ -1,6 +1,9 @@
 //! The one way anything is written.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+};
 
 use raft::eraftpb::{ConfState, Entry, HardState, SnapshotMetadata};
 use rocksdb::WriteBatch;
@@ -32,12 +35,23 @@ impl From<Mutation> for Row {
     }
 }
 
+/// All rows of a received snapshot, laid out for one write.
+pub struct Refill(WriteBatch);
+
+impl fmt::Debug for Refill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refill")
+            .field("rows", &self.0.len())
+            .finish()
+    }
+}
+
 /// A change of the storage; all of it is written, or none of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Update {
-    /// Position and configuration of a received snapshot. Log and entities are emptied first;
-    /// `state` and `rows` must be the snapshot's content.
-    pub install: Option<SnapshotMetadata>,
+    /// Position and configuration of a received snapshot, and its rows. Log and entities are
+    /// emptied first; `state` must be the snapshot's content.
+    pub install: Option<(SnapshotMetadata, Refill)>,
     /// Entries to append; they replace what is stored at and after their first index.
     pub entries: Vec<Entry>,
     /// Term, vote and commit index.
@@ -87,10 +101,12 @@ impl Storage {
         self.guard(self.write_through(update))
     }
 
-    fn write_through(&self, update: Update) -> Result<(), Error> {
+    fn write_through(&self, mut update: Update) -> Result<(), Error> {
         let sync = update.sync;
         let mut cursor = self.cursor().clone_without_tail();
-        let batch = self.plan(&update, &mut cursor)?;
+        let install = update.install.take();
+        let installed = install.is_some();
+        let batch = self.plan(&update, install, &mut cursor)?;
         #[cfg(test)]
         if self.fault.load(Ordering::Relaxed) {
             return Err(Error::io("write", std::io::ErrorKind::StorageFull.into()));
@@ -103,25 +119,45 @@ impl Storage {
             self.synced_writes.fetch_add(1, Ordering::Relaxed);
             self.watermark.raise(self.db.latest_sequence_number())?;
         }
-        self.adopt(update, cursor);
+        self.adopt(update, installed, cursor);
         Ok(())
     }
 
+    /// Lays out the rows of `state`, which was received as a snapshot, so that the thread that
+    /// writes need not. Any thread may do this.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if a table is missing.
+    pub fn prepare(&self, state: &State) -> Result<Refill, Error> {
+        let table = self.table(STATE)?;
+        let mut batch = WriteBatch::default();
+        // Entity keys start with a small tag byte; 0xff is above every one of them.
+        batch.delete_range_cf(table, &[][..], &[0xff][..]);
+        for (key, value) in state.rows() {
+            batch.put_cf(table, key, value);
+        }
+        Ok(Refill(batch))
+    }
+
     /// Translates `update` into rows, and `cursor` into what it will be after them.
-    fn plan(&self, update: &Update, cursor: &mut Cursor) -> Result<WriteBatch, Error> {
+    fn plan(
+        &self,
+        update: &Update,
+        install: Option<(SnapshotMetadata, Refill)>,
+        cursor: &mut Cursor,
+    ) -> Result<WriteBatch, Error> {
         let (log, meta, state) = (self.table(LOG)?, self.table(META)?, self.table(STATE)?);
         let mut batch = WriteBatch::default();
-        if let Some(snapshot) = &update.install {
+        if let Some((snapshot, refill)) = install {
+            batch = refill.0;
             let position = Position {
                 index: snapshot.index,
                 term: snapshot.term,
             };
             batch.delete_range_cf(log, log_key(0), log_key(u64::MAX));
-            // Entity keys start with a small tag byte; 0xff is above every one of them.
-            batch.delete_range_cf(state, &[][..], &[0xff][..]);
             batch.put_cf(meta, KEY_TRUNCATED, position.encode());
             (cursor.truncated, cursor.last) = (position, position);
-            cursor.conf_state = snapshot.conf_state.clone().unwrap_or_default();
+            cursor.conf_state = snapshot.conf_state.unwrap_or_default();
             let conf_state = schema::encode_conf_state(&cursor.conf_state)?;
             batch.put_cf(meta, KEY_CONF_STATE, conf_state);
         }
@@ -175,10 +211,10 @@ impl Storage {
         Ok(batch)
     }
 
-    fn adopt(&self, update: Update, new: Cursor) {
+    fn adopt(&self, update: Update, installed: bool, new: Cursor) {
         let mut cursor = self.cursor();
         let mut tail = std::mem::take(&mut cursor.tail);
-        if update.install.is_some() {
+        if installed {
             tail.clear();
         }
         tail.append(update.entries);

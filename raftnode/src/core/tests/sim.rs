@@ -118,6 +118,8 @@ pub(super) struct World {
     nodes: BTreeMap<u64, Node>,
     network: Vec<Message>,
     isolated: BTreeSet<u64>,
+    /// One side of a partition; the others are the other side.
+    side: BTreeSet<u64>,
     rng: u64,
     next_id: u64,
     runs: u64,
@@ -136,6 +138,7 @@ impl World {
             nodes: BTreeMap::new(),
             network: Vec::new(),
             isolated: BTreeSet::new(),
+            side: BTreeSet::new(),
             rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             next_id: 1,
             runs: 0,
@@ -231,6 +234,45 @@ impl World {
 
     pub(super) fn heal(&mut self) {
         self.isolated.clear();
+        self.side.clear();
+    }
+
+    /// Cuts `side` off from everybody else, but not from each other.
+    pub(super) fn split(&mut self, side: &[u64]) {
+        self.side = side.iter().copied().collect();
+    }
+
+    pub(super) fn reach(&mut self, id: u64, others: &[u64]) {
+        let others = others.iter().copied().collect();
+        self.core(id).handle_reachable(others);
+        self.drive(id);
+    }
+
+    pub(super) fn transfer(&mut self, id: u64, to: u64) {
+        self.core(id).handle_transfer(to);
+        self.drive(id);
+    }
+
+    pub(super) fn member(&mut self, id: u64, change: MemberChange) -> Result<(), ChangeRefused> {
+        let appended = self.core(id).handle_member_change(change);
+        self.drive(id);
+        appended
+    }
+
+    /// One tick of everybody's clock.
+    pub(super) fn tick_all(&mut self) {
+        let ids: Vec<_> = self.nodes.keys().copied().collect();
+        for id in ids {
+            self.tick(id);
+        }
+    }
+
+    /// Lets time pass, whatever comes of it.
+    pub(super) fn pass(&mut self, ticks: u32) {
+        for _ in 0..ticks {
+            self.tick_all();
+            self.deliver_all();
+        }
     }
 
     pub(super) fn tick(&mut self, id: u64) {
@@ -375,7 +417,9 @@ impl World {
     }
 
     fn deliver(&mut self, message: Message) {
-        let cut = self.isolated.contains(&message.from) || self.isolated.contains(&message.to);
+        let split = self.side.contains(&message.from) != self.side.contains(&message.to);
+        let lone = self.isolated.contains(&message.from) || self.isolated.contains(&message.to);
+        let cut = split || lone;
         if cut || !self.nodes.contains_key(&message.to) {
             return self.lose(&message);
         }

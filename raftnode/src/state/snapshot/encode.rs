@@ -93,7 +93,7 @@ fn field_length(field: u32, message: &impl Message) -> u64 {
     (head + length) as u64
 }
 
-fn encode(field: u32, message: &impl Message) -> Vec<u8> {
+pub(super) fn encode(field: u32, message: &impl Message) -> Vec<u8> {
     let length = message.encoded_len();
     let mut bytes = Vec::with_capacity(length + 16);
     // Keys are varints, as lengths are. A vector grows as needed, so nothing here can fail.

@@ -1,0 +1,458 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const TICK: Duration = Duration::from_secs(3);
+
+/// A cluster that does what the policy of its leader says.
+struct World {
+    view: View,
+    policy: Policy,
+    now: Duration,
+    next_id: u64,
+}
+
+impl World {
+    /// A cluster of one: `a`.
+    fn new() -> Self {
+        let mut world = Self {
+            view: View::default(),
+            policy: Policy::new(),
+            now: Duration::ZERO,
+            next_id: 1,
+        };
+        world.join("a");
+        world.view.leader = 1;
+        world.view.voters.insert(1);
+        world
+    }
+
+    fn of(members: usize) -> Self {
+        let mut world = Self::new();
+        for name in NAMES.iter().take(members).skip(1) {
+            world.join(name);
+        }
+        world.settle();
+        world
+    }
+
+    fn join(&mut self, hostname: &str) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let row = Member {
+            hostname: hostname.to_owned(),
+            leaving: false,
+        };
+        self.view.rows.insert(id, row);
+        self.set_active(id, true);
+    }
+
+    fn id(&self, hostname: &str) -> u64 {
+        let mut rows = self.view.rows.iter();
+        rows.find(|(_, row)| row.hostname == hostname)
+            .map_or(0, |(id, _)| *id)
+    }
+
+    fn leave(&mut self, hostname: &str) {
+        let id = self.id(hostname);
+        self.view.rows.get_mut(&id).unwrap().leaving = true;
+    }
+
+    fn set_active(&mut self, id: u64, active: bool) {
+        let matched = self.view.commit;
+        self.view.progress.insert(id, Progress { matched, active });
+    }
+
+    fn plan(&mut self) -> Verdict {
+        self.policy.plan(self.now, &self.view)
+    }
+
+    fn act(&mut self, action: Action) {
+        let view = &mut self.view;
+        match action {
+            Action::Add(id) => assert!(view.learners.insert(id)),
+            Action::Promote(id) => {
+                assert!(view.learners.remove(&id));
+                view.voters.insert(id);
+            }
+            Action::Demote(id) => {
+                assert!(view.voters.remove(&id));
+                view.learners.insert(id);
+            }
+            Action::Remove(id) => assert!(view.learners.remove(&id)),
+            Action::Transfer(id) => {
+                assert!(view.voters.contains(&id));
+                view.leader = id;
+                self.policy = Policy::new();
+            }
+            Action::Forget(id) => assert!(view.rows.remove(&id).is_some()),
+        }
+        assert!(self.view.voters.contains(&self.view.leader));
+        assert!(self.view.voters.len() <= MAX_VOTERS);
+        assert!(self.has_quorum(), "{:?}", self.view);
+    }
+
+    /// Whether anything can be committed.
+    fn has_quorum(&self) -> bool {
+        let voters = &self.view.voters;
+        2 * voters.iter().filter(|id| self.view.active(**id)).count() > voters.len()
+    }
+
+    /// Ticks until there is nothing left to do.
+    fn settle(&mut self) -> Vec<Action> {
+        let mut done = Vec::new();
+        let mut idle = 0;
+        // A learner is eligible two ticks after it was added at the latest.
+        while idle < 3 {
+            self.now += TICK;
+            match self.plan() {
+                Verdict::Act(action) => {
+                    self.act(action);
+                    done.push(action);
+                    idle = 0;
+                }
+                Verdict::Rest | Verdict::Blocked { .. } => idle += 1,
+            }
+            assert!(done.len() < 200, "it never ends: {done:?}");
+        }
+        done
+    }
+
+    fn voters(&self) -> String {
+        self.names(&self.view.voters)
+    }
+
+    fn learners(&self) -> String {
+        self.names(&self.view.learners)
+    }
+
+    fn names(&self, ids: &BTreeSet<u64>) -> String {
+        let mut names: Vec<&str> = ids
+            .iter()
+            .map(|id| self.view.rows.get(id).map_or("?", |row| &row.hostname))
+            .collect();
+        names.sort_unstable();
+        names.concat()
+    }
+}
+
+const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+
+#[test]
+fn the_target_is_the_table_of_the_contract() {
+    let targets: Vec<usize> = (0..=12).map(target_voters).collect();
+    assert_eq!(targets, [0, 1, 1, 3, 3, 5, 5, 7, 7, 7, 7, 7, 7]);
+}
+
+#[test]
+fn one_member_becomes_nine_and_one_again() {
+    let mut world = World::new();
+    let up = [
+        "a", "a", "abc", "abc", "abcde", "abcde", "abcdefg", "abcdefg", "abcdefg",
+    ];
+    for (name, voters) in NAMES.iter().zip(up) {
+        if *name != "a" {
+            world.join(name);
+        }
+        world.settle();
+        assert_eq!(world.voters(), voters);
+    }
+    assert_eq!(world.learners(), "hi");
+
+    let down = [
+        ("i", "abcdefg"),
+        ("c", "abdefgh"),
+        ("h", "abdef"),
+        ("a", "bdefg"), // the leader hands over, and a learner takes the vote it leaves
+        ("g", "bde"),
+        ("d", "bef"),
+        ("e", "b"),
+        ("f", "b"),
+    ];
+    for (name, voters) in down {
+        world.leave(name);
+        world.settle();
+        assert_eq!(world.voters(), voters, "after {name} left");
+        assert_eq!(world.id(name), 0);
+    }
+    assert_eq!(world.learners(), "");
+}
+
+#[test]
+fn two_members_become_three_voters_in_two_steps() {
+    let mut world = World::of(2);
+    assert_eq!((world.voters(), world.learners()), ("a".into(), "b".into()));
+    world.join("c");
+    let done = world.settle();
+    let expected = [Action::Add(3), Action::Promote(2), Action::Promote(3)];
+    assert_eq!(done, expected);
+}
+
+#[test]
+fn nothing_happens_while_a_change_is_under_way() {
+    let mut world = World::new();
+    world.join("b");
+    world.view.changing = true;
+    assert_eq!(world.plan(), Verdict::Rest);
+    world.view.changing = false;
+    assert_eq!(world.plan(), Verdict::Act(Action::Add(2)));
+}
+
+#[test]
+fn a_learner_is_promoted_when_it_is_settled_active_and_close() {
+    let world = || {
+        let mut world = World::of(2);
+        world.join("c");
+        world.view.commit = 1000;
+        world.set_active(2, true);
+        world.set_active(3, true);
+        assert_eq!(world.plan(), Verdict::Act(Action::Add(3)));
+        world.act(Action::Add(3));
+        // From here `c` is seen.
+        assert_eq!(world.plan(), Verdict::Rest);
+        world
+    };
+    let promote_b = Verdict::Act(Action::Promote(2));
+    let almost = SETTLED - Duration::from_millis(1);
+    let cases: [(&str, fn(&mut World), Duration, Verdict); 6] = [
+        ("too new", |_| (), almost, Verdict::Rest),
+        ("settled", |_| (), SETTLED, promote_b),
+        ("silent", |w| w.set_active(3, false), SETTLED, Verdict::Rest),
+        (
+            "far behind",
+            |w| w.view.progress.get_mut(&3).unwrap().matched = 1000 - MAX_LAG - 1,
+            SETTLED,
+            Verdict::Rest,
+        ),
+        (
+            "close enough",
+            |w| w.view.progress.get_mut(&3).unwrap().matched = 1000 - MAX_LAG,
+            SETTLED,
+            promote_b,
+        ),
+        (
+            "a new leader",
+            |w| {
+                w.policy = Policy::new();
+                w.plan();
+            },
+            Duration::from_secs(1),
+            Verdict::Rest,
+        ),
+    ];
+    for (name, change, later, expected) in cases {
+        let mut world = world();
+        change(&mut world);
+        world.now += later;
+        assert_eq!(world.plan(), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_dead_voter_is_replaced_when_it_is_removed_and_not_before() {
+    let mut world = World::of(4);
+    assert_eq!(world.voters(), "abc");
+    world.set_active(2, false);
+    assert_eq!(world.settle(), []);
+    world.leave("b");
+    world.settle();
+    assert_eq!(world.voters(), "acd");
+}
+
+#[test]
+fn a_dead_member_of_three_is_removed_before_a_living_one_loses_its_vote() {
+    let mut world = World::of(3);
+    world.set_active(2, false);
+    world.leave("b");
+    let done = world.settle();
+    let expected = [
+        Action::Demote(2),
+        Action::Demote(3),
+        Action::Remove(2),
+        Action::Forget(2),
+    ];
+    assert_eq!(done, expected);
+    assert_eq!((world.voters(), world.learners()), ("a".into(), "c".into()));
+}
+
+#[test]
+fn a_living_member_leaves_a_cluster_with_a_dead_one_without_losing_the_majority() {
+    let mut world = World::of(3);
+    world.set_active(2, false);
+    world.leave("c");
+    // Without `c` there would be no majority of `a` and `b`, so `b` goes first.
+    assert_eq!(world.settle()[0], Action::Demote(2));
+    assert_eq!((world.voters(), world.learners()), ("a".into(), "b".into()));
+}
+
+#[test]
+fn what_would_end_the_majority_is_not_done() {
+    let mut world = World::of(5);
+    for dead in [4, 5] {
+        world.set_active(dead, false);
+    }
+    world.leave("b");
+    assert_eq!(world.settle()[0], Action::Demote(5));
+    assert!(world.has_quorum());
+
+    let mut world = World::of(2);
+    world.leave("a");
+    world.set_active(2, false);
+    let blocked = Verdict::Blocked {
+        raft_id: 1,
+        reason: "no other member can lead",
+    };
+    assert_eq!(world.plan(), blocked);
+}
+
+#[test]
+fn the_last_member_cannot_leave() {
+    let mut world = World::new();
+    world.leave("a");
+    assert_eq!(world.settle(), []);
+    assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
+}
+
+#[test]
+fn the_leader_of_two_makes_a_voter_of_the_other_before_it_leaves() {
+    let mut world = World::of(2);
+    world.leave("a");
+    let expected = [
+        Action::Promote(2),
+        Action::Transfer(2),
+        Action::Demote(1),
+        Action::Remove(1),
+        Action::Forget(1),
+    ];
+    assert_eq!(world.settle(), expected);
+    assert_eq!(world.voters(), "b");
+}
+
+#[test]
+fn leadership_goes_to_the_voter_with_the_longest_log() {
+    let mut world = World::of(3);
+    world.view.commit = 50;
+    world.set_active(3, true);
+    world.leave("a");
+    assert_eq!(world.plan(), Verdict::Act(Action::Transfer(3)));
+    world.set_active(2, true);
+    assert_eq!(world.plan(), Verdict::Act(Action::Transfer(2)));
+    world.set_active(2, false);
+    assert_eq!(world.plan(), Verdict::Act(Action::Transfer(3)));
+}
+
+#[test]
+fn a_crash_between_two_steps_heals() {
+    // A row without configuration entry: the join went no further.
+    let mut world = World::of(3);
+    world.join("d");
+    assert_eq!(world.plan(), Verdict::Act(Action::Add(4)));
+    // A configuration entry without row: the removal went no further.
+    let mut world = World::of(4);
+    world.view.rows.remove(&4);
+    assert_eq!(world.settle(), [Action::Remove(4)]);
+    let mut world = World::of(4);
+    world.view.rows.remove(&2);
+    world.settle();
+    assert_eq!(world.voters(), "acd");
+    // A row of a leaver that has no entry any more.
+    let mut world = World::of(2);
+    world.leave("b");
+    world.view.learners.clear();
+    assert_eq!(world.settle(), [Action::Forget(2)]);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Join,
+    Leave(usize),
+    Silence(usize),
+    Wake(usize),
+    NewLeader(usize),
+    LoseRow(usize),
+    Tick,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => Just(Op::Join),
+        2 => (0..16_usize).prop_map(Op::Leave),
+        1 => (0..16_usize).prop_map(Op::Silence),
+        1 => (0..16_usize).prop_map(Op::Wake),
+        1 => (0..16_usize).prop_map(Op::NewLeader),
+        1 => (0..16_usize).prop_map(Op::LoseRow),
+        8 => Just(Op::Tick),
+    ]
+}
+
+fn pick(ids: &BTreeSet<u64>, at: usize) -> Option<u64> {
+    ids.iter().copied().nth(at % ids.len().max(1))
+}
+
+proptest! {
+    /// `act` checks after every step that the leader votes, that there are at most seven voters
+    /// and that a majority of them is active.
+    #[test]
+    fn it_converges_on_an_odd_number_of_voters(ops in prop::collection::vec(op(), 0..120)) {
+        let mut world = World::new();
+        for op in ops {
+            let all: BTreeSet<u64> = world.view.rows.keys().copied().collect();
+            match op {
+                Op::Join => world.join(&format!("n{:03}", (world.next_id * 7919) % 1000)),
+                // Somebody has to stay.
+                Op::Leave(at) => {
+                    let staying = all.iter().filter(|id| !world.view.leaves(**id)).count();
+                    if let Some(id) = pick(&all, at).filter(|_| staying > 1) {
+                        world.view.rows.get_mut(&id).unwrap().leaving = true;
+                    }
+                }
+                Op::Silence(at) => {
+                    if let Some(id) = pick(&all, at).filter(|id| *id != world.view.leader) {
+                        world.set_active(id, false);
+                        if !world.has_quorum() {
+                            world.set_active(id, true);
+                        }
+                    }
+                }
+                Op::Wake(at) => {
+                    if let Some(id) = pick(&all, at) {
+                        world.set_active(id, true);
+                    }
+                }
+                Op::NewLeader(at) => {
+                    if let Some(id) = pick(&world.view.voters, at)
+                        && world.view.active(id)
+                    {
+                        world.act(Action::Transfer(id));
+                    }
+                }
+                Op::LoseRow(at) => {
+                    let staying = all.iter().filter(|id| !world.view.leaves(**id)).count();
+                    if let Some(id) = pick(&all, at).filter(|_| staying > 1) {
+                        world.view.rows.remove(&id);
+                    }
+                }
+                Op::Tick => {
+                    world.now += TICK;
+                    if let Verdict::Act(action) = world.plan() {
+                        world.act(action);
+                    }
+                }
+            }
+        }
+        let known: BTreeSet<u64> =
+            world.view.rows.keys().chain(&world.view.voters).copied().collect();
+        for id in known {
+            world.set_active(id, true);
+        }
+        // Somebody who stays has to be there; `Leave` and `LoseRow` count rows, so it is.
+        world.settle();
+        let view = &world.view;
+        let members: BTreeSet<u64> = view.voters.union(&view.learners).copied().collect();
+        let rows: BTreeSet<u64> = view.rows.keys().copied().collect();
+        prop_assert_eq!(members, rows);
+        prop_assert!(view.rows.values().all(|row| !row.leaving));
+        prop_assert_eq!(view.voters.len(), target_voters(view.rows.len()));
+        prop_assert_eq!(world.plan(), Verdict::Rest);
+    }
+}

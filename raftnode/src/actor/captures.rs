@@ -1,0 +1,107 @@
+//! Those who wait for the state at one index.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::sync::oneshot;
+
+use crate::State;
+
+/// Most that may wait at once; beyond it those with the highest index get no answer.
+const LIMIT: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct Captures {
+    waiting: BTreeMap<u64, Vec<oneshot::Sender<Arc<State>>>>,
+}
+
+impl Captures {
+    /// Takes a request, or answers it with `newest` if that is not before `index`. `true` if the
+    /// state at `index` is to be kept when it comes by.
+    pub(super) fn add(
+        &mut self,
+        index: u64,
+        reply: oneshot::Sender<Arc<State>>,
+        newest: &Arc<State>,
+    ) -> bool {
+        if newest.applied_index >= index {
+            // Whoever asked may have stopped waiting.
+            let _ = reply.send(Arc::clone(newest));
+            return false;
+        }
+        self.waiting.retain(|_, replies| {
+            replies.retain(|reply| !reply.is_closed());
+            !replies.is_empty()
+        });
+        if self.waiting.values().map(Vec::len).sum::<usize>() >= LIMIT {
+            // An index far ahead of everything is the least likely to be reached.
+            self.waiting.pop_last();
+        }
+        self.waiting.entry(index).or_default().push(reply);
+        true
+    }
+
+    /// Answers everybody who waits for one of `wanted`, and with `newest` everybody who was
+    /// skipped, as an installed snapshot does.
+    pub(super) fn reached(&mut self, wanted: &[Arc<State>], newest: &Arc<State>) {
+        while let Some(first) = self.waiting.first_entry() {
+            let index = *first.key();
+            if index > newest.applied_index {
+                return;
+            }
+            let exact = wanted.iter().find(|state| state.applied_index == index);
+            for reply in first.remove() {
+                let _ = reply.send(Arc::clone(exact.unwrap_or(newest)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(index: u64) -> Arc<State> {
+        Arc::new(State {
+            applied_index: index,
+            ..State::default()
+        })
+    }
+
+    fn ask(
+        captures: &mut Captures,
+        index: u64,
+        newest: u64,
+    ) -> (bool, oneshot::Receiver<Arc<State>>) {
+        let (reply, answer) = oneshot::channel();
+        (captures.add(index, reply, &at(newest)), answer)
+    }
+
+    #[test]
+    fn answers_are_exact_unless_the_index_was_passed_or_skipped() {
+        let mut captures = Captures::default();
+        let (kept, mut past) = ask(&mut captures, 5, 5);
+        assert!(!kept);
+        assert_eq!(past.try_recv().unwrap().applied_index, 5);
+        let (kept, mut exact) = ask(&mut captures, 7, 5);
+        assert!(kept);
+        let (_, mut skipped) = ask(&mut captures, 8, 5);
+        let (_, mut later) = ask(&mut captures, 20, 5);
+        captures.reached(&[], &at(6));
+        assert!(exact.try_recv().is_err());
+        captures.reached(&[at(7)], &at(9));
+        assert_eq!(exact.try_recv().unwrap().applied_index, 7);
+        assert_eq!(skipped.try_recv().unwrap().applied_index, 9);
+        assert!(later.try_recv().is_err());
+    }
+
+    #[test]
+    fn waiting_is_bounded_and_forgets_who_left() {
+        let mut captures = Captures::default();
+        drop(ask(&mut captures, 3, 1));
+        let mut answers: Vec<_> = (0..100).map(|n| ask(&mut captures, 10 + n, 1).1).collect();
+        assert_eq!(captures.waiting.len(), LIMIT);
+        captures.reached(&[], &at(1000));
+        let answered = answers.iter_mut().filter_map(|a| a.try_recv().ok()).count();
+        assert_eq!(answered, LIMIT);
+    }
+}

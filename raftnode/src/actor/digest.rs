@@ -1,0 +1,39 @@
+//! The state at one log index, as a digest.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::oneshot,
+    task::spawn_blocking,
+    time::{Instant, timeout_at},
+};
+
+use super::{RaftHandle, msg::Msg};
+use crate::{Propose as _, State};
+
+impl RaftHandle {
+    /// Digest of the state right after entry `index`, see [`State::digest`], and the index it is
+    /// of. `None` asks for the newest state.
+    ///
+    /// A node that is past `index`, or does not reach it within `wait`, answers for its newest
+    /// state: the returned index tells. Nodes with equal indexes must have equal digests.
+    pub async fn digest_at(&self, index: Option<u64>, wait: Duration) -> (u64, [u8; 32]) {
+        let deadline = Instant::now() + wait;
+        let mut state = self.state();
+        if let Some(index) = index {
+            let captured = timeout_at(deadline, self.capture(index)).await;
+            state = captured.ok().flatten().unwrap_or_else(|| self.state());
+        }
+        let index = state.applied_index;
+        let hashed = Arc::clone(&state);
+        let digest = spawn_blocking(move || hashed.digest()).await;
+        // The runtime is going down, and nobody waits for this any more.
+        (index, digest.unwrap_or_else(|_| state.digest()))
+    }
+
+    async fn capture(&self, index: u64) -> Option<Arc<State>> {
+        let (reply, answer) = oneshot::channel();
+        self.cast(Msg::Capture(index, reply)).ok()?;
+        answer.await.ok()
+    }
+}

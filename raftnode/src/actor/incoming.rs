@@ -1,0 +1,169 @@
+//! Receiving a snapshot, off raft's thread.
+
+use std::{sync::Arc, time::Instant};
+
+use protobuf::Message as _;
+use raft::eraftpb::{Message, MessageType};
+
+use super::{RaftHandle, handle::Shared, msg::Msg};
+use crate::{
+    State,
+    core::Role,
+    snapshot::{Claim, SnapshotRefused, Spool},
+    storage::Refill,
+};
+
+/// A snapshot of a peer that is being received. Dropped before [`IncomingSnapshot::finish`],
+/// nothing of it stays.
+#[derive(Debug)]
+pub struct IncomingSnapshot {
+    handle: RaftHandle,
+    message: Message,
+    spool: Spool,
+    claim: Claim,
+}
+
+/// A snapshot that is whole and verified, for raft's thread to install.
+pub(crate) struct Received {
+    pub(super) message: Message,
+    pub(super) state: State,
+    pub(super) refill: Refill,
+    pub(super) _claim: Claim,
+}
+
+impl RaftHandle {
+    /// Starts to receive a snapshot: `message` is [`OutgoingSnapshot::message`] of the sender,
+    /// and `from` is the raft id that the connection proved.
+    ///
+    /// May touch the disk, as everything about an incoming snapshot does.
+    ///
+    /// [`OutgoingSnapshot::message`]: crate::OutgoingSnapshot::message
+    ///
+    /// # Errors
+    /// [`SnapshotRefused`] if it is not wanted, or another one is being received.
+    pub fn receive_snapshot(
+        &self,
+        from: u64,
+        message: Vec<u8>,
+    ) -> Result<IncomingSnapshot, SnapshotRefused> {
+        let received = self.receive(from, &message);
+        received.inspect_err(|refused| self.shared.refuse_snapshot(from, refused))
+    }
+
+    fn receive(&self, from: u64, bytes: &[u8]) -> Result<IncomingSnapshot, SnapshotRefused> {
+        let mut message = Message::default();
+        message
+            .merge_from_bytes(bytes)
+            .map_err(|_| SnapshotRefused::Undecodable)?;
+        if message.from != from {
+            let claimed = message.from;
+            return Err(SnapshotRefused::Sender { from, claimed });
+        }
+        let snapshot = message.get_snapshot();
+        let empty = snapshot.data.is_empty() && message.entries.is_empty();
+        if message.get_msg_type() != MessageType::MsgSnapshot || !empty {
+            return Err(SnapshotRefused::NotASnapshot);
+        }
+        let index = snapshot.get_metadata().index;
+        let status = self.status();
+        if status.role == Role::Stopped {
+            return Err(SnapshotRefused::Unavailable);
+        }
+        if index <= status.commit {
+            let commit = status.commit;
+            return Err(SnapshotRefused::Stale { index, commit });
+        }
+        let directory = self
+            .shared
+            .snapshots()
+            .ok_or(SnapshotRefused::Unavailable)?;
+        let claim = self.shared.incoming.claim(message.term, Instant::now());
+        let claim = claim.ok_or(SnapshotRefused::Busy)?;
+        let limit = self.shared.limits.snapshot_bytes;
+        let spool =
+            Spool::create(&directory, claim.number(), limit).map_err(SnapshotRefused::Io)?;
+        Ok(IncomingSnapshot {
+            handle: self.clone(),
+            message,
+            spool,
+            claim,
+        })
+    }
+}
+
+impl IncomingSnapshot {
+    /// Takes the next bytes, in order.
+    ///
+    /// # Errors
+    /// [`SnapshotRefused`]; nothing will come of it then, and the rest need not be sent.
+    pub fn write(&mut self, chunk: &[u8]) -> Result<(), SnapshotRefused> {
+        let written = if self.claim.renew(Instant::now()) {
+            self.spool.write(chunk)
+        } else {
+            Err(SnapshotRefused::Superseded)
+        };
+        let Self {
+            handle, message, ..
+        } = self;
+        written.inspect_err(|refused| handle.shared.refuse_snapshot(message.from, refused))
+    }
+
+    /// All bytes are there: verifies and decodes them, and hands the result to raft, which
+    /// installs it or finds that it is past it. Takes as long as decoding takes.
+    ///
+    /// # Errors
+    /// [`SnapshotRefused`] for content that is damaged or is no state.
+    pub fn finish(self) -> Result<(), SnapshotRefused> {
+        let shared = Arc::clone(&self.handle.shared);
+        let from = self.message.from;
+        self.hand_over()
+            .inspect_err(|refused| shared.refuse_snapshot(from, refused))
+    }
+
+    fn hand_over(self) -> Result<(), SnapshotRefused> {
+        let Self {
+            handle,
+            message,
+            spool,
+            claim,
+        } = self;
+        if !claim.renew(Instant::now()) {
+            return Err(SnapshotRefused::Superseded);
+        }
+        let index = message.get_snapshot().get_metadata().index;
+        let state = spool.finish(index)?;
+        // Counted as a thread of raft's: the database must not be closed by a process that ends.
+        let thread = handle.thread();
+        let storage = handle
+            .shared
+            .storage()
+            .ok_or(SnapshotRefused::Unavailable)?;
+        let refill = storage.prepare(&state).map_err(SnapshotRefused::Storage);
+        drop(storage);
+        drop(thread);
+        let received = Received {
+            message,
+            state,
+            refill: refill?,
+            _claim: claim,
+        };
+        handle
+            .cast(Msg::Install(Box::new(received)))
+            .map_err(|()| SnapshotRefused::Unavailable)
+    }
+}
+
+impl Shared {
+    fn refuse_snapshot(&self, from: u64, refused: &SnapshotRefused) {
+        let counter = self
+            .refused_snapshots
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        tracing::warn!(
+            subsystem = "raft",
+            from,
+            error = %jaco_proto::chain(refused),
+            refused = counter + 1,
+            "snapshot of a peer refused"
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! Several nodes: leadership, catching up, membership.
+
+use std::time::Duration;
+
+use super::{group::Group, *};
+use crate::core::{ChangeRefused, MemberChange, Writes};
+
+fn small_log() -> Limits {
+    Limits {
+        compact_entries: 64,
+        ..Limits::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_nodes_replicate_and_survive_the_death_of_each() {
+    let mut group = Group::start(3, Limits::default()).await;
+    for round in 0..3 {
+        let leader = group.leader().await;
+        group.write(&format!("before-{round}")).await;
+        group.kill(leader).await;
+        group.write(&format!("without-{round}")).await;
+        group.revive(leader).await;
+    }
+    group.agree().await;
+    let handle = group.handle(1);
+    assert_eq!(handle.state().cert_blobs.len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proposals_survive_loss_and_delay() {
+    let group = Group::start(3, Limits::default()).await;
+    group.leader().await;
+    group.faults(|f| {
+        f.loss = 5;
+        f.delay = Duration::from_millis(15);
+    });
+    for n in 0..30 {
+        group.write(&format!("k{n}")).await;
+    }
+    group.faults(|f| *f = Default::default());
+    group.agree().await;
+    assert_eq!(group.handle(2).state().cert_blobs.len(), 30);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn follower_far_behind_gets_a_snapshot_while_the_leader_writes_on() {
+    let mut group = Group::start(3, small_log()).await;
+    let leader = group.leader().await;
+    let behind = leader % 3 + 1;
+    group.kill(behind).await;
+    group.forgotten(leader, behind).await;
+    for n in 0..200 {
+        group.write(&format!("k{n}")).await;
+    }
+    // After each chunk the leader must commit something before the next one is sent.
+    let handle = group.handle(leader);
+    let runtime = tokio::runtime::Handle::current();
+    let during = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&during);
+    group.between_chunks(move |_| {
+        let key = format!("during-{}", count.lock().unwrap());
+        runtime.block_on(handle.propose(store(&key))).unwrap();
+        *count.lock().unwrap() += 1;
+    });
+    group.revive(behind).await;
+    group.until(behind, |s| s.applied >= 200).await;
+    assert!(group.snapshots() >= 1);
+    assert!(*during.lock().unwrap() >= 1);
+    group.agree().await;
+    let (truncated, last) = group.storage(leader).log_range();
+    assert!(
+        last.index - truncated.index <= 64,
+        "{truncated:?}..{last:?}"
+    );
+    // What was installed is what a restart finds.
+    group.kill(behind).await;
+    group.revive(behind).await;
+    group.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_snapshot_is_refused_and_sent_again() {
+    let mut group = Group::start(3, small_log()).await;
+    let leader = group.leader().await;
+    let behind = leader % 3 + 1;
+    group.kill(behind).await;
+    group.forgotten(leader, behind).await;
+    for n in 0..150 {
+        group.write(&format!("k{n}")).await;
+    }
+    group.faults(|f| f.damage = true);
+    group.revive(behind).await;
+    group.until(behind, |s| s.applied >= 150).await;
+    assert_eq!(group.handle(behind).refused_snapshots(), 1);
+    assert!(group.snapshots() >= 2);
+    group.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_joins_by_snapshot_is_promoted_and_leaves() {
+    let mut group = Group::start(1, Limits::default()).await;
+    group.write("a").await;
+    let leader = group.handle(1);
+    for id in [2, 3] {
+        group.join(id).await;
+        let error = group
+            .handle(id)
+            .change_members(MemberChange::AddLearner(id))
+            .await;
+        assert_eq!(error, Err(ChangeError::Refused(ChangeRefused::NotLeader)));
+        leader
+            .change_members(MemberChange::AddLearner(id))
+            .await
+            .unwrap();
+        leader
+            .change_members(MemberChange::AddLearner(id))
+            .await
+            .unwrap();
+        group.until(id, |s| s.learners.contains(&id)).await;
+        leader
+            .change_members(MemberChange::Promote(id))
+            .await
+            .unwrap();
+        group.until(id, |s| s.voters.contains(&id)).await;
+    }
+    assert_eq!(leader.status().voters, [1, 2, 3]);
+    assert!(group.snapshots() >= 2);
+    group.agree().await;
+    let error = leader.change_members(MemberChange::Demote(1)).await;
+    assert_eq!(
+        error,
+        Err(ChangeError::Refused(ChangeRefused::NotApplicable))
+    );
+    assert!(leader.step_down(Duration::from_secs(20)).await);
+    let new = group.leader().await;
+    assert_ne!(new, 1);
+    let handle = group.handle(new);
+    handle
+        .change_members(MemberChange::Demote(1))
+        .await
+        .unwrap();
+    handle
+        .change_members(MemberChange::Remove(1))
+        .await
+        .unwrap();
+    group.kill(1).await;
+    group.write("b").await;
+    group.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn minority_loses_its_quorum_but_not_its_state() {
+    let group = Group::start(3, Limits::default()).await;
+    let old = group.leader().await;
+    group.write("a").await;
+    group.agree().await;
+    group.faults(|f| {
+        f.cut.insert(old);
+    });
+    let status = group.until(old, |s| s.quorum_lost).await;
+    let lost = Writes::QuorumLost {
+        reachable: 1,
+        needed: 2,
+    };
+    assert_eq!(status.writes(), lost);
+    let error = group.handle(old).read_index().await.unwrap_err();
+    assert_eq!(error, ReadError::QuorumLost);
+    assert!(group.handle(old).state().cert_blobs.contains_key("a"));
+    group.write("b").await;
+    group.faults(|f| f.cut.clear());
+    group.until(old, |s| s.writes() == Writes::Ok).await;
+    group.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_reads_what_was_acknowledged() {
+    let group = Group::start(3, Limits::default()).await;
+    for n in 0..10 {
+        let index = group.write(&format!("k{n}")).await;
+        for id in group.ids() {
+            let state = group.handle(id).read_index().await.unwrap();
+            assert!(state.applied_index >= index);
+            assert!(state.cert_blobs.contains_key(&format!("k{n}")));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn digest_is_of_the_index_that_was_asked_for() {
+    let group = Group::start(3, Limits::default()).await;
+    let leader = group.leader().await;
+    let index = group.write("a").await;
+    group.agree().await;
+    let handle = group.handle(leader);
+    let state = handle.state();
+    let newest = handle.digest_at(None, Duration::ZERO).await;
+    assert_eq!(newest, (index, state.digest()));
+    assert_eq!(
+        handle.digest_at(Some(1), Duration::ZERO).await,
+        newest,
+        "past it"
+    );
+    let far = handle
+        .digest_at(Some(index + 1000), Duration::from_millis(10))
+        .await;
+    assert_eq!(far, newest, "not reached");
+
+    let asked: Vec<_> = group
+        .ids()
+        .into_iter()
+        .map(|id| {
+            let handle = group.handle(id);
+            tokio::spawn(async move {
+                handle
+                    .digest_at(Some(index + 5), Duration::from_secs(30))
+                    .await
+            })
+        })
+        .collect();
+    // The others may ask too late: they say so by another index.
+    for n in 0..20 {
+        group.write(&format!("k{n}")).await;
+    }
+    let mut found = std::collections::BTreeMap::new();
+    for answer in asked {
+        let (at, digest) = answer.await.unwrap();
+        assert!(at >= index + 5);
+        assert_eq!(*found.entry(at).or_insert(digest), digest);
+    }
+}

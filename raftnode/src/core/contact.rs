@@ -1,0 +1,196 @@
+//! Who was heard of lately, in ticks: whether this node's side can decide anything at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use raft::eraftpb::ConfState;
+
+/// When each member was last heard, on a clock of ticks.
+///
+/// Followers hear their leader only, and a leader that lost its majority steps down. So hearing
+/// the leader counts as hearing a majority; without one, elections make all voters talk.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contact {
+    now: u64,
+    heard: BTreeMap<u64, u64>,
+    /// Heard by other means, as of now.
+    reachable: BTreeSet<u64>,
+    /// Last tick at which a majority was in reach.
+    majority: u64,
+    /// Tick since which no leader is known.
+    leaderless: Option<u64>,
+    /// Leader when this was last settled, and whether the time has changed since.
+    settled: u64,
+    due: bool,
+}
+
+impl Contact {
+    /// A message of `from` arrived, a member of `conf`; `leader` is who leads now, 0 for nobody.
+    pub(super) fn hear(&mut self, from: u64, leader: u64) {
+        self.heard.insert(from, self.now);
+        if from == leader {
+            self.majority = self.now;
+        }
+    }
+
+    /// Members that are in reach by other means, until the next call.
+    pub(super) fn reach(&mut self, ids: BTreeSet<u64>) {
+        self.reachable = ids;
+        self.due = true;
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.now += 1;
+        self.due = true;
+    }
+
+    /// Whether [`Contact::settle`] would change anything but the ages of contacts.
+    pub(super) fn due(&self, leader: u64) -> bool {
+        self.due || leader != self.settled
+    }
+
+    /// Looks at the time again: `own` is this node's id, `leader` who leads now, 0 for nobody.
+    pub(super) fn settle(&mut self, own: u64, leader: u64, conf: &ConfState) {
+        (self.settled, self.due) = (leader, false);
+        if leader != raft::INVALID_ID {
+            self.leaderless = None;
+        } else if self.leaderless.is_none() {
+            self.leaderless = Some(self.now);
+        }
+        for &id in self.reachable.iter().filter(|&id| contains(conf, *id)) {
+            self.heard.insert(id, self.now);
+        }
+        self.heard.retain(|&id, _| contains(conf, id));
+        self.majority = self.majority.max(self.majority_heard(own, conf));
+    }
+
+    /// The last tick by which a majority was heard, each of them no earlier than then.
+    fn majority_heard(&self, own: u64, conf: &ConfState) -> u64 {
+        let in_reach = |since: u64| {
+            let heard = |id: &u64| *id == own || self.heard.get(id).is_some_and(|&at| at >= since);
+            quorum(&conf.voters, heard) && quorum(&conf.voters_outgoing, heard)
+        };
+        let times = self.heard.values().copied().chain([self.now]);
+        times.filter(|&at| in_reach(at)).max().unwrap_or_default()
+    }
+
+    /// Ticks since a majority was last in reach.
+    pub(super) fn silent(&self) -> u64 {
+        self.now - self.majority
+    }
+
+    /// Ticks without a leader.
+    pub(super) fn leaderless(&self) -> u64 {
+        self.leaderless.map_or(0, |since| self.now - since)
+    }
+
+    /// Whether `id` was heard within the last `ticks`.
+    pub(super) fn within(&self, id: u64, ticks: u64) -> bool {
+        let at = self.heard.get(&id);
+        at.is_some_and(|at| self.now - at <= ticks)
+    }
+}
+
+fn contains(conf: &ConfState, id: u64) -> bool {
+    let lists = [
+        &conf.voters,
+        &conf.voters_outgoing,
+        &conf.learners,
+        &conf.learners_next,
+    ];
+    lists.iter().any(|list| list.contains(&id))
+}
+
+/// Whether most of `voters` are `heard`; nobody's consent is needed where nobody votes.
+fn quorum(voters: &[u64], heard: impl Fn(&u64) -> bool) -> bool {
+    let count = voters.iter().filter(|id| heard(id)).count();
+    voters.is_empty() || count > voters.len() / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf(voters: &[u64], outgoing: &[u64]) -> ConfState {
+        ConfState {
+            voters: voters.to_vec(),
+            voters_outgoing: outgoing.to_vec(),
+            learners: vec![9],
+            ..ConfState::default()
+        }
+    }
+
+    fn pass(contact: &mut Contact, ticks: u64, leader: u64, conf: &ConfState) {
+        for _ in 0..ticks {
+            contact.tick();
+            contact.settle(1, leader, conf);
+        }
+    }
+
+    #[test]
+    fn majority_is_as_old_as_the_last_of_those_it_needs() {
+        let conf = conf(&[1, 2, 3, 4, 5], &[]);
+        let mut contact = Contact::default();
+        pass(&mut contact, 3, 0, &conf);
+        contact.hear(2, 0);
+        pass(&mut contact, 4, 0, &conf);
+        contact.hear(3, 0);
+        pass(&mut contact, 5, 0, &conf);
+        assert_eq!(contact.silent(), 9, "since 2 was heard");
+        contact.hear(9, 0);
+        contact.settle(1, 0, &conf);
+        assert_eq!(contact.silent(), 9, "a learner has no vote");
+        contact.hear(4, 0);
+        contact.settle(1, 0, &conf);
+        assert_eq!(contact.silent(), 5, "since 3 was heard");
+    }
+
+    #[test]
+    fn leader_stands_for_a_majority() {
+        let conf = conf(&[1, 2, 3, 4, 5], &[]);
+        let mut contact = Contact::default();
+        pass(&mut contact, 30, 2, &conf);
+        contact.hear(2, 2);
+        contact.settle(1, 2, &conf);
+        assert_eq!((contact.silent(), contact.leaderless()), (0, 0));
+        pass(&mut contact, 7, 0, &conf);
+        assert_eq!((contact.silent(), contact.leaderless()), (7, 6));
+        pass(&mut contact, 1, 3, &conf);
+        assert_eq!(contact.leaderless(), 0);
+    }
+
+    #[test]
+    fn both_halves_of_a_joint_configuration_are_needed() {
+        let conf = conf(&[1, 2, 3], &[1, 4, 5]);
+        let mut contact = Contact::default();
+        pass(&mut contact, 5, 0, &conf);
+        contact.hear(2, 0);
+        contact.settle(1, 0, &conf);
+        assert_eq!(contact.silent(), 5);
+        contact.hear(4, 0);
+        contact.settle(1, 0, &conf);
+        assert_eq!(contact.silent(), 0);
+    }
+
+    #[test]
+    fn members_in_reach_by_other_means_count_until_told_otherwise() {
+        let conf = conf(&[1, 2, 3], &[]);
+        let mut contact = Contact::default();
+        contact.reach([2].into());
+        pass(&mut contact, 30, 0, &conf);
+        assert_eq!(contact.silent(), 0);
+        contact.reach(BTreeSet::new());
+        pass(&mut contact, 6, 0, &conf);
+        assert_eq!(contact.silent(), 6);
+        assert!(contact.within(2, 6) && !contact.within(2, 5));
+    }
+
+    #[test]
+    fn only_voter_and_no_voter_at_all_reach_themselves() {
+        for voters in [&[1][..], &[]] {
+            let conf = conf(voters, &[]);
+            let mut contact = Contact::default();
+            pass(&mut contact, 50, 0, &conf);
+            assert_eq!(contact.silent(), 0, "{voters:?}");
+        }
+    }
+}

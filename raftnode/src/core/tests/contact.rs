@@ -1,0 +1,207 @@
+//! What nodes know of each other, and what they say of writes.
+
+use super::*;
+
+#[test]
+fn leader_knows_how_far_its_members_are() {
+    let mut world = World::new(3, 31);
+    let leader = world.elect();
+    world.propose(leader, 3);
+    assert!(world.settle());
+    let status = world.status(leader);
+    let matched: Vec<_> = status.progress.iter().map(|p| p.matched).collect();
+    assert_eq!(matched, [status.last_index; 3]);
+    assert!(
+        status
+            .progress
+            .iter()
+            .all(|p| p.recent_active && !p.pending_snapshot)
+    );
+    assert_eq!(status.reachable, [1, 2, 3]);
+    assert_eq!(status.successor(), Some(if leader == 1 { 2 } else { 1 }));
+
+    let silent = leader % 3 + 1;
+    world.isolate(silent);
+    for _ in 0..20 {
+        world.tick(leader);
+        world.deliver_all();
+    }
+    let status = world.status(leader);
+    let quiet: Vec<_> = status
+        .progress
+        .iter()
+        .filter(|p| !p.recent_active)
+        .collect();
+    assert_eq!(quiet.len(), 1);
+    assert_eq!(quiet[0].raft_id, silent);
+    assert_ne!(status.successor(), Some(silent));
+    assert_eq!(status.writes(), Writes::Ok);
+    assert_eq!(world.status(silent).progress, []);
+}
+
+/// A cut-off leader within two election timeouts of the cut, a follower that was cut off with it
+/// two later than that leader gives up, and nobody on the side of the majority ever.
+#[test]
+fn minority_says_that_it_lost_its_quorum_and_the_majority_never_does() {
+    for seed in 0..30 {
+        let mut world = World::new(5, seed);
+        let leader = world.elect();
+        assert!(world.settle());
+        let follower = leader % 5 + 1;
+        world.split(&[leader, follower]);
+        let mut no_leader_since = None;
+        for tick in 1..=60 {
+            world.tick_all();
+            world.deliver_all();
+            for node in 1..=5 {
+                let writes = world.status(node).writes();
+                if ![leader, follower].contains(&node) {
+                    let lost = matches!(writes, Writes::QuorumLost { .. });
+                    assert!(
+                        !lost,
+                        "seed {seed} tick {tick}: {node} is with the majority"
+                    );
+                } else if tick >= if node == leader { 20 } else { 40 } {
+                    let expected = Writes::QuorumLost {
+                        reachable: 2,
+                        needed: 3,
+                    };
+                    // They hear each other when one of them asks for votes, from time to time.
+                    let alone = Writes::QuorumLost {
+                        reachable: 1,
+                        needed: 3,
+                    };
+                    let said = writes == expected || writes == alone;
+                    assert!(said, "seed {seed} tick {tick}: {node} says {writes:?}");
+                }
+            }
+            let elected = (1..=5).any(|n| n != leader && world.status(n).leading);
+            if !elected {
+                no_leader_since = Some(tick);
+            }
+        }
+        assert!(
+            no_leader_since.is_none_or(|tick| tick < 60),
+            "nobody was elected"
+        );
+        let status = world.status(follower);
+        assert_eq!((status.leader_id, status.leaderless_ticks), (None, 20));
+        world.heal();
+        world.elect();
+        assert!(world.settle());
+        for node in 1..=5 {
+            assert_eq!(
+                world.status(node).writes(),
+                Writes::Ok,
+                "seed {seed}: {node}"
+            );
+        }
+    }
+}
+
+#[test]
+fn members_reached_by_other_means_say_no_leader_instead() {
+    let mut world = World::new(3, 33);
+    let leader = world.elect();
+    assert!(world.settle());
+    let lone = leader % 3 + 1;
+    world.isolate(lone);
+    world.reach(lone, &[leader]);
+    for _ in 0..60 {
+        world.tick(lone);
+    }
+    assert_eq!(world.status(lone).writes(), Writes::NoLeader);
+    world.reach(lone, &[]);
+    for _ in 0..20 {
+        world.tick(lone);
+    }
+    let lost = Writes::QuorumLost {
+        reachable: 1,
+        needed: 2,
+    };
+    assert_eq!(world.status(lone).writes(), lost);
+    world.read(lone);
+    assert_eq!(world.reads(), [Err(ReadFailure::QuorumLost)], "at once");
+}
+
+#[test]
+fn handing_over_takes_leadership_away_before_another_leads() {
+    let mut world = World::new(3, 34);
+    let leader = world.elect();
+    assert!(world.settle());
+    let to = world.status(leader).successor().unwrap();
+    world.transfer(leader, to);
+    let status = world.status(leader);
+    assert_eq!((status.role, status.leading), (Role::Leader, false));
+    let ids = world.propose(leader, 1);
+    assert_eq!(world.not_appended(), ids);
+    assert!(world.settle());
+    assert!(world.status(to).leading);
+    assert_eq!(world.status(leader).leader_id, Some(to));
+
+    // Nobody answers: it leads on after an election timeout.
+    let (leader, lost) = (to, leader);
+    world.isolate(lost);
+    world.transfer(leader, lost);
+    assert!(!world.status(leader).leading);
+    for _ in 0..11 {
+        world.tick(leader);
+        world.deliver_all();
+    }
+    assert!(world.status(leader).leading);
+}
+
+#[test]
+fn members_change_one_at_a_time() {
+    use MemberChange::{AddLearner, Demote, Promote, Remove};
+    let mut world = World::new(3, 35);
+    let leader = world.elect();
+    assert!(world.settle());
+    let other = leader % 3 + 1;
+    let refuse = |world: &mut World, change, refused| {
+        assert_eq!(world.member(leader, change), Err(refused), "{change:?}");
+    };
+    for change in [
+        AddLearner(0),
+        Promote(7),
+        Demote(7),
+        Demote(leader),
+        Remove(leader),
+    ] {
+        refuse(&mut world, change, ChangeRefused::NotApplicable);
+    }
+    assert_eq!(
+        world.member(other, Remove(leader)),
+        Err(ChangeRefused::NotLeader)
+    );
+    for change in [AddLearner(other), Promote(other), Remove(7)] {
+        let last = world.status(leader).last_index;
+        world.member(leader, change).unwrap();
+        assert_eq!(world.status(leader).last_index, last, "{change:?} is so");
+    }
+    world.join(7);
+    let steps = [
+        (AddLearner(7), vec![1, 2, 3], vec![7]),
+        (Demote(other), vec![1, 2, 3], vec![other, 7]),
+        (Promote(7), vec![1, 2, 3, 7], vec![other]),
+        (Remove(other), vec![1, 2, 3, 7], vec![]),
+    ];
+    let mut gone = vec![];
+    for (change, voters, learners) in steps {
+        world.member(leader, change).unwrap();
+        assert!(world.status(leader).changing_members);
+        refuse(&mut world, AddLearner(9), ChangeRefused::Pending);
+        if matches!(change, Demote(_)) {
+            gone.push(other);
+        }
+        world.pass(8);
+        let status = world.status(leader);
+        let expected: Vec<_> = voters.into_iter().filter(|v| !gone.contains(v)).collect();
+        assert_eq!(
+            (status.voters.clone(), status.learners.clone()),
+            (expected, learners)
+        );
+        assert!(!status.changing_members);
+        assert!(change.is_done(&status.voters, &status.learners));
+    }
+}

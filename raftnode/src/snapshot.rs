@@ -1,0 +1,36 @@
+//! Snapshots on their way between nodes.
+//!
+//! The leader's raft names a snapshot by its metadata alone. What it stands for, an `Arc` of the
+//! state, is encoded one entity at a time by whoever sends it ([`OutgoingSnapshot`]). The
+//! receiver writes the bytes to a file ([`Spool`]), verifies them and decodes them; raft's thread
+//! sees the finished state only.
+//!
+//! The bytes are the `FSMSnapshot` message and a trailer: eight letters, the length of the
+//! message (big-endian) and its SHA-256.
+
+mod outgoing;
+mod slot;
+mod spool;
+
+#[cfg(test)]
+mod tests;
+
+pub use outgoing::{CHUNK_BYTES, OutgoingSnapshot};
+pub use spool::SnapshotRefused;
+
+pub(crate) use slot::{Claim, Slot};
+pub(crate) use spool::{Spool, clear};
+
+/// First bytes of the trailer.
+const MAGIC: [u8; 8] = *b"jacosnap";
+/// Bytes of the trailer: letters, length, digest.
+const TRAILER: usize = 8 + 8 + 32;
+
+/// What follows a message of `length` bytes with this digest.
+fn trailer(length: u64, digest: [u8; 32]) -> [u8; TRAILER] {
+    let mut bytes = [0; TRAILER];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..16].copy_from_slice(&length.to_be_bytes());
+    bytes[16..].copy_from_slice(&digest);
+    bytes
+}

@@ -1,0 +1,96 @@
+//! A snapshot that is being sent.
+
+use std::{fmt, sync::Arc};
+
+use sha2::{Digest, Sha256};
+
+use super::trailer;
+use crate::State;
+
+/// Largest chunk, in bytes.
+pub const CHUNK_BYTES: usize = 64 << 10;
+
+/// A snapshot for one peer: raft's message about it, and its content in chunks.
+///
+/// Dropped before the last chunk was taken, it counts as not delivered. After the last chunk its
+/// holder says what became of it, with `RaftHandle::snapshot_sent`.
+pub struct OutgoingSnapshot {
+    /// Raft's encoded `MsgSnapshot`, without the content.
+    pub message: Vec<u8>,
+    fields: Option<Box<dyn Iterator<Item = Vec<u8>> + Send>>,
+    /// Encoded and not yet taken; the first `taken` bytes of it were.
+    current: Vec<u8>,
+    taken: usize,
+    length: u64,
+    hash: Sha256,
+    abandoned: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl OutgoingSnapshot {
+    /// The content of `state`; `abandoned` is called if it is dropped unfinished.
+    pub(crate) fn new(
+        message: Vec<u8>,
+        state: Arc<State>,
+        abandoned: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        Self {
+            message,
+            fields: Some(Box::new(state.into_snapshot_fields())),
+            current: Vec::new(),
+            taken: 0,
+            length: 0,
+            hash: Sha256::new(),
+            abandoned: Some(Box::new(abandoned)),
+        }
+    }
+
+    /// The next bytes, at most [`CHUNK_BYTES`]; `None` once all were taken.
+    ///
+    /// Encoding takes time: call it where a thread may be held up.
+    pub fn next_chunk(&mut self) -> Option<Vec<u8>> {
+        let mut chunk = Vec::new();
+        while chunk.len() < CHUNK_BYTES {
+            if self.taken == self.current.len() {
+                let Some(next) = self.next_field() else { break };
+                (self.current, self.taken) = (next, 0);
+            }
+            let rest = &self.current[self.taken..];
+            let part = &rest[..rest.len().min(CHUNK_BYTES - chunk.len())];
+            chunk.extend_from_slice(part);
+            self.taken += part.len();
+        }
+        if self.fields.is_none() && self.taken == self.current.len() {
+            self.abandoned = None;
+        }
+        Some(chunk).filter(|chunk| !chunk.is_empty())
+    }
+
+    /// The next field of the message, and after the last one the trailer.
+    fn next_field(&mut self) -> Option<Vec<u8>> {
+        let fields = self.fields.as_mut()?;
+        if let Some(field) = fields.next() {
+            self.length += field.len() as u64;
+            self.hash.update(&field);
+            return Some(field);
+        }
+        self.fields = None;
+        let digest = std::mem::take(&mut self.hash).finalize();
+        Some(trailer(self.length, digest.into()).to_vec())
+    }
+}
+
+impl Drop for OutgoingSnapshot {
+    fn drop(&mut self) {
+        if let Some(abandoned) = self.abandoned.take() {
+            abandoned();
+        }
+    }
+}
+
+impl fmt::Debug for OutgoingSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutgoingSnapshot")
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! One incoming snapshot at a time.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// How long a sender may pause before another one takes its place.
+const STALLED: Duration = Duration::from_secs(10);
+
+/// The place for the one snapshot that is being received.
+#[derive(Debug, Default)]
+pub(crate) struct Slot(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    taken: u64,
+    holder: Option<Holder>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    number: u64,
+    term: u64,
+    active: Instant,
+}
+
+/// The right to receive; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    slot: Arc<Slot>,
+    number: u64,
+}
+
+impl Slot {
+    /// Takes the place for a snapshot of a leader of `term`. It is free, or its holder has
+    /// stalled, or is of an earlier term.
+    pub(crate) fn claim(self: &Arc<Self>, term: u64, now: Instant) -> Option<Claim> {
+        let mut inner = self.inner();
+        let held = inner.holder.as_ref().is_some_and(|holder| {
+            holder.term >= term && now.saturating_duration_since(holder.active) < STALLED
+        });
+        if held {
+            return None;
+        }
+        inner.taken += 1;
+        let number = inner.taken;
+        inner.holder = Some(Holder {
+            number,
+            term,
+            active: now,
+        });
+        Some(Claim {
+            slot: Arc::clone(self),
+            number,
+        })
+    }
+
+    /// Ends whatever is being received.
+    pub(crate) fn reset(&self) {
+        self.inner().holder = None;
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Every change is one assignment, so a poisoned lock guards a valid value.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    /// Notes that bytes arrived; `false` once another snapshot has taken the place.
+    pub(crate) fn renew(&self, now: Instant) -> bool {
+        match &mut self.slot.inner().holder {
+            Some(holder) if holder.number == self.number => {
+                holder.active = now;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Distinguishes this snapshot from every other one of this run.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut inner = self.slot.inner();
+        let own = inner
+            .holder
+            .as_ref()
+            .is_some_and(|h| h.number == self.number);
+        if own {
+            inner.holder = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_unless_it_stalls_or_a_newer_leader_comes() {
+        let slot = Arc::new(Slot::default());
+        let start = Instant::now();
+        let first = slot.claim(3, start).unwrap();
+        assert!(slot.claim(3, start).is_none());
+        assert!(first.renew(start + STALLED));
+        assert!(slot.claim(3, start + STALLED).is_none(), "it goes on");
+        let second = slot.claim(3, start + 2 * STALLED).unwrap();
+        assert!(!first.renew(start + 2 * STALLED), "it was replaced");
+        let third = slot.claim(4, start + 2 * STALLED).unwrap();
+        assert!(!second.renew(start + 2 * STALLED));
+        drop((first, second));
+        assert!(third.renew(start + 2 * STALLED), "others do not end it");
+        drop(third);
+        assert!(slot.claim(1, start).is_some());
+    }
+
+    #[test]
+    fn reset_ends_what_is_under_way() {
+        let slot = Arc::new(Slot::default());
+        let now = Instant::now();
+        let claim = slot.claim(3, now).unwrap();
+        slot.reset();
+        assert!(!claim.renew(now));
+        assert!(slot.claim(3, now).is_some());
+    }
+}

@@ -1,0 +1,136 @@
+//! Snapshots from one end to the other.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use jaco_proto::v1;
+
+use super::*;
+use crate::State;
+
+fn state(entities: usize) -> State {
+    let mut state = State {
+        applied_index: 9,
+        ..State::default()
+    };
+    for n in 0..entities {
+        let blob = v1::CertBlob {
+            key: format!("k{n:06}"),
+            value: vec![n as u8; 300],
+            ..v1::CertBlob::default()
+        };
+        state.cert_blobs.insert(blob.key.clone(), Arc::new(blob));
+    }
+    state.cluster = Some(Arc::new(v1::ClusterMeta {
+        cluster_id: "c".into(),
+        ..v1::ClusterMeta::default()
+    }));
+    state
+}
+
+fn chunks(state: &State) -> Vec<Vec<u8>> {
+    let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::new(state.clone()), || {});
+    std::iter::from_fn(|| outgoing.next_chunk()).collect()
+}
+
+fn receive(chunks: &[Vec<u8>], limit: u64) -> Result<State, SnapshotRefused> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut spool = Spool::create(&dir.path().join("snapshots"), 1, limit).unwrap();
+    for chunk in chunks {
+        spool.write(chunk)?;
+    }
+    spool.finish(9)
+}
+
+#[test]
+fn what_is_sent_arrives() {
+    for entities in [0, 1, 1000] {
+        let state = state(entities);
+        let chunks = chunks(&state);
+        assert!(chunks.iter().all(|c| c.len() <= CHUNK_BYTES));
+        let bytes = chunks.concat();
+        let content = bytes.len() - TRAILER;
+        assert_eq!(bytes[..content], state.encode_snapshot());
+        assert_eq!(receive(&chunks, u64::MAX).unwrap(), state);
+        let single: Vec<_> = bytes.iter().take(4000).map(|b| vec![*b]).collect();
+        let rest = bytes[single.len()..].to_vec();
+        assert_eq!(
+            receive(&[single, vec![rest]].concat(), 1 << 30).unwrap(),
+            state
+        );
+    }
+}
+
+#[test]
+fn damage_is_refused() {
+    let bytes = chunks(&state(300)).concat();
+    let refused = |bytes: &[u8]| receive(&[bytes.to_vec()], u64::MAX).unwrap_err();
+    for at in [0, bytes.len() / 2, bytes.len() - TRAILER, bytes.len() - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        let error = refused(&damaged);
+        assert!(
+            matches!(error, SnapshotRefused::Damaged(_)),
+            "{at}: {error}"
+        );
+    }
+    for length in [0, 1, TRAILER, bytes.len() - 1] {
+        let error = refused(&bytes[..length]);
+        assert!(
+            matches!(error, SnapshotRefused::Damaged(_)),
+            "{length}: {error}"
+        );
+    }
+    let longer = [bytes.clone(), vec![0]].concat();
+    assert!(matches!(refused(&longer), SnapshotRefused::Damaged(_)));
+    // Whole, but no state: what the sender had was wrong already.
+    let content = b"\x12\x03abc";
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(content);
+    let whole = [&content[..], &trailer(5, digest.into())].concat();
+    assert!(matches!(refused(&whole), SnapshotRefused::Content(_)));
+}
+
+#[test]
+fn size_is_bounded() {
+    let chunks = chunks(&state(300));
+    let content = chunks.concat().len() - TRAILER;
+    assert!(receive(&chunks, content as u64).is_ok());
+    let error = receive(&chunks, content as u64 - 1).unwrap_err();
+    assert!(matches!(error, SnapshotRefused::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn file_goes_with_the_spool_and_the_directory_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = dir.path().join("snapshots");
+    clear(&directory).unwrap();
+    let mut spool = Spool::create(&directory, 1, 100).unwrap();
+    spool.write(&[0; 90]).unwrap();
+    assert!(directory.join("incoming-1").exists());
+    drop(spool);
+    assert!(!directory.join("incoming-1").exists());
+    std::fs::write(directory.join("incoming-7"), "left over").unwrap();
+    clear(&directory).unwrap();
+    assert!(!directory.exists());
+}
+
+#[test]
+fn snapshot_dropped_before_its_end_counts_as_abandoned() {
+    let abandoned = Arc::new(AtomicBool::new(false));
+    let new = || {
+        let abandoned = Arc::clone(&abandoned);
+        OutgoingSnapshot::new(Vec::new(), Arc::new(state(1000)), move || {
+            abandoned.store(true, Ordering::Relaxed);
+        })
+    };
+    let mut whole = new();
+    while whole.next_chunk().is_some() {}
+    drop(whole);
+    assert!(!abandoned.load(Ordering::Relaxed));
+    let mut half = new();
+    half.next_chunk().unwrap();
+    drop(half);
+    assert!(abandoned.load(Ordering::Relaxed));
+}
