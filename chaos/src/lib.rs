@@ -17,6 +17,7 @@ pub mod leaks;
 pub mod registry;
 pub mod relay;
 pub mod rng;
+pub mod sim;
 pub mod turn;
 pub mod wait;
 pub mod witness;
