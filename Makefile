@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo lab lab-down test acceptance lint bench build fuzz
+.PHONY: help setup demo lab lab-down test acceptance sim lint bench build fuzz
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lint: setup ## Formatting, clippy, documentation, dependency policy
 
 fuzz: setup ## Fuzz what reads foreign bytes: TARGET=compose SECONDS=600
 	@TARGET="$(TARGET)" SECONDS_EACH="$(SECONDS)" MINIMIZE="$(MINIMIZE)" scripts/fuzz.sh
+
+sim: setup ## Run simulated clusters: SEEDS=1000, or one with its trace: SEED=7
+	@SEEDS="$(SEEDS)" SEED="$(SEED)" MUTATION="$(MUTATION)" scripts/sim.sh
 
 bench: setup ## Measure; prints figures, asserts nothing
 	@scripts/engine.sh scripts/bench.sh

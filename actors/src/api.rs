@@ -24,6 +24,7 @@ mod logs;
 pub mod methods;
 mod registry;
 mod server;
+pub(crate) mod sign;
 mod stream;
 mod tokens;
 mod typed;

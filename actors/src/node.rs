@@ -16,6 +16,8 @@ mod init;
 mod join;
 pub(crate) mod leader;
 mod marker;
+mod removed;
+mod renew;
 mod restore;
 mod shared;
 mod start;
@@ -35,4 +37,5 @@ pub use start::{Node, StartError};
 
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
+pub(crate) use removed::removed;
 pub(crate) use shared::{propose, random_token, unknown_outcome};

@@ -39,6 +39,7 @@ pub use routes::Network;
 
 pub(crate) use roster::{Origin, Record};
 pub(crate) use serve::Services;
+pub(crate) use wire::read_frame;
 
 use crate::{
     supervision::{ChildSpec, Strategy, SupervisorSpec},

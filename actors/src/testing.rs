@@ -24,6 +24,15 @@ use crate::{
     peer::Peers,
 };
 
+/// Reads a frame that another member sent, as everything that a frame can be; what is read is
+/// written and read again. For fuzzing.
+///
+/// # Panics
+/// If that gives something else.
+pub fn read_peer_frame(frame: &[u8]) {
+    crate::peer::read_frame(frame);
+}
+
 /// Why there can be no [`Lab`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -145,9 +145,9 @@ async fn only_orphans_of_our_cluster_are_reclaimed_and_only_when_caught_up() {
     let elsewhere = format!("jaco.cluster_id={}-other", lab.cluster_id);
     let other = lab.run_container(&[&elsewhere, "jaco.replica_id=left-over-0"]);
     lab.apply(&lab.service(FOREVER, ""), 1).await;
-    let wanted = lab.running().await.container_id;
     assert!(lab.exists(&orphan), "swept before the state was known");
     lab.catch_up();
+    let wanted = lab.running().await.container_id;
     lab.until("the orphan is gone", || !lab.exists(&orphan))
         .await;
     for kept in [&foreign, &other, &wanted] {

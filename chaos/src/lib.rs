@@ -20,6 +20,7 @@ pub mod registers;
 pub mod registry;
 pub mod relay;
 pub mod rng;
+pub mod sim;
 pub mod turn;
 pub mod wait;
 pub mod witness;

@@ -23,6 +23,7 @@ mod jaco_yaml;
 mod log_lines;
 mod manifest;
 mod parts;
+mod peer_frames;
 mod proxy_path;
 mod registry;
 mod tree;
@@ -35,6 +36,7 @@ pub use grpc_server::grpc_server;
 pub use interpolate::interpolate;
 pub use jaco_yaml::jaco_yaml;
 pub use log_lines::log_lines;
+pub use peer_frames::peer_frames;
 pub use proxy_path::proxy_path;
 pub use registry::registry;
 
@@ -42,7 +44,7 @@ pub use registry::registry;
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its program and of its directory in `corpus/`.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("compose", compose),
     ("config", config),
     ("env_file", env_file),
@@ -51,6 +53,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("interpolate", interpolate),
     ("jaco_yaml", jaco_yaml),
     ("log_lines", log_lines),
+    ("peer_frames", peer_frames),
     ("proxy_path", proxy_path),
     ("registry", registry),
 ];

@@ -193,6 +193,16 @@ impl<S: Storage> RaftCore<S> {
     pub fn handle_message(&mut self, message: Message) -> Result<(), Refused> {
         inbound::check(&self.raw, &message)?;
         let from = message.from;
+        // A follower would pass these on in the name of their sender, as whom no peer is heard but
+        // itself. Whoever asked this node, which led before, asks again.
+        let for_leader = matches!(
+            message.get_msg_type(),
+            MessageType::MsgReadIndex | MessageType::MsgTransferLeader
+        );
+        if for_leader && self.raw.raft.state != StateRole::Leader {
+            self.contact.hear(from, self.raw.raft.leader_id);
+            return Ok(());
+        }
         // What raft itself turns down (an unknown peer's answer) is as good as lost.
         let _ = self.raw.step(message);
         self.contact.hear(from, self.raw.raft.leader_id);

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     caller::Caller,
-    digest, logs,
+    digest, logs, sign,
     stream::{ResponseStream, guarded},
 };
 use crate::{
@@ -87,9 +87,20 @@ impl Internal for InternalService {
 
     async fn sign_node_cert(
         &self,
-        _: Request<v1::SignNodeCertRequest>,
+        request: Request<v1::SignNodeCertRequest>,
     ) -> Result<Response<v1::SignNodeCertResponse>, Status> {
-        Err(refused())
+        let (sender, node) = self.member(&request)?;
+        let v1::SignNodeCertRequest { hostname, csr_pem } = request.into_inner();
+        if hostname != sender.hostname {
+            return Err(Error::new(
+                ErrorCode::PrivilegeDenied,
+                "a member asks for a certificate of its own only",
+            )
+            .with("host", hostname)
+            .into());
+        }
+        let signed_cert = sign::certificate(&node, &hostname, &csr_pem)?;
+        Ok(Response::new(v1::SignNodeCertResponse { signed_cert }))
     }
 
     type LogsStream = ResponseStream<v1::LogLine>;

@@ -105,7 +105,9 @@ pub(super) async fn admit(
     propose(&node.raft, batch(identity.clone(), now, children.into())).await?;
     tracing::info!(subsystem = "raft", host = %name, raft_id, %identity, "node joins");
     // Should this be the leader's last breath, the next one finds the row without its entry.
-    node.membership()?.kick();
+    if let Ok(membership) = node.membership() {
+        membership.kick();
+    }
 
     let state = node.raft.state();
     let others = state

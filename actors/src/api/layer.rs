@@ -27,7 +27,7 @@ use super::{
     typed,
 };
 use crate::{
-    node::{Shared, leader::Whereabouts},
+    node::{Shared, leader::Whereabouts, removed},
     peer::Sender,
 };
 
@@ -195,6 +195,9 @@ fn decide(
     sender: Option<&Sender>,
     shared: &Shared,
 ) -> Result<Admitted, Error> {
+    if shared.is_removed() && method.class != Class::Public {
+        return Err(removed());
+    }
     if transport == Transport::Peer && method.place == Place::Leader {
         // A request is passed on once; who has lost the lead says so before anything else, for
         // it may not know a token that the next leader does.

@@ -9,7 +9,7 @@ use std::{
 
 use jaco_net::{
     pki::{
-        self, BootstrapCert, Fingerprint,
+        self, BootstrapCert, Fingerprint, NodeCert,
         files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
     },
     tls::Identity,
@@ -161,6 +161,61 @@ impl Layout {
 
     fn membership(&self) -> PathBuf {
         self.node().join("join.json")
+    }
+
+    /// Says that this node was removed from its cluster, and is to do nothing any more.
+    fn removed(&self) -> PathBuf {
+        self.node().join("removed")
+    }
+
+    /// Whether this node was removed from its cluster.
+    pub(super) fn is_removed(&self) -> Result<bool, FilesError> {
+        let path = self.removed();
+        path.try_exists().map_err(FilesError::io("look at", &path))
+    }
+
+    /// Remembers that it was.
+    pub(super) fn mark_removed(&self) -> Result<(), FilesError> {
+        Ok(pki::files::replace(
+            &self.removed(),
+            b"",
+            pki::files::SECRET,
+            None,
+        )?)
+    }
+
+    /// Where a certificate waits until the cluster knows it.
+    fn staged_certificate(&self, hostname: &str) -> PathBuf {
+        self.node().join(format!("{hostname}.crt.next"))
+    }
+
+    /// Keeps a certificate for the key of this node until the cluster knows it.
+    pub(super) fn stage_certificate(
+        &self,
+        hostname: &str,
+        cert: &NodeCert,
+    ) -> Result<(), FilesError> {
+        let path = self.staged_certificate(hostname);
+        Ok(pki::files::replace(
+            &path,
+            cert.pem().as_bytes(),
+            PUBLIC,
+            None,
+        )?)
+    }
+
+    /// Puts the certificate that waits in the place of the one in force; `false` if none waits.
+    pub(super) fn promote_certificate(&self, hostname: &str) -> Result<bool, FilesError> {
+        let path = self.staged_certificate(hostname);
+        let pem = match fs::read(&path) {
+            Ok(pem) => pem,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(FilesError::io("read", &path)(error)),
+        };
+        let place = self.node().join(format!("{hostname}.crt"));
+        pki::files::replace(&place, &pem, PUBLIC, None)?;
+        pki::files::remove(&path)?;
+        Ok(true)
     }
 
     /// Says that the cluster was restored; consumed at the first start after it.

@@ -74,6 +74,8 @@ pub struct Shared {
     pub(super) metrics: Metrics,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
+    /// Whether this node was removed from its cluster.
+    pub(super) removed: AtomicBool,
     /// Name this node has, or will have in its cluster.
     pub(super) hostname: OnceLock<String>,
     /// Held while a cluster is founded or joined.
@@ -161,6 +163,7 @@ impl Shared {
             tls,
             failures: Mutex::default(),
             member: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             hostname: OnceLock::new(),
             founding: Arc::default(),
             join_attempts: Mutex::default(),
@@ -227,6 +230,11 @@ impl Shared {
     /// Whether this node belongs to a cluster, even if it has not opened its state yet.
     pub(crate) fn is_member(&self) -> bool {
         self.member.load(Ordering::Acquire)
+    }
+
+    /// Whether this node was removed from its cluster.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
     }
 
     pub(crate) fn try_running(&self) -> Option<Arc<Running>> {
@@ -389,6 +397,11 @@ impl Running {
             ),
             ReadError::QuorumLost => self.leader.quorum_lost(),
         })
+    }
+
+    /// Raft id of this node.
+    pub(crate) fn raft_id(&self) -> u64 {
+        self.storage.raft_id()
     }
 
     /// Who votes, on the leader.

@@ -98,6 +98,7 @@ impl Node {
         let lock = layout.open()?;
         layout.sweep()?;
         let membership = layout.read_membership(&config)?;
+        let removed = membership.is_some() && layout.is_removed()?;
         let (hostname, identity, setup_token) = match &membership {
             Some(member) => (member.hostname.clone(), layout.identity(member)?.0, None),
             None => {
@@ -118,6 +119,7 @@ impl Node {
         let shared = Arc::new(Shared {
             setup_token: Mutex::new(setup_token),
             member: AtomicBool::new(membership.is_some()),
+            removed: AtomicBool::new(removed),
             ..shared
         });
 

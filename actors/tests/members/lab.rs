@@ -3,12 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
-    sync::Arc,
-    time::Duration,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
 };
 
-use jaco_actors::{Node, NodeConfig};
+use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock};
+use jaco_net::pki::NodeCert;
 use jaco_proto::{error::DecodedError, v1};
 use jaco_raftnode::{Propose as _, RaftStatus, State};
 use tempfile::TempDir;
@@ -40,6 +44,21 @@ impl Machine {
         }
     }
 
+    /// The same, reading its time from `clock`.
+    pub(crate) async fn with_clock(name: &str, clock: Clock) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (api, peers) = free_addresses();
+        let config = builder(&dir, name, api, peers).clock(clock);
+        let node = Node::start(config.build().unwrap()).await.unwrap();
+        Self {
+            dir,
+            name: name.to_owned(),
+            api,
+            peers,
+            node,
+        }
+    }
+
     /// A machine whose node founded a cluster.
     pub(crate) async fn founder(name: &str) -> Self {
         let machine = Self::new(name).await;
@@ -55,19 +74,37 @@ impl Machine {
         machine
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn api(&self) -> SocketAddr {
-        self.api
-    }
-
     /// Stops the node and starts it again on the same directory and addresses.
-    pub(crate) async fn restart(&mut self) {
-        self.node.stop().await;
-        let config = config(&self.dir, &self.name, self.api, self.peers);
-        self.node = Node::start(config).await.unwrap();
+    pub(crate) async fn restart(self) -> Self {
+        self.restart_at(&[]).await
+    }
+
+    /// The same with further addresses in its certificate.
+    pub(crate) async fn restart_at(self, ips: &[IpAddr]) -> Self {
+        let Self {
+            dir,
+            name,
+            api,
+            peers,
+            node,
+        } = self;
+        node.stop().await;
+        drop(node); // it holds the directory
+        let config = builder(&dir, &name, api, peers).certificate_ips(ips.iter().copied());
+        let node = Node::start(config.build().unwrap()).await.unwrap();
+        Self {
+            dir,
+            name,
+            api,
+            peers,
+            node,
+        }
+    }
+
+    /// The certificate that this node has on disk.
+    pub(crate) fn certificate(&self) -> NodeCert {
+        let path = self.dir.path().join(format!("data/node/{}.crt", self.name));
+        NodeCert::from_pem(&std::fs::read_to_string(path).unwrap()).unwrap()
     }
 
     /// A new join token of this node's cluster.
@@ -113,6 +150,22 @@ impl Machine {
         }
     }
 
+    /// Where the node looks for its container engine; nobody listens there by itself.
+    pub(crate) fn engine_socket(&self) -> std::path::PathBuf {
+        self.dir.path().join("no-engine.sock")
+    }
+
+    /// Stops the node and lets go of its directory.
+    pub(crate) async fn stop(self) -> Stopped {
+        self.node.stop().await;
+        Stopped {
+            dir: self.dir,
+            name: self.name,
+            api: self.api,
+            peers: self.peers,
+        }
+    }
+
     /// Waits until raft's status satisfies `check`.
     pub(crate) async fn raft_until(&self, what: &str, check: impl Fn(&RaftStatus) -> bool) {
         let raft = self.node.raft().unwrap();
@@ -127,6 +180,26 @@ impl Machine {
     /// Hostnames of the voters as this node knows them, in order.
     pub(crate) fn voters(&self) -> Vec<String> {
         names(&self.state(), &self.node.raft().unwrap().status().voters)
+    }
+
+    /// Waits until this node says that it was removed.
+    pub(crate) async fn locked_out(&self) {
+        let refused = async {
+            loop {
+                let list = v1::NodeListRequest {};
+                let answer = self.node.client().cluster().node_list(list).await;
+                let error = answer.map_err(|status| DecodedError::from_status(&status));
+                match error {
+                    Err(error) if error.code == "cluster_uninitialized" => {
+                        assert_eq!(error.details["reason"], "removed");
+                        return;
+                    }
+                    _ => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        let refused = tokio::time::timeout(PATIENCE, refused).await;
+        refused.expect("it never learned that it was removed");
     }
 
     /// Waits until exactly these nodes vote.
@@ -148,14 +221,54 @@ fn names(state: &State, ids: &[u64]) -> Vec<String> {
 }
 
 fn config(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> NodeConfig {
+    builder(dir, name, api, peers).build().unwrap()
+}
+
+fn builder(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> NodeBuilder {
     Node::builder(dir.path().join("data"))
         .hostname(name)
         .listen_addr(api)
         .cluster_addr(peers)
         .docker_socket(dir.path().join("no-engine.sock"))
         .version("0.0.0-test")
-        .build()
-        .unwrap()
+}
+
+/// The system's time, moved.
+#[derive(Clone, Default)]
+pub(crate) struct Shifted(Arc<AtomicU64>);
+
+impl Shifted {
+    pub(crate) fn clock(&self) -> Clock {
+        let by = self.0.clone();
+        Clock::from_fn(move || SystemTime::now() + Duration::from_secs(by.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_secs(), Ordering::Relaxed);
+    }
+}
+
+/// A machine whose node does not run.
+pub(crate) struct Stopped {
+    dir: TempDir,
+    name: String,
+    api: SocketAddr,
+    peers: SocketAddr,
+}
+
+impl Stopped {
+    /// Starts the node again, on the same directory and addresses.
+    pub(crate) async fn start(self) -> Machine {
+        let config = config(&self.dir, &self.name, self.api, self.peers);
+        let node = Node::start(config).await.unwrap();
+        Machine {
+            dir: self.dir,
+            name: self.name,
+            api: self.api,
+            peers: self.peers,
+            node,
+        }
+    }
 }
 
 /// A TCP and a UDP address that nobody used a moment ago.

@@ -1,6 +1,7 @@
 //! One UDP socket that dials and is dialled.
 
 use std::{
+    collections::HashMap,
     fmt, io,
     net::{SocketAddr, UdpSocket},
     sync::Arc,
@@ -155,26 +156,29 @@ impl Endpoint {
     pub async fn serve(&self, arrivals: mpsc::Sender<Arrival>) {
         let mut gate = Gate::new(&self.settings);
         let mut handshakes = JoinSet::new();
+        let mut inside = HashMap::new();
         loop {
             tokio::select! {
                 () = arrivals.closed() => return,
                 Some(ended) = handshakes.join_next_with_id(), if !handshakes.is_empty() => {
-                    if let Ok((_, (address, member))) = ended {
+                    let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                    if let Some((address, member)) = inside.remove(&id) {
                         gate.left(address, member);
                     }
                 }
                 incoming = self.inner.accept() => {
                     let Some(incoming) = incoming else { return };
                     let from = incoming.remote_address();
-                    let member = self.roster.is_at(from.ip());
                     let proven = incoming.remote_address_validated();
+                    // In a flood nobody is looked up who has not come back with a token.
+                    let member = (proven || !gate.wants_proof()) && self.roster.is_at(from.ip());
                     match gate.enter(from.ip(), member, proven) {
                         Verdict::Enter => {
                             let (this, arrivals) = (self.clone(), arrivals.clone());
-                            handshakes.spawn(async move {
+                            let handshake = handshakes.spawn(async move {
                                 this.receive(incoming, from, arrivals).await;
-                                (from.ip(), member)
                             });
+                            inside.insert(handshake.id(), (from.ip(), member));
                         }
                         // One that was asked before and may not be asked again gets nothing.
                         Verdict::Prove => if let Err(refused) = incoming.retry() {

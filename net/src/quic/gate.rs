@@ -46,8 +46,8 @@ impl Gate {
     /// Decides about an attempt from `address`. `member`: one is known there. `proven`: it
     /// receives what is sent to it, so the address is its own.
     pub fn enter(&mut self, address: IpAddr, member: bool, proven: bool) -> Verdict {
-        let [strangers, members, per_address, unproven] = self.limits;
-        if !proven && self.strangers + self.members >= unproven {
+        let [strangers, members, per_address, _] = self.limits;
+        if !proven && self.wants_proof() {
             return Verdict::Prove;
         }
         let here = self.by_address.get(&address).copied().unwrap_or(0);
@@ -78,6 +78,12 @@ impl Gate {
                 self.by_address.remove(&address);
             }
         }
+    }
+
+    /// Whether an address has to prove itself before anything else is done about it.
+    #[must_use]
+    pub fn wants_proof(&self) -> bool {
+        self.inside() >= self.limits[3]
     }
 
     /// Handshakes under way.

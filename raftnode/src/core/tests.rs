@@ -170,6 +170,27 @@ fn log_is_kept_for_a_slow_member_but_not_without_end() {
 }
 
 #[test]
+fn what_was_meant_for_an_earlier_leader_is_not_passed_on_in_its_senders_name() {
+    let mut world = World::new(3, 15);
+    let leader = world.elect();
+    assert!(world.settle(), "never converged");
+    let follower = leader % 3 + 1;
+    for kind in [MessageType::MsgReadIndex, MessageType::MsgTransferLeader] {
+        let mut message = Message {
+            from: leader,
+            to: follower,
+            entries: vec![Entry::default()],
+            ..Message::default()
+        };
+        message.set_msg_type(kind);
+        world.inject(follower, message).unwrap();
+        world.tick(follower);
+        world.deliver_all();
+        assert_eq!(world.check(), Ok(()), "{kind:?}");
+    }
+}
+
+#[test]
 fn messages_that_no_peer_sends_are_refused() {
     let mut world = World::new(3, 14);
     world.elect();

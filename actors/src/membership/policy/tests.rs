@@ -214,7 +214,8 @@ fn a_learner_is_promoted_when_it_is_settled_active_and_close() {
     };
     let promote_b = Verdict::Act(Action::Promote(2));
     let almost = SETTLED - Duration::from_millis(1);
-    let cases: [(&str, fn(&mut World), Duration, Verdict); 6] = [
+    type Case = (&'static str, fn(&mut World), Duration, Verdict);
+    let cases: [Case; 6] = [
         ("too new", |_| (), almost, Verdict::Rest),
         ("settled", |_| (), SETTLED, promote_b),
         ("silent", |w| w.set_active(3, false), SETTLED, Verdict::Rest),

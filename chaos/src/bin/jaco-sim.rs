@@ -1,0 +1,126 @@
+//! Runs simulated clusters: `jaco-sim --seeds 1000`, or one with its trace: `jaco-sim --seed 7`.
+
+#![expect(clippy::print_stdout, reason = "what it finds is its output")]
+
+use std::{process::ExitCode, thread};
+
+use anyhow::{Context as _, Result, bail};
+use jaco_chaos::sim::{self, Mutation, Options};
+
+const USAGE: &str = "jaco-sim [--seeds N] [--from SEED] [--threads N] [--mutation NAME]
+jaco-sim --seed SEED [--mutation NAME] [--whole]";
+
+/// Failing seeds that are shown.
+const SHOWN: usize = 5;
+/// Lines of the trace that are shown.
+const TAIL: usize = 60;
+
+#[derive(Debug)]
+struct Arguments {
+    seeds: u64,
+    from: u64,
+    threads: usize,
+    seed: Option<u64>,
+    whole: bool,
+    mutation: Option<Mutation>,
+}
+
+fn arguments() -> Result<Arguments> {
+    let mut found = Arguments {
+        seeds: 1000,
+        from: 1,
+        threads: thread::available_parallelism().map_or(1, Into::into),
+        seed: None,
+        whole: false,
+        mutation: None,
+    };
+    let mut given = std::env::args().skip(1);
+    while let Some(name) = given.next() {
+        let mut number = || -> Result<u64> {
+            let text = given
+                .next()
+                .with_context(|| format!("{name} needs a value"))?;
+            text.parse()
+                .with_context(|| format!("{text:?} is no number"))
+        };
+        match name.as_str() {
+            "--seeds" => found.seeds = number()?,
+            "--from" => found.from = number()?,
+            "--threads" => found.threads = usize::try_from(number()?)?,
+            "--seed" => found.seed = Some(number()?),
+            "--whole" => found.whole = true,
+            "--mutation" => {
+                let text = given.next().context("--mutation needs a name")?;
+                found.mutation = Some(text.parse().map_err(anyhow::Error::msg)?);
+            }
+            _ => bail!("{name:?} is not known\n{USAGE}"),
+        }
+    }
+    Ok(found)
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = arguments()?;
+    let options = Options {
+        mutation: arguments.mutation,
+        spoken: true,
+    };
+    // A panic is a finding; it is shown with its seed.
+    std::panic::set_hook(Box::new(|_| {}));
+    if let Some(seed) = arguments.seed {
+        let outcome = if arguments.whole {
+            sim::run(seed, options)
+        } else {
+            sim::run_and_shrink(seed, options)
+        };
+        return Ok(match outcome {
+            Ok(summary) => {
+                println!("{summary:#?}");
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                println!("{failure}");
+                ExitCode::FAILURE
+            }
+        });
+    }
+    let options = Options {
+        spoken: false,
+        ..options
+    };
+    let tally = sim::sweep(
+        arguments.from,
+        arguments.seeds,
+        arguments.threads,
+        options,
+        SHOWN,
+    );
+    println!(
+        "{} seeds passed: {} events, {} virtual hours, {} faults, {} acknowledged writes, \
+         longest recovery {} s",
+        tally.passed,
+        tally.steps,
+        tally.seconds / 3600,
+        tally.faults,
+        tally.acknowledged,
+        tally.longest_recovery
+    );
+    let counts = tally.counts.iter();
+    let counts: Vec<String> = counts
+        .map(|(what, times)| format!("{times} {what}"))
+        .collect();
+    println!("{}", counts.join(", "));
+    for failure in &tally.failures {
+        println!("{failure}");
+    }
+    let Some(first) = tally.failures.first() else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    println!("seed {} with less of what went wrong:", first.seed);
+    if let Err(mut failure) = sim::run_and_shrink(first.seed, options) {
+        let skip = failure.tail.len().saturating_sub(TAIL);
+        failure.tail.drain(..skip);
+        println!("{failure}");
+    }
+    Ok(ExitCode::FAILURE)
+}

@@ -1,0 +1,57 @@
+//! A whole cluster in one thread, on virtual time, from one seed.
+//!
+//! Several nodes with the real cores (raft and the state machine, the membership policy, the
+//! scheduler's passes, node health, replicas) live on simulated machines: a disk that forgets
+//! what was not synced, an engine that fails and loses answers, clocks that drift, and a network
+//! that loses, delays, repeats and cuts. Faults are drawn from the seed; so is everything else,
+//! so a seed that fails fails again, event by event.
+//!
+//! While faults happen, after every event:
+//!
+//! | property | what is checked |
+//! |---|---|
+//! | election safety | no term has two leaders |
+//! | leader completeness | a new leader's log ends with every committed entry |
+//! | log matching | an entry's index and term decide its content and what is before it |
+//! | state machine safety | no node applies another entry at an index, nor out of order |
+//! | equal states | states, and so digests, are equal at equal applied index, also after restarts and snapshots, and equal to a state made entry by entry |
+//! | committed is durable | a committed entry is synced on a majority of voters' disks |
+//! | applied is durable | after a crash nothing is applied that the log or the commit index lacks |
+//! | acknowledged writes | what was acknowledged is committed, and stays |
+//! | at most once | no command of a client is committed twice, or after its client was told it was not appended |
+//! | consistent reads | a consistent read shows everything acknowledged before it began |
+//! | unique numbers | no revision and no raft id is given out twice |
+//! | containers belong to rows | a container is made only by the host of the row it is labelled with |
+//! | reports are true | what is reported as running was made there, from the row that is named |
+//! | one container per replica | no engine runs two of one replica; and a ready node that nothing disturbs does not go on running what moved away |
+//!
+//! A move lets the old container serve until the new one runs, so for a while a replica may have
+//! one container on its old host (`previous_host`) and one on its new; both hosts know it from
+//! the row. A node that is cut off, paused or down is not judged: it stops what moved away once
+//! it is back.
+//!
+//! When the faults stop, within a bounded virtual time: one leader, equal states everywhere, an
+//! odd number of voters as the table says, everybody ready, every replica running where its row
+//! says and nowhere else (or its restart budget spent), and nothing left for the scheduler to do.
+
+mod audit;
+mod calls;
+mod client;
+mod control;
+mod disk;
+mod documents;
+mod engine;
+mod fault;
+mod mutation;
+mod network;
+mod node;
+mod oracle;
+mod run;
+mod runtime;
+mod time;
+mod trace;
+mod world;
+
+pub use mutation::Mutation;
+pub use oracle::Violation;
+pub use run::{Failure, Options, Summary, THREAD, Tally, run, run_and_shrink, sweep};

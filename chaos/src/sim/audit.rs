@@ -1,0 +1,244 @@
+//! What is looked at from time to time, and at the end: containers, members, convergence.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jaco_actors::{
+    membership::policy::target_voters,
+    runtime::{Documents, assignment, replica::core::Assignment},
+    scheduler::reconcile::reconcile,
+};
+use jaco_proto::v1::{NodeStatus, ReplicaState};
+use jaco_raftnode::Role;
+
+use super::{
+    control::memo,
+    documents,
+    time::{SECOND, Time},
+    world::{Machine, World},
+};
+
+/// How long a ready and undisturbed node may go on running what moved away: the runtime stops it
+/// at the next change it sees, and needs one grace and a few refused requests for it.
+const OVERSTAY: Time = 60 * SECOND;
+
+/// How long each node has been running something that is not its own, undisturbed.
+#[derive(Debug, Default)]
+pub(super) struct Overstays {
+    since: BTreeMap<(u64, String), Time>,
+}
+
+impl World {
+    /// A look at what cannot be judged at one moment.
+    pub(super) fn audit(&mut self) {
+        self.bury();
+        self.look_for_doubles();
+        self.look_for_overstays();
+        for op in self.clients.failed() {
+            if self.oracle.has_committed(op) {
+                let what = format!("{op} was told that nothing was appended, and is committed");
+                return self.oracle.violate("not appended", what);
+            }
+        }
+    }
+
+    /// No engine runs two containers of one replica.
+    fn look_for_doubles(&mut self) {
+        let mut doubles = None;
+        for machine in self.machines.values() {
+            let mut running: Vec<&str> = machine
+                .engine
+                .running()
+                .map(|container| container.replica.as_str())
+                .collect();
+            running.sort_unstable();
+            if let Some(pair) = running.windows(2).find(|pair| pair[0] == pair[1]) {
+                doubles = Some(format!("{} runs {} twice", machine.host, pair[0]));
+            }
+        }
+        if let Some(what) = doubles {
+            self.oracle.violate("one container per replica", what);
+        }
+    }
+
+    /// A ready node does not go on running what another ready node runs by now.
+    fn look_for_overstays(&mut self) {
+        let state = Arc::clone(self.oracle.newest());
+        let documents = Documents::reading_with(documents::project);
+        let now = self.now;
+        let mut seen = BTreeMap::new();
+        for machine in self.machines.values() {
+            let ready = state
+                .nodes
+                .get(&machine.host)
+                .is_some_and(|node| node.status() == NodeStatus::Ready);
+            if !ready || !self.is_undisturbed(machine) {
+                continue;
+            }
+            for container in machine.engine.running() {
+                let wanted = assignment::of(&state, &documents, &machine.host, &container.replica);
+                if wanted == Assignment::Gone {
+                    let key = (machine.id, container.replica.clone());
+                    let since = self.overstays.since.get(&key).copied().unwrap_or(now);
+                    seen.insert(key, since);
+                }
+            }
+        }
+        let late = seen.iter().find(|(_, since)| now - **since > OVERSTAY);
+        if let Some(((id, replica), since)) = late {
+            let what = format!(
+                "n{id} is ready and has run {replica} since {} s, which is not its own",
+                since / SECOND
+            );
+            self.oracle.violate("one container per replica", what);
+        }
+        self.overstays.since = seen;
+    }
+
+    fn is_undisturbed(&self, machine: &Machine) -> bool {
+        let Some(daemon) = &machine.daemon else {
+            return false;
+        };
+        let leader = daemon.status.leader_id;
+        let in_touch = leader.is_some_and(|leader| {
+            !self.network.is_cut(machine.id, leader) && !self.network.is_cut(leader, machine.id)
+        });
+        let lag = self
+            .oracle
+            .last()
+            .saturating_sub(daemon.state.applied_index);
+        in_touch
+            && lag < 20
+            && machine.paused_until <= self.now
+            && !machine.engine.away
+            && self.engine_errors.is_empty()
+    }
+
+    /// Why the cluster is not yet as it should be once nothing fails any more; `None` if it is.
+    pub(super) fn unsettled(&mut self) -> Option<String> {
+        self.bury();
+        let newest = Arc::clone(self.oracle.newest());
+        let members = self.members();
+        if members.len() != newest.nodes.len() {
+            return Some("a member has no machine".to_owned());
+        }
+        let leader = match self.leader() {
+            Some(leader) => leader,
+            None => return Some("nobody leads".to_owned()),
+        };
+        let mut leaders = 0;
+        for id in &members {
+            let machine = self.machines.get(id)?;
+            let Some(daemon) = &machine.daemon else {
+                return Some(format!("n{id} is down"));
+            };
+            let status = daemon.core.status();
+            leaders += usize::from(status.role == Role::Leader);
+            if status.leader_id != Some(leader) {
+                return Some(format!("n{id} follows {:?}", status.leader_id));
+            }
+            if daemon.state.applied_index != self.oracle.last() || status.commit > status.applied {
+                return Some(format!(
+                    "n{id} has applied {} of {}",
+                    daemon.state.applied_index,
+                    self.oracle.last()
+                ));
+            }
+            if !daemon.runtime.is_quiet() {
+                return Some(format!("n{id} has observations to write"));
+            }
+        }
+        if leaders != 1 {
+            return Some(format!("{leaders} nodes lead"));
+        }
+        if !self.clients.is_quiet() {
+            return Some("a client waits".to_owned());
+        }
+        self.unsettled_members(leader, &members)
+            .or_else(|| self.unsettled_replicas(leader))
+    }
+
+    fn unsettled_members(&self, leader: u64, members: &[u64]) -> Option<String> {
+        let newest = self.oracle.newest();
+        let status = self.machines.get(&leader)?.daemon.as_ref()?.core.status();
+        if status.voters.len() != target_voters(members.len()) {
+            return Some(format!(
+                "{} members have the voters {:?}",
+                members.len(),
+                status.voters
+            ));
+        }
+        let mut configured = status.voters.clone();
+        configured.extend(&status.learners);
+        configured.sort_unstable();
+        if configured != members {
+            return Some(format!("{configured:?} take part, not {members:?}"));
+        }
+        let odd = newest
+            .nodes
+            .values()
+            .find(|node| node.draining || node.status() != NodeStatus::Ready);
+        odd.map(|node| {
+            format!(
+                "{} is {:?}, leaving: {}",
+                node.hostname,
+                node.status(),
+                node.draining
+            )
+        })
+    }
+
+    fn unsettled_replicas(&self, leader: u64) -> Option<String> {
+        let newest = self.oracle.newest();
+        let machine = self.machines.get(&leader)?;
+        let pass = reconcile(newest, &mut memo(), machine.clock.timestamp(self.now));
+        if pass.batch.is_some() {
+            return Some(format!("the scheduler has {:?} to do", pass.summary));
+        }
+        for (id, row) in &newest.replicas_desired {
+            let seen = newest.replicas_observed.get(id);
+            let spent = seen.is_some_and(|seen| seen.code == "restart_exhausted");
+            let runs = seen.is_some_and(|seen| {
+                seen.state() == ReplicaState::Running
+                    && seen.host == row.host
+                    && seen.desired_raft_index == row.raft_index
+            });
+            if !runs && !spent {
+                let seen = seen.map(|seen| (seen.state(), seen.code.clone(), seen.host.clone()));
+                return Some(format!("{id} on {} is {seen:?}", row.host));
+            }
+        }
+        for machine in self.machines.values().filter(|m| !m.removed) {
+            for container in machine.engine.containers() {
+                let row = newest.replicas_desired.get(&container.replica);
+                let wanted = row.is_some_and(|row| {
+                    row.host == machine.host && row.raft_index == container.raft_index
+                });
+                if !wanted {
+                    return Some(format!("{} still has {container:?}", machine.host));
+                }
+            }
+        }
+        self.missing_container()
+    }
+
+    /// A row that is reported as running without a container that runs.
+    fn missing_container(&self) -> Option<String> {
+        let newest = self.oracle.newest();
+        for (id, row) in &newest.replicas_desired {
+            let seen = newest.replicas_observed.get(id);
+            if seen.is_none_or(|seen| seen.state() != ReplicaState::Running) {
+                continue;
+            }
+            let machine = self.machines.values().find(|m| m.host == row.host)?;
+            let running = machine
+                .engine
+                .running()
+                .filter(|c| c.replica == *id)
+                .count();
+            if running != 1 {
+                return Some(format!("{id} has {running} containers on {}", row.host));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,221 @@
+//! How a change gets into the log: proposed here by the leader, or asked of it by another node.
+
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::command;
+use prost::Message as _;
+
+use super::{
+    node::{CALL, Input, Proposal},
+    time::{MS, SECOND},
+    world::{Event, Local, World},
+};
+
+/// Who wants something committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// A client's operation.
+    Client(u64),
+    /// The scheduler, in one stretch of leadership.
+    Scheduler(u64),
+    Publisher,
+    /// The health core, about a member.
+    Health(String),
+    /// A node about itself.
+    Ready,
+    /// Whoever looks again by itself.
+    Nobody,
+}
+
+/// Where a proposal comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Origin {
+    Here(Who),
+    Call { from: u64, call: u64 },
+}
+
+/// What is asked of the leader.
+#[derive(Clone, Debug)]
+pub(super) enum Ask {
+    /// This very command.
+    Command(v1::Command),
+    /// A new revision of a deployment.
+    Apply(v1::DeploymentApply, String),
+    /// Back to the previous one.
+    Rollback(String, String),
+    /// The deployment goes.
+    Delete(String, String),
+}
+
+impl Ask {
+    fn deployment(&self) -> Option<&str> {
+        match self {
+            Self::Command(_) => None,
+            Self::Apply(apply, _) => Some(&apply.deployment),
+            Self::Rollback(name, _) | Self::Delete(name, _) => Some(name),
+        }
+    }
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// Committed at this index.
+    Done(u64),
+    /// The state machine refused it.
+    Rejected(String),
+    /// It is in nobody's log: it may be asked again.
+    NotAppended,
+    /// It may be committed yet.
+    Unknown,
+}
+
+impl World {
+    /// Asks for a change on behalf of somebody on node `id`.
+    pub(super) fn submit(&mut self, id: u64, who: Who, ask: Ask) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let status = &daemon.status;
+        if status.leading {
+            return self.lead(id, Origin::Here(who), ask);
+        }
+        let Some(leader) = status.leader_id.filter(|leader| *leader != id) else {
+            return self.resolve(id, who, Reply::NotAppended);
+        };
+        self.calls += 1;
+        let call = self.calls;
+        if let Some(daemon) = self.daemon(id) {
+            daemon.calls.insert(call, who);
+        }
+        self.later(id, CALL, Local::CallTimeout(call));
+        // A stream delivers what it carries once.
+        if let Some(after) = self.network.deliveries(id, leader, 300).first() {
+            let event = Event::Ask {
+                from: id,
+                to: leader,
+                call,
+                ask: Box::new(ask),
+            };
+            self.agenda.add(self.now + after, event);
+        }
+    }
+
+    /// Another node asks for a change.
+    pub(super) fn asked(&mut self, from: u64, to: u64, call: u64, ask: Ask) {
+        self.lead(to, Origin::Call { from, call }, ask);
+    }
+
+    fn lead(&mut self, id: u64, origin: Origin, ask: Ask) {
+        let now = self.now;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let ts = machine.clock.timestamp(now);
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let held = ask.deployment().map(str::to_owned);
+        let busy = held
+            .as_ref()
+            .is_some_and(|name| daemon.applying.contains(name));
+        if !daemon.status.leading || busy {
+            return self.reply(id, origin, Reply::NotAppended);
+        }
+        let command = match ask {
+            Ask::Command(command) => command,
+            Ask::Apply(mut apply, identity) => {
+                let known = daemon.state.deployments.get(&apply.deployment);
+                apply.revision = known.map_or(0, |d| d.highest_revision) + 1;
+                command(identity, ts, Payload::DeploymentApply(apply))
+            }
+            Ask::Rollback(deployment, identity) => {
+                let revision = 0;
+                let rollback = v1::DeploymentRollback {
+                    deployment,
+                    revision,
+                };
+                command(identity, ts, Payload::DeploymentRollback(rollback))
+            }
+            Ask::Delete(deployment, identity) => {
+                let delete = v1::DeploymentDelete { deployment };
+                command(identity, ts, Payload::DeploymentDelete(delete))
+            }
+        };
+        let data = command.encode_to_vec();
+        let ticket = daemon.ticket();
+        daemon.applying.extend(held.clone());
+        let proposal = Proposal {
+            origin,
+            data: data.clone(),
+            holds: held,
+        };
+        daemon.proposals.insert(ticket, proposal);
+        self.input(id, Input::Propose(ticket, data));
+    }
+
+    /// Tells whoever asked what became of it.
+    pub(super) fn reply(&mut self, id: u64, origin: Origin, reply: Reply) {
+        match origin {
+            Origin::Here(who) => match reply {
+                Reply::Done(index) => {
+                    if let Some(daemon) = self.daemon(id) {
+                        daemon.waiting.push((index, who));
+                    }
+                    self.shown(id);
+                }
+                reply => self.resolve(id, who, reply),
+            },
+            Origin::Call { from, call } => {
+                if let Some(after) = self.network.deliveries(id, from, 50).first() {
+                    let event = Event::Answer {
+                        to: from,
+                        call,
+                        reply,
+                    };
+                    self.agenda.add(self.now + after, event);
+                }
+            }
+        }
+    }
+
+    pub(super) fn answered(&mut self, id: u64, call: u64, reply: Reply) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let Some(who) = daemon.calls.remove(&call) else {
+            return;
+        };
+        match reply {
+            // A client reads its own write on the node it talks to.
+            Reply::Done(index) => {
+                daemon.waiting.push((index, who));
+                self.shown(id);
+            }
+            reply => self.resolve(id, who, reply),
+        }
+    }
+
+    pub(super) fn call_timeout(&mut self, id: u64, call: u64) {
+        let lost = self.daemon(id).and_then(|d| d.calls.remove(&call));
+        if let Some(who) = lost {
+            self.resolve(id, who, Reply::Unknown);
+        }
+    }
+
+    /// Whoever asked on node `id` learns the outcome.
+    pub(super) fn resolve(&mut self, id: u64, who: Who, reply: Reply) {
+        match who {
+            Who::Client(op) => self.client_answered(op, reply),
+            Who::Scheduler(stint) => self.pass_over(id, stint, &reply),
+            Who::Publisher => self.published(id, &reply),
+            Who::Health(host) => self.verdict_over(id, host),
+            Who::Ready => self.returned(id, &reply),
+            Who::Nobody => {}
+        }
+    }
+}
+
+/// Wait of a client before it asks again for what was not appended.
+pub(super) const AGAIN: u64 = 250 * MS;
+/// How long a client tries.
+pub(super) const PATIENCE: u64 = 5 * SECOND;

@@ -1,0 +1,281 @@
+//! Clients that write and read through any node, and what they were told.
+
+use std::collections::BTreeMap;
+
+use jaco_proto::v1::{self, command::Payload, service_spec::PlacementMode};
+use jaco_raftnode::command;
+
+use super::{
+    calls::{AGAIN, Ask, PATIENCE, Reply, Who},
+    documents,
+    mutation::Mutation,
+    node::{Input, Reader},
+    time::{Agenda, MS, Time},
+    world::{Event, World},
+};
+use crate::Rng;
+
+/// One thing a client asked for.
+#[derive(Clone, Debug)]
+struct Op {
+    client: usize,
+    node: u64,
+    /// The write; `None` for a consistent read.
+    ask: Option<Ask>,
+    /// When its client gives up.
+    until: Time,
+    /// For a read: the highest index anybody was told of when it began.
+    acknowledged: u64,
+}
+
+/// The clients, and what they wait for.
+#[derive(Debug)]
+pub(super) struct Clients {
+    chance: Rng,
+    ops: BTreeMap<u64, Op>,
+    begun: u64,
+    /// Operations that came to nothing for certain: their commands must never be committed.
+    failed: Vec<String>,
+    pub(super) acknowledged: u64,
+    pub(super) reads: u64,
+    pub(super) unknown: u64,
+    pace: Time,
+}
+
+impl Clients {
+    pub(super) fn new(mut chance: Rng) -> Self {
+        let pace = *chance.choose(&[100, 300, 1_000]).unwrap_or(&300) * MS;
+        Self {
+            chance,
+            ops: BTreeMap::new(),
+            begun: 0,
+            failed: Vec::new(),
+            acknowledged: 0,
+            reads: 0,
+            unknown: 0,
+            pace,
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        4
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    pub(super) fn failed(&self) -> &[String] {
+        &self.failed
+    }
+
+    /// The client of `op` will never know what became of it.
+    pub(super) fn gone(&mut self, op: u64, now: Time, agenda: &mut Agenda<Event>) {
+        if let Some(op) = self.ops.remove(&op) {
+            self.unknown += 1;
+            self.rest(op.client, now, agenda);
+        }
+    }
+
+    fn rest(&mut self, client: usize, now: Time, agenda: &mut Agenda<Event>) {
+        let pause = self.chance.within(MS..2 * self.pace);
+        agenda.add(now + pause, Event::Client(client));
+    }
+
+    /// A random write, signed with the name of the operation.
+    fn draw(&mut self, name: &str, hosts: &[String], ts: prost_types::Timestamp) -> Ask {
+        let chance = &mut self.chance;
+        match chance.within(0..100) {
+            0..70 => {
+                let token = v1::TokenIssue {
+                    identity: format!("key-{}", chance.within(0..6)),
+                    hashed_secret: name.as_bytes().to_vec(),
+                    allows_privileged: false,
+                };
+                Ask::Command(command(name, ts, Payload::TokenIssue(token)))
+            }
+            70..75 => {
+                let credential = v1::RegistryCredential {
+                    registry: format!("registry-{}.example", chance.within(0..3)),
+                    username: name.to_owned(),
+                    ..v1::RegistryCredential::default()
+                };
+                let credential = Some(credential);
+                let upsert = v1::RegistryCredentialUpsert { credential };
+                let payload = Payload::RegistryCredentialUpsert(upsert);
+                Ask::Command(command(name, ts, payload))
+            }
+            75..78 => {
+                let payload = Payload::RegistryCredentialRemove(v1::RegistryCredentialRemove {
+                    registry: format!("registry-{}.example", chance.within(0..3)),
+                });
+                Ask::Command(command(name, ts, payload))
+            }
+            78..92 => Ask::Apply(self.deployment(hosts), name.to_owned()),
+            92..97 => Ask::Rollback(self.deployment_name(), name.to_owned()),
+            _ => Ask::Delete(self.deployment_name(), name.to_owned()),
+        }
+    }
+
+    fn deployment_name(&mut self) -> String {
+        format!("app-{}", self.chance.within(0..3))
+    }
+
+    fn deployment(&mut self, hosts: &[String]) -> v1::DeploymentApply {
+        let deployment = self.deployment_name();
+        let chance = &mut self.chance;
+        let mut images = Vec::new();
+        let mut services = Vec::new();
+        for service in ["db", "web"] {
+            if chance.within(0..4) == 0 {
+                continue;
+            }
+            images.push((service, chance.within(0..3)));
+            let modes = [
+                PlacementMode::Spread,
+                PlacementMode::Spread,
+                PlacementMode::Pack,
+                PlacementMode::Global,
+                PlacementMode::Hosts,
+            ];
+            let mode = *chance.choose(&modes).unwrap_or(&PlacementMode::Spread);
+            let replicas = match mode {
+                PlacementMode::Hosts => 1,
+                _ => i32::try_from(chance.within(1..4)).unwrap_or(1),
+            };
+            services.push(v1::ServiceSpec {
+                name: service.to_owned(),
+                replicas,
+                placement: mode.into(),
+                hosts: match mode {
+                    PlacementMode::Hosts => hosts.to_vec(),
+                    _ => Vec::new(),
+                },
+                networks: Vec::new(),
+            });
+        }
+        v1::DeploymentApply {
+            deployment,
+            compose_yaml: documents::write(&images),
+            services,
+            ..v1::DeploymentApply::default()
+        }
+    }
+}
+
+impl World {
+    /// A client does its next thing, through some node.
+    pub(super) fn client(&mut self, client: usize) {
+        if self.calm {
+            return;
+        }
+        let members = self.members();
+        let node = self.clients.chance.choose(&members).copied();
+        let up = node.and_then(|id| self.machines.get(&id));
+        let Some(machine) = up.filter(|m| m.daemon.is_some()) else {
+            let now = self.now;
+            return self.clients.rest(client, now, &mut self.agenda);
+        };
+        let (node, ts) = (machine.id, machine.clock.timestamp(self.now));
+        let hosts: Vec<String> = self.oracle.newest().nodes.keys().cloned().collect();
+        let clients = &mut self.clients;
+        clients.begun += 1;
+        let number = clients.begun;
+        let reads = clients.chance.within(0..6) == 0;
+        let ask = (!reads).then(|| clients.draw(&format!("op-{number}"), &hosts, ts));
+        let op = Op {
+            client,
+            node,
+            ask,
+            until: self.now + PATIENCE,
+            acknowledged: self.oracle.acknowledged,
+        };
+        self.note(&[40, number, node], || match &op.ask {
+            Some(ask) => format!("op-{number} through n{node}: {}", what(ask)),
+            None => format!("op-{number} through n{node}: read"),
+        });
+        self.clients.ops.insert(number, op);
+        self.attempt(number);
+    }
+
+    fn attempt(&mut self, number: u64) {
+        let Some(op) = self.clients.ops.get(&number).cloned() else {
+            return;
+        };
+        let without_quorum = self.has(Mutation::ReadWithoutQuorum);
+        let Some(daemon) = self.daemon(op.node) else {
+            let now = self.now;
+            return self.clients.gone(number, now, &mut self.agenda);
+        };
+        match op.ask {
+            Some(ask) => self.submit(op.node, Who::Client(number), ask),
+            None if without_quorum => {
+                let applied = daemon.state.applied_index;
+                self.read_done(number, applied);
+            }
+            None => {
+                let ticket = daemon.ticket();
+                daemon.reads.insert(ticket, Reader::Client(number));
+                self.input(op.node, Input::Read(ticket));
+            }
+        }
+    }
+
+    /// A client tries again.
+    pub(super) fn retry(&mut self, number: u64) {
+        self.attempt(number);
+    }
+
+    /// A consistent read was answered from the state at `applied`.
+    pub(super) fn read_done(&mut self, number: u64, applied: u64) {
+        let Some(op) = self.clients.ops.remove(&number) else {
+            return;
+        };
+        self.clients.reads += 1;
+        self.note(&[41, number, applied], || {
+            format!("op-{number} read at {applied}")
+        });
+        if applied < op.acknowledged {
+            let what = format!(
+                "op-{number} read the state at {applied} from n{}, after {} was acknowledged",
+                op.node, op.acknowledged
+            );
+            self.oracle.violate("consistent reads", what);
+        }
+        let now = self.now;
+        self.clients.rest(op.client, now, &mut self.agenda);
+    }
+
+    /// A write came to its end.
+    pub(super) fn client_answered(&mut self, number: u64, reply: Reply) {
+        let Some(op) = self.clients.ops.get(&number) else {
+            return;
+        };
+        let (client, now) = (op.client, self.now);
+        if reply == Reply::NotAppended && now + AGAIN < op.until {
+            return self.agenda.add(now + AGAIN, Event::Retry(number));
+        }
+        self.note(&[42, number], || format!("op-{number} is told {reply:?}"));
+        match reply {
+            Reply::Done(_) => self.clients.acknowledged += 1,
+            Reply::Unknown => self.clients.unknown += 1,
+            Reply::Rejected(_) => {}
+            Reply::NotAppended => self.clients.failed.push(format!("op-{number}")),
+        }
+        self.clients.ops.remove(&number);
+        self.clients.rest(client, now, &mut self.agenda);
+    }
+}
+
+fn what(ask: &Ask) -> String {
+    match ask {
+        Ask::Command(command) => jaco_raftnode::command_name(command).to_owned(),
+        Ask::Apply(apply, _) => format!(
+            "apply {} as {}",
+            apply.deployment,
+            String::from_utf8_lossy(&apply.compose_yaml)
+        ),
+        Ask::Rollback(name, _) => format!("roll {name} back"),
+        Ask::Delete(name, _) => format!("delete {name}"),
+    }
+}

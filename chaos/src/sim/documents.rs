@@ -1,0 +1,50 @@
+//! Compose documents of simulated deployments, short enough to be read ten thousand times:
+//! `web=image-3,db=image-1`.
+
+use std::collections::BTreeMap;
+
+use jaco_actors::scheduler::projects::{Template, Templates};
+use jaco_proto::{
+    manifest::compose::{Project, Service},
+    v1,
+};
+
+pub(super) fn write(services: &[(&str, u64)]) -> Vec<u8> {
+    let service = |(name, image): &(&str, u64)| format!("{name}=image-{image}");
+    let services: Vec<String> = services.iter().map(service).collect();
+    services.join(",").into_bytes()
+}
+
+fn read(document: &[u8]) -> BTreeMap<&str, &str> {
+    let text = std::str::from_utf8(document).unwrap_or_default();
+    let services = text.split(',').filter_map(|pair| pair.split_once('='));
+    services.collect()
+}
+
+/// As the runtime reads them.
+pub(super) fn project(document: &[u8]) -> Result<Project, String> {
+    let service = |(name, image): (&str, &str)| {
+        let service = Service {
+            image: Some(image.to_owned()),
+            ..Service::default()
+        };
+        (name.to_owned(), service)
+    };
+    Ok(Project {
+        services: read(document).into_iter().map(service).collect(),
+        ..Project::default()
+    })
+}
+
+/// As the scheduler reads them.
+pub(super) fn templates(deployment: &v1::Deployment) -> Templates {
+    let template = |(name, image): (&str, &str)| {
+        let template = Template {
+            image: image.to_owned(),
+            spec_hash: image.as_bytes().to_vec(),
+        };
+        (name.to_owned(), template)
+    };
+    let services = read(&deployment.compose_yaml);
+    Ok(services.into_iter().map(template).collect())
+}

@@ -1,0 +1,179 @@
+//! What goes wrong in a run, and when: drawn from the seed before anything happens, so that a
+//! failing run can be repeated with less of it.
+
+use std::fmt;
+
+use super::{
+    disk::Crash,
+    network::Trouble,
+    time::{MS, SECOND, Time},
+};
+use crate::Rng;
+
+/// Which machine a fault strikes, decided when it strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Victim {
+    /// Whoever leads.
+    Leader,
+    /// The n-th member, by raft id.
+    Member(u64),
+}
+
+/// Kinds of faults, for leaving one out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    Crash,
+    Pause,
+    Network,
+    Disk,
+    Engine,
+    Container,
+    Transfer,
+    Member,
+}
+
+/// Something that a node says and must keep to, even if it goes down right then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Promise {
+    /// That it votes for a candidate.
+    Vote,
+    /// That it has entries.
+    Entries,
+    /// That it leads.
+    Leadership,
+}
+
+/// One fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// The daemon or its machine is down for a while.
+    Crash(Victim, Crash),
+    /// The next node that makes such a promise goes down right after it.
+    Trap(Promise, Crash),
+    /// Every machine loses its power at the same moment.
+    Blackout,
+    /// The daemon stands still; its containers go on.
+    Pause(Victim),
+    /// The victim is cut off from all others.
+    Isolate(Victim),
+    /// The network is disturbed; machine numbers are places among the members.
+    Network(Trouble),
+    /// Every write takes this much longer.
+    SlowDisk(Victim, Time),
+    /// The engine does not answer.
+    EngineAway(Victim),
+    /// Requests to any engine fail, in thousandths, before or after they took effect.
+    EngineErrors(u64),
+    /// One container's process ends.
+    KillContainer(Victim),
+    /// The leader hands over.
+    Transfer,
+    /// A new machine joins.
+    Join,
+    /// A member leaves for good.
+    Leave(Victim),
+}
+
+impl What {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Crash(..) | Self::Trap(..) | Self::Blackout => Kind::Crash,
+            Self::Pause(_) => Kind::Pause,
+            Self::Isolate(_) | Self::Network(_) => Kind::Network,
+            Self::SlowDisk(..) => Kind::Disk,
+            Self::EngineAway(_) | Self::EngineErrors(_) => Kind::Engine,
+            Self::KillContainer(_) => Kind::Container,
+            Self::Transfer => Kind::Transfer,
+            Self::Join | Self::Leave(_) => Kind::Member,
+        }
+    }
+}
+
+/// A fault and its time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) at: Time,
+    /// How long it lasts.
+    pub(super) span: Time,
+    pub(super) what: What,
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, span) = (self.at / MS, self.span / MS);
+        write!(f, "{at} ms: {:?} for {span} ms", self.what)
+    }
+}
+
+/// Draws the faults of a run of `length`.
+pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
+    // Some runs are quiet, some are hell.
+    let pause = *chance.choose(&[500, 1_500, 1_500, 4_000]).unwrap_or(&1_500) * MS;
+    let members = chance.within(0..2) == 0;
+    let mut faults = Vec::new();
+    let mut at = chance.within(0..2 * pause);
+    while at < length {
+        let what = draw_one(chance, members);
+        let longest = match what {
+            // Some are back before anybody has missed them.
+            What::Crash(..) | What::Blackout => *chance
+                .choose(&[60 * MS, 8 * SECOND, 20 * SECOND])
+                .unwrap_or(&SECOND),
+            What::Pause(_) => *chance
+                .choose(&[SECOND, 5 * SECOND, 16 * SECOND])
+                .unwrap_or(&SECOND),
+            _ => *chance.choose(&[4 * SECOND, 16 * SECOND]).unwrap_or(&SECOND),
+        };
+        let span = chance.within(10 * MS..longest);
+        faults.push(Fault { at, span, what });
+        // Now and then the next one strikes at the same time.
+        at += match chance.within(0..5) {
+            0 => 0,
+            _ => chance.within(MS..2 * pause),
+        };
+    }
+    faults
+}
+
+fn draw_one(chance: &mut Rng, members: bool) -> What {
+    let victim = match chance.within(0..3) {
+        0 => Victim::Leader,
+        _ => Victim::Member(chance.within(0..8)),
+    };
+    let crash = match chance.within(0..2) {
+        0 => Crash::Kill,
+        _ => Crash::PowerCut,
+    };
+    match chance.within(0..100) {
+        0..14 => What::Crash(victim, crash),
+        14..24 => {
+            let promises = [
+                Promise::Vote,
+                Promise::Vote,
+                Promise::Entries,
+                Promise::Leadership,
+            ];
+            let promise = *chance.choose(&promises).unwrap_or(&Promise::Vote);
+            What::Trap(promise, crash)
+        }
+        24..28 => What::Blackout,
+        28..36 => What::Pause(victim),
+        36..46 => What::Isolate(victim),
+        46..54 => What::Network(Trouble::Partition(chance.number())),
+        54..60 => {
+            let from = chance.within(0..8);
+            What::Network(Trouble::OneWay(from, chance.within(0..8)))
+        }
+        60..66 => What::Network(Trouble::Loss(chance.within(20..400))),
+        66..72 => What::Network(Trouble::Delay(chance.within(20 * MS..1_500 * MS))),
+        72..75 => What::Network(Trouble::Twice(chance.within(20..400))),
+        75..80 => What::SlowDisk(victim, chance.within(20 * MS..900 * MS)),
+        80..83 => What::EngineAway(victim),
+        83..86 => What::EngineErrors(chance.within(20..400)),
+        86..91 => What::KillContainer(victim),
+        91..94 => What::Transfer,
+        94..97 if members => What::Join,
+        97..100 if members => What::Leave(victim),
+        _ => What::Crash(victim, crash),
+    }
+}

@@ -1,0 +1,96 @@
+//! Bugs on purpose: the simulator must find each of them.
+//!
+//! They are planted in the simulated shells around the cores, never in the cores, so nothing of
+//! them is in a production build.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use jaco_raftnode::State;
+
+/// One planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mutation {
+    /// Writes that must be on disk before they are reported are left in the page cache.
+    SkipSync,
+    /// A vote of an earlier term counts for the current one.
+    StaleVote,
+    /// Entries count as persisted, and are applied, before they are written.
+    ApplyBeforePersist,
+    /// The state machine forgets the highest revision, so a number is given out again.
+    ReuseRevision,
+    /// A container is adopted without checking which row it was made from.
+    AdoptAnyRow,
+    /// The vote is not written down, so a restarted node may vote twice in a term.
+    ForgetVote,
+    /// Recovery takes a half-written record for a whole one.
+    AcceptTornWrite,
+    /// A proposal whose leadership was lost is reported as committed.
+    AcknowledgeUnknown,
+    /// A consistent read is answered from the local state at once.
+    ReadWithoutQuorum,
+    /// A received snapshot is laid over the rows that are there, so deleted ones survive.
+    InstallOverRows,
+    /// Applying reads the clock of the node that applies.
+    ApplyWithLocalClock,
+    /// A proposal that was lost after it was appended is made again.
+    RetryUnknown,
+    /// The sweep for containers that no row wants is never made, and no row change stops one.
+    KeepMovedContainers,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::SkipSync,
+        Self::StaleVote,
+        Self::ApplyBeforePersist,
+        Self::ReuseRevision,
+        Self::AdoptAnyRow,
+        Self::ForgetVote,
+        Self::AcceptTornWrite,
+        Self::AcknowledgeUnknown,
+        Self::ReadWithoutQuorum,
+        Self::InstallOverRows,
+        Self::ApplyWithLocalClock,
+        Self::RetryUnknown,
+        Self::KeepMovedContainers,
+    ];
+}
+
+impl Mutation {
+    /// What a state machine with this bug makes of a state, if that differs.
+    pub(super) fn patch(self, state: &State) -> Option<State> {
+        if self != Self::ReuseRevision {
+            return None;
+        }
+        let mut patched = state.clone();
+        for (name, deployment) in &state.deployments {
+            if deployment.highest_revision > deployment.applied_revision {
+                let mut forgetful = deployment.as_ref().clone();
+                forgetful.highest_revision = forgetful.applied_revision;
+                patched
+                    .deployments
+                    .insert(name.clone(), Arc::new(forgetful));
+            }
+        }
+        (patched != *state).then_some(patched)
+    }
+}
+
+impl fmt::Display for Mutation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl FromStr for Mutation {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let all = Self::ALL.into_iter();
+        let mut named = all.filter(|mutation| mutation.to_string().eq_ignore_ascii_case(name));
+        named
+            .next()
+            .ok_or_else(|| format!("no mutation is called {name:?}"))
+    }
+}

@@ -1,0 +1,760 @@
+//! The raft part of one daemon: the shell around the core and the state machine, as the real one
+//! performs it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jaco_raftnode::{
+    Role, State,
+    apply::{Answer, Applier, Progress},
+    core::{
+        Committed, Lost, MemberChange, Outcome, Payload, RaftCore, RaftStatus, ReadFailure, Ticket,
+        Write,
+    },
+    state::Rules,
+    storage::Row,
+};
+use raft::eraftpb::{Message, MessageType};
+
+use super::{
+    calls::{Origin, Reply, Who},
+    control::Control,
+    disk::{Batch, View},
+    fault::Promise,
+    mutation::Mutation,
+    runtime::Runtime,
+    time::{MS, SECOND, Time},
+    world::{Event, Inbox, Local, World},
+};
+
+/// Something for raft to handle, in turn.
+#[derive(Debug)]
+pub(super) enum Input {
+    Tick,
+    Message(Box<Message>),
+    Propose(Ticket, Vec<u8>),
+    Read(Ticket),
+    Unreachable(u64),
+    SnapshotSent(u64, bool),
+    Change(MemberChange),
+    Transfer(u64),
+}
+
+/// A step of raft that is being written.
+#[derive(Debug)]
+pub(super) struct Step {
+    sync: bool,
+    messages_after: Vec<Message>,
+    position: Option<(u64, u64)>,
+    answers: Vec<(Ticket, Answer)>,
+    installed: bool,
+}
+
+/// A proposal of this node that waits for its end.
+#[derive(Debug)]
+pub(super) struct Proposal {
+    pub(super) origin: Origin,
+    pub(super) data: Vec<u8>,
+    /// Deployment that nobody else may apply to meanwhile.
+    pub(super) holds: Option<String>,
+}
+
+/// Whoever waits for an index by which its read may be answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reader {
+    /// The node itself, to know when it has caught up, in this attempt.
+    Confirm(u64),
+    Client(u64),
+}
+
+/// What runs on a machine.
+pub(super) struct Daemon {
+    pub(super) core: RaftCore<View>,
+    applier: Applier,
+    inbox: Inbox,
+    writing: Option<Step>,
+    /// The newest state that is on disk.
+    pub(super) state: Arc<State>,
+    pub(super) status: RaftStatus,
+    next_ticket: Ticket,
+    pub(super) proposals: BTreeMap<Ticket, Proposal>,
+    pub(super) reads: BTreeMap<Ticket, Reader>,
+    /// Calls to other nodes.
+    pub(super) calls: BTreeMap<u64, Who>,
+    /// Those who wait until the local state shows an index.
+    pub(super) waiting: Vec<(u64, Who)>,
+    /// Reads that wait for the same.
+    pub(super) waiting_reads: Vec<(u64, Reader)>,
+    pub(super) applying: BTreeSet<String>,
+    /// The actors were told, and have not looked yet.
+    pub(super) noticed: bool,
+    pub(super) control: Control,
+    pub(super) runtime: Runtime,
+}
+
+impl Daemon {
+    pub(super) fn new(core: RaftCore<View>, state: &Arc<State>, host: &str) -> Self {
+        Self {
+            status: core.status(),
+            core,
+            applier: Applier::new(State::clone(state)),
+            inbox: Inbox::new(),
+            writing: None,
+            state: Arc::clone(state),
+            next_ticket: 0,
+            proposals: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            waiting: Vec::new(),
+            waiting_reads: Vec::new(),
+            applying: BTreeSet::new(),
+            noticed: true,
+            control: Control::new(host),
+            runtime: Runtime::new(state),
+        }
+    }
+
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// Everybody who will never hear from this daemon again.
+    pub(super) fn abandoned(self) -> Vec<Who> {
+        let own = self.proposals.into_values().filter_map(|p| match p.origin {
+            Origin::Here(who) => Some(who),
+            Origin::Call { .. } => None,
+        });
+        let readers = self
+            .reads
+            .into_values()
+            .chain(self.waiting_reads.into_iter().map(|(_, reader)| reader));
+        let readers = readers.filter_map(|reader| match reader {
+            Reader::Client(op) => Some(Who::Client(op)),
+            Reader::Confirm(_) => None,
+        });
+        own.chain(self.calls.into_values())
+            .chain(self.waiting.into_iter().map(|(_, who)| who))
+            .chain(readers)
+            .collect()
+    }
+}
+
+impl World {
+    /// Gives raft something to handle, now or when its write is done.
+    pub(super) fn input(&mut self, id: u64, input: Input) {
+        if let Some(daemon) = self.daemon(id) {
+            daemon.inbox.push_back(input);
+        }
+        self.drive(id);
+    }
+
+    pub(super) fn tick(&mut self, id: u64) {
+        let Some(clock) = self.machines.get(&id).map(|m| m.clock) else {
+            return;
+        };
+        let after = clock.after(self.now, 100 * MS) - self.now;
+        self.later(id, after, Local::Tick);
+        self.health_tick(id);
+        self.input(id, Input::Tick);
+    }
+
+    pub(super) fn unreachable(&mut self, id: u64, peer: u64) {
+        self.input(id, Input::Unreachable(peer));
+    }
+
+    pub(super) fn deliver(&mut self, message: Message) {
+        let (from, to) = (message.from, message.to);
+        let kind = message.get_msg_type();
+        let up = self.machines.get(&to).is_some_and(|m| m.daemon.is_some());
+        if kind == MessageType::MsgSnapshot {
+            self.input(from, Input::SnapshotSent(to, up));
+        }
+        // Whoever is no member is not spoken to: its certificate is nobody's.
+        let member = self.machines.get(&from).is_some_and(|m| !m.removed);
+        if up && member {
+            self.input(to, Input::Message(Box::new(message)));
+        }
+    }
+
+    /// Lets raft go on until it waits for something.
+    pub(super) fn drive(&mut self, id: u64) {
+        loop {
+            let Some(daemon) = self.daemon(id) else {
+                return;
+            };
+            if daemon.writing.is_some() {
+                return;
+            }
+            match daemon.core.poll_write() {
+                Err(error) => {
+                    let what = format!("raft of {id} failed: {error}");
+                    return self.oracle.violate("raft runs", what);
+                }
+                Ok(Some(write)) => self.perform(id, write),
+                Ok(None) => {
+                    self.tell(id);
+                    if !self.handle_inbox(id) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Feeds raft what has come in; `false` if there was nothing.
+    fn handle_inbox(&mut self, id: u64) -> bool {
+        let skewed = self.has(Mutation::StaleVote);
+        let Some(daemon) = self.daemon(id) else {
+            return false;
+        };
+        if daemon.inbox.is_empty() {
+            return false;
+        }
+        let mut batch = Vec::new();
+        let mut refused = Vec::new();
+        for input in std::mem::take(&mut daemon.inbox) {
+            if let Input::Propose(ticket, data) = input {
+                batch.push((ticket, data));
+                continue;
+            }
+            daemon.core.handle_propose(std::mem::take(&mut batch));
+            match input {
+                Input::Tick => daemon.core.handle_tick(),
+                Input::Message(mut message) => {
+                    if skewed {
+                        count_stale(&mut message, &daemon.core.status());
+                    }
+                    let from = message.from;
+                    if let Err(error) = daemon.core.handle_message(*message) {
+                        refused.push(format!("{id} refused a message of {from}: {error}"));
+                    }
+                }
+                Input::Propose(..) => {}
+                Input::Read(ticket) => daemon.core.handle_read(ticket),
+                Input::Unreachable(peer) => daemon.core.handle_unreachable(peer),
+                Input::SnapshotSent(peer, delivered) => {
+                    daemon.core.handle_snapshot_sent(peer, delivered);
+                }
+                Input::Change(change) => {
+                    // Refused is refused: the policy looks again.
+                    let _ = daemon.core.handle_member_change(change);
+                }
+                Input::Transfer(peer) => daemon.core.handle_transfer(peer),
+            }
+        }
+        daemon.core.handle_propose(batch);
+        for what in refused {
+            self.oracle.violate("messages are accepted", what);
+        }
+        self.observe(id);
+        true
+    }
+
+    /// Checks what raft claims after it has handled something.
+    fn observe(&mut self, id: u64) {
+        let Some(machine) = self.machines.get(&id) else {
+            return;
+        };
+        let Some(daemon) = &machine.daemon else {
+            return;
+        };
+        let status = daemon.core.status();
+        if status.role != Role::Leader {
+            return;
+        }
+        let (term, commit) = (status.term, status.commit);
+        let elected = daemon.status.role != Role::Leader || daemon.status.term != term;
+        if commit > self.oracle.durable {
+            let wanted = machine.disk.borrow().current().term(commit);
+            let durable = |voters: &[u64]| {
+                let on_disk = voters.iter().filter(|voter| {
+                    self.machines.get(voter).is_some_and(|m| {
+                        let disk = m.disk.borrow();
+                        let synced = disk.synced();
+                        synced.truncated.0 >= commit || synced.term(commit) == wanted
+                    })
+                });
+                2 * on_disk.count() > voters.len()
+            };
+            // A configuration may have changed with the very entries that were committed.
+            if durable(&status.voters) || durable(&daemon.status.voters) {
+                self.oracle.durable = commit;
+            } else {
+                let what = format!(
+                    "{id} commits {commit} in term {term}, which is not on a majority of disks"
+                );
+                self.oracle.violate("committed is durable", what);
+            }
+        }
+        if elected {
+            let last = self.oracle.last();
+            let holds = machine.disk.borrow().current().term(last);
+            let below = machine.disk.borrow().current().truncated.0 > last;
+            let holds = if below {
+                self.oracle.committed_term(last)
+            } else {
+                holds
+            };
+            self.count("elections");
+            self.note(&[6, id, term], || format!("n{id} leads term {term}"));
+            self.oracle.leads(id, term, holds);
+        }
+    }
+
+    /// Begins one step of raft: sends, applies and writes.
+    fn perform(&mut self, id: u64, write: Write) {
+        self.send(id, write.messages);
+        let mutation = self.plan.mutation;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let mut batch = Batch {
+            entries: write.entries,
+            hard_state: write.hard_state,
+            conf_state: write.conf_state,
+            ..Batch::default()
+        };
+        let mut position = None;
+        let installed = write.snapshot.is_some();
+        if let Some(snapshot) = write.snapshot {
+            let metadata = snapshot.metadata.unwrap_or_default();
+            let read = State::read_snapshot(metadata.index, &*snapshot.data, &Rules::MEMBER);
+            let state = match read {
+                Ok(read) => read.state,
+                Err(error) => {
+                    let what = format!("{id} cannot read a snapshot: {error}");
+                    return self.oracle.violate("snapshots are whole", what);
+                }
+            };
+            position = Some((metadata.index, metadata.term));
+            let rows: Vec<Row> = rows_of(&state);
+            if mutation == Some(Mutation::InstallOverRows) {
+                batch.rows.extend(rows_of(&daemon.state));
+            }
+            batch.rows.extend(rows.iter().cloned());
+            batch.install = Some((metadata, rows));
+            daemon.applier.install(state);
+        }
+        self.oracle.applies(id, &write.committed);
+        let now = machine.clock.timestamp(self.now);
+        let progress = apply(&mut daemon.applier, write.committed, mutation, now);
+        position = progress.applied.or(position);
+        if position.is_some() {
+            batch.applied = Some(daemon.applier.state().applied_index);
+        }
+        batch.rows.extend(progress.rows);
+        let (before, entries) = {
+            let disk = machine.disk.borrow();
+            let first = batch.entries.first().map_or(0, |entry| entry.index);
+            let before = disk.current().term(first.saturating_sub(1));
+            (before, batch.entries.clone())
+        };
+        if let Some(first) = entries.first() {
+            // Behind an installed snapshot it is the snapshot's term.
+            let before = match &batch.install {
+                Some((metadata, _)) if metadata.index + 1 == first.index => Some(metadata.term),
+                _ => before,
+            };
+            self.oracle.logs(id, before.unwrap_or(0), &entries);
+        }
+        if mutation == Some(Mutation::ForgetVote)
+            && let Some(hard_state) = &mut batch.hard_state
+        {
+            hard_state.vote = 0;
+        }
+        let step = Step {
+            sync: write.sync && mutation != Some(Mutation::SkipSync),
+            messages_after: write.messages_after,
+            position,
+            answers: progress.answers,
+            installed,
+        };
+        let slow = machine.slow;
+        let takes = match (write.sync, self.disk_chance.within(0..100)) {
+            (true, 0) => self.disk_chance.within(20 * MS..400 * MS),
+            (true, _) => self.disk_chance.within(MS / 2..8 * MS),
+            (false, 0) => self.disk_chance.within(0..10 * MS),
+            (false, _) => 0,
+        };
+        let takes = takes + if batch.is_empty() { 0 } else { slow };
+        if mutation == Some(Mutation::ApplyBeforePersist) && write.sync && !installed {
+            let behind = Batch {
+                entries: std::mem::take(&mut batch.entries),
+                hard_state: batch.hard_state.take(),
+                ..Batch::default()
+            };
+            let written = machine.disk.borrow_mut().write_behind(behind);
+            self.check_write(id, written);
+            self.later(id, takes + 20 * MS, Local::Flush);
+            return self.finish_now(
+                id,
+                batch,
+                Step {
+                    sync: false,
+                    ..step
+                },
+            );
+        }
+        if takes == 0 || batch.is_empty() {
+            return self.finish_now(id, batch, step);
+        }
+        machine.disk.borrow_mut().begin(batch);
+        daemon.writing = Some(step);
+        self.later(id, takes, Local::Written);
+    }
+
+    fn finish_now(&mut self, id: u64, batch: Batch, step: Step) {
+        if let Some(machine) = self.machines.get(&id)
+            && !batch.is_empty()
+        {
+            let written = machine.disk.borrow_mut().write(batch, step.sync);
+            self.check_write(id, written);
+        }
+        self.finish(id, step);
+    }
+
+    fn check_write(&mut self, id: u64, written: Result<(), String>) {
+        if let Err(error) = written {
+            let what = format!("{id} writes what its storage refuses: {error}");
+            self.oracle.violate("log is continuous", what);
+        }
+    }
+
+    pub(super) fn flush(&mut self, id: u64) {
+        if let Some(machine) = self.machines.get(&id) {
+            let written = machine.disk.borrow_mut().flush();
+            self.check_write(id, written);
+        }
+    }
+
+    /// The disk is done with the step under way.
+    pub(super) fn written(&mut self, id: u64) {
+        let Some(step) = self.daemon(id).and_then(|daemon| daemon.writing.take()) else {
+            return;
+        };
+        if let Some(machine) = self.machines.get(&id) {
+            let written = machine.disk.borrow_mut().finish(step.sync);
+            self.check_write(id, written);
+        }
+        self.finish(id, step);
+        self.drive(id);
+    }
+
+    /// A step is on disk: it may be told.
+    fn finish(&mut self, id: u64, step: Step) {
+        self.send(id, step.messages_after);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let (applied, term) = step.position.unwrap_or_default();
+        daemon.core.handle_written(applied, term);
+        if step.position.is_some() {
+            let state = Arc::clone(daemon.applier.state());
+            machine.disk.borrow_mut().state = Some(Arc::clone(&state));
+            daemon.state = Arc::clone(&state);
+            if step.installed {
+                self.count("snapshots installed");
+            }
+            self.note(&[7, id, applied, term], || {
+                let how = if step.installed {
+                    "installs"
+                } else {
+                    "applies"
+                };
+                format!("n{id} {how} up to {applied} of term {term}")
+            });
+            self.oracle.reaches(id, &state);
+            self.notice(id);
+        }
+        self.observe(id);
+        self.answer_proposals(id, step.answers);
+    }
+
+    /// The actors hear of the newest state soon.
+    fn notice(&mut self, id: u64) {
+        let soon = self.chance.within(0..5 * MS);
+        if let Some(daemon) = self.daemon(id)
+            && !std::mem::replace(&mut daemon.noticed, true)
+        {
+            self.later(id, soon, Local::Notice);
+        }
+    }
+
+    fn answer_proposals(&mut self, id: u64, answers: Vec<(Ticket, Answer)>) {
+        for (ticket, answer) in answers {
+            let Some(daemon) = self.daemon(id) else {
+                return;
+            };
+            let Some(proposal) = daemon.proposals.remove(&ticket) else {
+                continue;
+            };
+            if let Some(name) = &proposal.holds {
+                daemon.applying.remove(name);
+            }
+            let reply = match answer {
+                Answer::Applied(index) => {
+                    self.oracle.acknowledges(index, &proposal.data);
+                    Reply::Done(index)
+                }
+                Answer::Rejected(error) => Reply::Rejected(error.to_string()),
+                Answer::Halted(_) => Reply::Unknown,
+            };
+            self.reply(id, proposal.origin, reply);
+        }
+    }
+
+    /// Hands out what raft has decided, and lets the others see where this node stands.
+    fn tell(&mut self, id: u64) {
+        let unknown_is_done = self.has(Mutation::AcknowledgeUnknown);
+        let unknown_is_nothing = self.has(Mutation::RetryUnknown);
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let status = daemon.core.status();
+        let old = std::mem::replace(&mut daemon.status, status.clone());
+        let outcomes: Vec<Outcome> = daemon.core.poll_outcomes().collect();
+        if old.leading != status.leading {
+            self.leadership(id, status.leading);
+        }
+        for outcome in outcomes {
+            let Some(daemon) = self.daemon(id) else {
+                return;
+            };
+            match outcome {
+                Outcome::Proposal(ticket, lost) => {
+                    let Some(proposal) = daemon.proposals.remove(&ticket) else {
+                        continue;
+                    };
+                    if let Some(name) = &proposal.holds {
+                        daemon.applying.remove(name);
+                    }
+                    let reply = match lost {
+                        Lost::Unknown if unknown_is_done => {
+                            // A reply needs an index: the one the entry would have had.
+                            let index = status.last_index;
+                            self.oracle.acknowledges(index, &proposal.data);
+                            Reply::Done(index)
+                        }
+                        Lost::Unknown if unknown_is_nothing => Reply::NotAppended,
+                        Lost::Unknown => Reply::Unknown,
+                        Lost::NotAppended => Reply::NotAppended,
+                    };
+                    self.reply(id, proposal.origin, reply);
+                }
+                Outcome::Read(ticket, result) => {
+                    let Some(reader) = daemon.reads.remove(&ticket) else {
+                        continue;
+                    };
+                    self.read_index(id, reader, result);
+                }
+            }
+        }
+        self.shown(id);
+        self.compact(id);
+    }
+
+    fn read_index(&mut self, id: u64, reader: Reader, result: Result<u64, ReadFailure>) {
+        match (reader, result) {
+            (reader, Ok(index)) => {
+                if let Some(daemon) = self.daemon(id) {
+                    daemon.waiting_reads.push((index, reader));
+                }
+            }
+            (Reader::Confirm(attempt), Err(_)) => self.confirmed(id, attempt, false),
+            (Reader::Client(op), Err(_)) => {
+                self.clients.gone(op, self.now, &mut self.agenda);
+            }
+        }
+    }
+
+    /// Answers those who waited for the local state to show something.
+    pub(super) fn shown(&mut self, id: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let applied = daemon.state.applied_index;
+        let shown = |(index, _): &mut (u64, _)| *index <= applied;
+        let done: Vec<(u64, Who)> = daemon.waiting.extract_if(.., shown).collect();
+        let shown = |(index, _): &mut (u64, _)| *index <= applied;
+        let read: Vec<_> = daemon.waiting_reads.extract_if(.., shown).collect();
+        for (index, who) in done {
+            self.resolve(id, who, Reply::Done(index));
+        }
+        for (_, reader) in read {
+            match reader {
+                Reader::Client(op) => self.read_done(op, applied),
+                Reader::Confirm(attempt) => self.confirmed(id, attempt, true),
+            }
+        }
+    }
+
+    fn compact(&mut self, id: u64) {
+        let limit = self.compact_entries;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let Some(daemon) = &machine.daemon else {
+            return;
+        };
+        let first = machine.disk.borrow().current().truncated.0 + 1;
+        if let Some(index) = daemon.core.compaction(first, limit) {
+            let batch = Batch {
+                compact: Some(index),
+                ..Batch::default()
+            };
+            let written = machine.disk.borrow_mut().write(batch, false);
+            self.check_write(id, written);
+            self.note(&[8, id, index], || format!("n{id} compacts up to {index}"));
+        }
+    }
+
+    fn send(&mut self, id: u64, messages: Vec<Message>) {
+        for message in messages {
+            self.send_one(id, message);
+        }
+    }
+
+    /// Whether what is sent now was waited for by a trap.
+    fn spring(&mut self, id: u64, message: &Message) {
+        let promise = match message.get_msg_type() {
+            _ if message.reject => return,
+            MessageType::MsgRequestVoteResponse => Promise::Vote,
+            MessageType::MsgAppendResponse => Promise::Entries,
+            MessageType::MsgAppend => Promise::Leadership,
+            _ => return,
+        };
+        let sprung = self.traps.iter().find(|(_, trap)| trap.0 == promise);
+        if let Some((&number, &(_, crash, span))) = sprung {
+            self.traps.remove(&number);
+            self.count("traps sprung");
+            self.agenda.add(self.now, Event::Sprung(id, crash, span));
+        }
+    }
+
+    fn send_one(&mut self, id: u64, message: Message) {
+        let to = message.to;
+        let kind = message.get_msg_type();
+        if !self.traps.is_empty() {
+            self.spring(id, &message);
+        }
+        let bytes = match &message.snapshot {
+            Some(snapshot) => snapshot.data.len(),
+            None => message.entries.iter().map(|e| e.data.len() + 16).sum(),
+        };
+        let numbers = [
+            9,
+            id,
+            to,
+            kind as u64,
+            message.term,
+            message.index,
+            message.log_term,
+            message.commit,
+            message.entries.len() as u64,
+            u64::from(message.reject),
+        ];
+        let deliveries = self.network.deliveries(id, to, bytes);
+        self.note(&numbers, || {
+            let lost = if deliveries.is_empty() { ", lost" } else { "" };
+            format!(
+                "n{id} -> n{to} {kind:?} term {} at {} of term {} commit {} with {}{}{lost}",
+                message.term,
+                message.index,
+                message.log_term,
+                message.commit,
+                message.entries.len(),
+                if message.reject { ", rejects" } else { "" },
+            )
+        });
+        if deliveries.is_empty() {
+            let after = self.chance.within(5 * MS..SECOND);
+            if kind == MessageType::MsgSnapshot {
+                self.later(id, after, Local::Unreachable(to));
+                self.input_later(id, Input::SnapshotSent(to, false));
+            } else if after < SECOND / 2 {
+                self.later(id, after, Local::Unreachable(to));
+            }
+            return;
+        }
+        for after in deliveries {
+            let event = Event::Raft(Box::new(message.clone()));
+            self.agenda.add(self.now + after, event);
+        }
+    }
+
+    fn input_later(&mut self, id: u64, input: Input) {
+        if let Some(daemon) = self.daemon(id) {
+            daemon.inbox.push_back(input);
+        }
+    }
+}
+
+fn rows_of(state: &State) -> Vec<Row> {
+    let rows = state.rows();
+    rows.map(|(key, value)| Row {
+        key,
+        value: Some(value),
+    })
+    .collect()
+}
+
+/// Applies as the state machine of this build does.
+fn apply(
+    applier: &mut Applier,
+    entries: Vec<Committed>,
+    mutation: Option<Mutation>,
+    now: prost_types::Timestamp,
+) -> Progress {
+    match mutation {
+        Some(Mutation::ApplyWithLocalClock) => {
+            let entries = entries.into_iter().map(|entry| with_clock(entry, now));
+            applier.apply(entries.collect(), &mut ())
+        }
+        Some(mutation @ Mutation::ReuseRevision) => {
+            let mut all = Progress::default();
+            for entry in entries {
+                let one = applier.apply(vec![entry], &mut ());
+                all.applied = one.applied.or(all.applied);
+                all.rows.extend(one.rows);
+                all.answers.extend(one.answers);
+                if let Some(patched) = mutation.patch(applier.state()) {
+                    all.rows.extend(rows_of(&patched));
+                    applier.install(patched);
+                }
+            }
+            all
+        }
+        _ => applier.apply(entries, &mut ()),
+    }
+}
+
+/// The entry as if its command had no time of its own.
+fn with_clock(mut entry: Committed, now: prost_types::Timestamp) -> Committed {
+    if let Payload::Command(data) = &mut entry.payload
+        && let Ok(mut command) = jaco_raftnode::fsm::decode(data)
+    {
+        command.ts = Some(now);
+        *data = prost::Message::encode_to_vec(&command);
+    }
+    entry
+}
+
+/// Makes a vote that was given in an earlier term one of this term.
+fn count_stale(message: &mut Message, status: &RaftStatus) {
+    let vote = message.get_msg_type() == MessageType::MsgRequestVoteResponse;
+    if vote && !message.reject && message.term < status.term {
+        message.term = status.term;
+    }
+}
+
+/// How long a request to another node may take.
+pub(super) const CALL: Time = 5 * SECOND;

@@ -1,0 +1,383 @@
+//! What must always hold, checked from outside with the knowledge of the whole world.
+//!
+//! The oracle applies every committed entry itself, once and one by one, and keeps each state:
+//! what a node reaches after its own batches, restarts and snapshots must be the same.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use jaco_proto::v1::{self, ReplicaState, command::Payload as Op};
+use jaco_raftnode::{
+    State,
+    apply::{Applier, Probe},
+    core::{Committed, Payload},
+};
+use raft::eraftpb::Entry;
+
+use super::mutation::Mutation;
+
+/// A property that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Short name of the property.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+/// A container that was ever made.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    pub(super) replica: String,
+    pub(super) host: String,
+    pub(super) raft_index: u64,
+}
+
+/// One committed entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entered {
+    term: u64,
+    /// Encoded command; empty for entries without one.
+    data: Vec<u8>,
+}
+
+/// Whether the state machine took the command.
+struct Accepted(bool);
+
+impl Probe for Accepted {
+    fn end(&mut self, _index: u64, _command: &v1::Command, accepted: bool) {
+        self.0 = accepted;
+    }
+}
+
+/// The knowledge of the whole world.
+pub(super) struct Oracle {
+    mutation: Option<Mutation>,
+    violation: Option<Violation>,
+    /// Who led which term.
+    leaders: BTreeMap<u64, u64>,
+    /// Content of each entry of any log, and the term of the entry before it.
+    logged: HashMap<(u64, u64), (u64, u64)>,
+    committed: Vec<Entered>,
+    /// Index of `committed[0]`.
+    first: u64,
+    applier: Applier,
+    /// States after each committed entry, from that of the founding on.
+    states: Vec<Arc<State>>,
+    /// Times each client's command was committed.
+    commits: BTreeMap<String, u32>,
+    /// Highest index that anybody was told is committed.
+    pub(super) acknowledged: u64,
+    /// Highest commit index that was found on a majority of disks.
+    pub(super) durable: u64,
+    revisions: BTreeMap<String, BTreeSet<u64>>,
+    raft_ids: BTreeSet<u64>,
+    /// Host of each row ever issued, by replica and log index.
+    rows: BTreeMap<(String, u64), String>,
+    made: BTreeMap<String, Made>,
+}
+
+impl Oracle {
+    /// Starts from the state that every founder holds at index 1.
+    pub(super) fn new(founded: State, mutation: Option<Mutation>) -> Self {
+        let mut applier = Applier::new(State::default());
+        let raft_ids = founded.nodes.values().map(|node| node.raft_id).collect();
+        applier.install(founded);
+        let states = vec![Arc::clone(applier.state())];
+        Self {
+            mutation,
+            violation: None,
+            leaders: BTreeMap::new(),
+            logged: HashMap::new(),
+            committed: Vec::new(),
+            first: 2,
+            applier,
+            states,
+            commits: BTreeMap::new(),
+            acknowledged: 0,
+            durable: 1,
+            revisions: BTreeMap::new(),
+            raft_ids,
+            rows: BTreeMap::new(),
+            made: BTreeMap::new(),
+        }
+    }
+
+    /// Remembers the first violation; later ones follow from it.
+    pub(super) fn violate(&mut self, invariant: &'static str, what: impl Into<String>) {
+        let what = what.into();
+        self.violation.get_or_insert(Violation { invariant, what });
+    }
+
+    pub(super) fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// The state after everything that is known to be committed.
+    pub(super) fn newest(&self) -> &Arc<State> {
+        self.applier.state()
+    }
+
+    /// Index of the last entry known to be committed.
+    pub(super) fn last(&self) -> u64 {
+        self.newest().applied_index
+    }
+
+    fn entered(&self, index: u64) -> Option<&Entered> {
+        let at = index.checked_sub(self.first)?;
+        self.committed.get(usize::try_from(at).ok()?)
+    }
+
+    /// Term of the committed entry at `index`, if it is known.
+    pub(super) fn committed_term(&self, index: u64) -> Option<u64> {
+        match index {
+            1 => Some(1),
+            _ => self.entered(index).map(|entry| entry.term),
+        }
+    }
+
+    /// Node `id` leads `term`, and its log holds an entry of this term at the last committed
+    /// index.
+    pub(super) fn leads(&mut self, id: u64, term: u64, holds: Option<u64>) {
+        let known = *self.leaders.entry(term).or_insert(id);
+        if known != id {
+            let what = format!("{known} and {id} both led term {term}");
+            self.violate("election safety", what);
+        }
+        let last = self.last();
+        let expected = self.committed_term(last);
+        if holds != expected {
+            let what = format!(
+                "{id} leads term {term} with term {holds:?} at committed index {last}, \
+                 not {expected:?}"
+            );
+            self.violate("leader completeness", what);
+        }
+    }
+
+    /// Node `id` has these entries in its log, behind one of term `before`.
+    pub(super) fn logs(&mut self, id: u64, mut before: u64, entries: &[Entry]) {
+        for entry in entries {
+            let content = (hash(&entry.data), before);
+            let place = (entry.index, entry.term);
+            let known = *self.logged.entry(place).or_insert(content);
+            if known != content {
+                let what = format!("{id} has another entry at {place:?}, or behind another one");
+                self.violate("log matching", what);
+            }
+            before = entry.term;
+        }
+    }
+
+    /// Node `id` applies these entries.
+    pub(super) fn applies(&mut self, id: u64, entries: &[Committed]) {
+        for entry in entries {
+            let data = match &entry.payload {
+                Payload::Command(data) => data.as_slice(),
+                Payload::Noop | Payload::ConfChange => &[],
+            };
+            let expected = self.last() + 1;
+            if entry.index > expected {
+                let what = format!("{id} applies {} before {expected}", entry.index);
+                return self.violate("order of entries", what);
+            }
+            if let Some(known) = self.entered(entry.index) {
+                if known.term != entry.term || known.data != data {
+                    let what = format!(
+                        "{id} applies another entry at {}, of term {} instead of {}",
+                        entry.index, entry.term, known.term
+                    );
+                    self.violate("state machine safety", what);
+                }
+                continue;
+            }
+            self.commit(entry, data);
+        }
+    }
+
+    fn commit(&mut self, entry: &Committed, data: &[u8]) {
+        self.committed.push(Entered {
+            term: entry.term,
+            data: data.to_vec(),
+        });
+        let before = Arc::clone(self.newest());
+        let one = Committed {
+            ticket: None,
+            ..entry.clone()
+        };
+        let mut accepted = Accepted(false);
+        self.applier.apply(vec![one], &mut accepted);
+        if let Some(patched) = self.mutation.and_then(|m| m.patch(self.applier.state())) {
+            self.applier.install(patched);
+        }
+        if let Some(reason) = self.applier.halted() {
+            let what = format!("entry {}: {reason}", entry.index);
+            return self.violate("known commands", what);
+        }
+        let after = Arc::clone(self.newest());
+        if let Ok(command) = jaco_raftnode::fsm::decode(data) {
+            self.count(&command, accepted.0);
+            self.compare(&before, &after, entry.index);
+        }
+        self.states.push(after);
+    }
+
+    /// Each command of a client, by its identity, is committed once at most.
+    fn count(&mut self, command: &v1::Command, accepted: bool) {
+        if command.identity.starts_with("op-") {
+            let times = self.commits.entry(command.identity.clone()).or_default();
+            *times += 1;
+            if *times > 1 {
+                let what = format!("{} was committed {times} times", command.identity);
+                self.violate("at most once", what);
+            }
+        }
+        match &command.payload {
+            Some(Op::ReplicaObservedUpdate(update)) => {
+                update.replica.iter().for_each(|seen| self.believe(seen));
+            }
+            Some(Op::DeploymentApply(apply)) if accepted => {
+                let given = self.revisions.entry(apply.deployment.clone()).or_default();
+                if !given.insert(apply.revision) {
+                    let what = format!(
+                        "{} was given revision {} again",
+                        apply.deployment, apply.revision
+                    );
+                    self.violate("revisions are unique", what);
+                }
+            }
+            // Another life begins with other numbers.
+            Some(Op::DeploymentDelete(delete)) if accepted => {
+                self.revisions.remove(&delete.deployment);
+            }
+            Some(Op::Batch(batch)) => {
+                for child in &batch.children {
+                    self.count(child, accepted);
+                }
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// What a node reports as running was made there, from the row it names.
+    fn believe(&mut self, seen: &v1::ReplicaObserved) {
+        if seen.state() != ReplicaState::Running {
+            return;
+        }
+        let true_to_fact = self.made.get(&seen.container_id).is_some_and(|made| {
+            made.replica == seen.id
+                && made.host == seen.host
+                && made.raft_index == seen.desired_raft_index
+        });
+        if !true_to_fact {
+            let made = self.made.get(&seen.container_id);
+            let what = format!(
+                "{} says that {} runs row {} of {}, but it is {made:?}",
+                seen.host, seen.container_id, seen.desired_raft_index, seen.id
+            );
+            self.violate("reports are true", what);
+        }
+    }
+
+    /// What entry `index` gave out: numbers that are never given out again, and rows.
+    fn compare(&mut self, before: &State, after: &State, index: u64) {
+        if !before.nodes.ptr_eq(&after.nodes) {
+            for (host, node) in &after.nodes {
+                if !before.nodes.contains_key(host) && !self.raft_ids.insert(node.raft_id) {
+                    let what = format!("{host} was given raft id {} again", node.raft_id);
+                    self.violate("raft ids are unique", what);
+                }
+            }
+        }
+        if !before.replicas_desired.ptr_eq(&after.replicas_desired) {
+            for (id, row) in &after.replicas_desired {
+                if row.raft_index == index {
+                    self.rows.insert((id.clone(), index), row.host.clone());
+                }
+            }
+        }
+    }
+
+    /// Node `id` has reached `state`.
+    pub(super) fn reaches(&mut self, id: u64, state: &State) {
+        let index = state.applied_index;
+        let at = index.checked_sub(1).and_then(|at| usize::try_from(at).ok());
+        let known = at.and_then(|at| self.states.get(at)).cloned();
+        let Some(known) = known else {
+            let what = format!("{id} is at {index}, which nobody has applied");
+            return self.violate("equal states", what);
+        };
+        if *known != *state {
+            let what = format!(
+                "{id} at {index}: {}{}",
+                difference(&known, state),
+                if known.digest() == state.digest() {
+                    ", with the digest of the others"
+                } else {
+                    ""
+                }
+            );
+            self.violate("equal states", what);
+        }
+    }
+
+    /// Somebody was told that a command is committed at `index`.
+    pub(super) fn acknowledges(&mut self, index: u64, data: &[u8]) {
+        self.acknowledged = self.acknowledged.max(index);
+        if self.entered(index).is_none_or(|entry| entry.data != data) {
+            let what = format!("what was acknowledged at {index} is not committed there");
+            self.violate("acknowledged writes", what);
+        }
+    }
+
+    /// Whether this raft id was ever given out.
+    pub(super) fn was_member(&self, raft_id: u64) -> bool {
+        self.raft_ids.contains(&raft_id)
+    }
+
+    /// Whether any command of this identity was committed.
+    pub(super) fn has_committed(&self, identity: &str) -> bool {
+        self.commits.contains_key(identity)
+    }
+
+    /// A container was made on `host`, labelled with row `raft_index`.
+    pub(super) fn creates(&mut self, container: &str, made: Made) {
+        let row = (made.replica.clone(), made.raft_index);
+        if self.rows.get(&row) != Some(&made.host) {
+            let what = format!(
+                "{} made {container} of {row:?}, a row of {:?}",
+                made.host,
+                self.rows.get(&row)
+            );
+            self.violate("containers belong to rows", what);
+        }
+        self.made.insert(container.to_owned(), made);
+    }
+}
+
+/// The first table in which two states differ.
+fn difference(a: &State, b: &State) -> String {
+    let mut here = a.rows();
+    let mut there = b.rows();
+    loop {
+        match (here.next(), there.next()) {
+            (Some(x), Some(y)) if x == y => {}
+            (None, None) => return "the rows are the same".to_owned(),
+            (x, y) => {
+                let name = |row: Option<(Vec<u8>, Vec<u8>)>| {
+                    row.map(|(key, _)| key.escape_ascii().to_string())
+                };
+                let (x, y) = (name(x), name(y));
+                return format!("row {y:?} instead of {x:?}, or with another value");
+            }
+        }
+    }
+}
+
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,337 @@
+//! Runs: one seed, many seeds, and a failing one with less and less of what went wrong.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use super::{
+    fault::{self, Fault},
+    mutation::Mutation,
+    oracle::{Violation, hash},
+    time::{SECOND, Time},
+    trace::Trace,
+    world::{Plan, World},
+};
+use crate::Rng;
+
+/// Name of the threads of [`sweep`].
+pub const THREAD: &str = "simulated";
+
+/// Virtual time after the last fault in which everything must come to rest. Refused pulls and
+/// proposals are repeated after half a minute at most, and a sweep comes every half minute.
+const PATIENCE: Time = 300 * SECOND;
+/// Steps after which a run is taken for one that never ends.
+const MOST_STEPS: u64 = 3_000_000;
+
+/// A run that went well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// What happened, as one number: equal for equal runs.
+    pub trace: u64,
+    /// Events.
+    pub steps: u64,
+    /// Virtual seconds.
+    pub seconds: u64,
+    /// Faults.
+    pub faults: usize,
+    /// Log entries.
+    pub entries: u64,
+    /// Writes that were acknowledged to clients.
+    pub acknowledged: u64,
+    /// Consistent reads that were answered.
+    pub reads: u64,
+    /// Writes and reads whose clients never learnt the outcome.
+    pub unknown: u64,
+    /// Virtual seconds from the end of the faults until everything was at rest.
+    pub recovery: u64,
+    /// What came about, by name.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// A run in which something did not hold.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its seed.
+    pub seed: u64,
+    /// Bug that was planted, if one was.
+    pub mutation: Option<Mutation>,
+    /// Event after which it was seen.
+    pub step: u64,
+    /// Virtual milliseconds at that time.
+    pub at_ms: u64,
+    /// What did not hold.
+    pub violation: Violation,
+    /// What happened until then, as one number.
+    pub trace: u64,
+    /// Faults of the run, one line each.
+    pub faults: Vec<String>,
+    /// The last events, if they were asked for.
+    pub tail: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Violation { invariant, what } = &self.violation;
+        writeln!(f, "seed {}: {invariant}: {what}", self.seed)?;
+        if let Some(mutation) = self.mutation {
+            writeln!(f, "  planted: {mutation}")?;
+        }
+        writeln!(
+            f,
+            "  at step {}, {} ms, trace {:016x}",
+            self.step, self.at_ms, self.trace
+        )?;
+        for fault in &self.faults {
+            writeln!(f, "  fault at {fault}")?;
+        }
+        for line in &self.tail {
+            writeln!(f, "  {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// How one run is done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Bug to plant.
+    pub mutation: Option<Mutation>,
+    /// Keep the last events as text.
+    pub spoken: bool,
+}
+
+/// Runs the world of `seed`.
+///
+/// # Errors
+/// [`Failure`] for the first property that does not hold.
+pub fn run(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
+    run_plan(plan(seed, options.mutation), options.spoken)
+}
+
+/// As [`run`], and if it fails repeats it with less and less of what went wrong, as long as the
+/// same property does not hold.
+///
+/// # Errors
+/// The smallest [`Failure`] that was found, with the last events.
+pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
+    let mut plan = plan(seed, options.mutation);
+    let failure = match run_plan(plan.clone(), false) {
+        Ok(summary) => return Ok(summary),
+        Err(failure) => failure,
+    };
+    let fails_alike = |faults: &[Fault]| {
+        let less = Plan {
+            faults: faults.to_vec(),
+            ..plan.clone()
+        };
+        let outcome = run_plan(less, false);
+        outcome.is_err_and(|less| less.violation.invariant == failure.violation.invariant)
+    };
+    let mut faults = plan.faults.clone();
+    // First whole kinds, then one by one, the latest first.
+    let mut kinds: Vec<_> = faults.iter().map(|fault| fault.what.kind()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    for kind in kinds {
+        let less: Vec<_> = faults
+            .iter()
+            .copied()
+            .filter(|f| f.what.kind() != kind)
+            .collect();
+        if fails_alike(&less) {
+            faults = less;
+        }
+    }
+    let mut at = faults.len();
+    while at > 0 {
+        at -= 1;
+        let mut less = faults.clone();
+        less.remove(at);
+        if fails_alike(&less) {
+            faults = less;
+        }
+    }
+    plan.faults = faults;
+    run_plan(plan, true)
+}
+
+fn plan(seed: u64, mutation: Option<Mutation>) -> Plan {
+    let mut chance = Rng::new(seed ^ hash(b"faults"));
+    let storm = chance.within(15..50) * SECOND;
+    Plan {
+        seed,
+        mutation,
+        storm,
+        faults: fault::draw(&mut chance, storm),
+    }
+}
+
+fn run_plan(plan: Plan, spoken: bool) -> Result<Summary, Box<Failure>> {
+    let trace = if spoken {
+        Trace::spoken()
+    } else {
+        Trace::silent()
+    };
+    let mut world = World::new(plan, trace);
+    // Raft gives up by panicking; that is a finding like any other.
+    let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut world)));
+    let recovery = match outcome {
+        Ok(Ok(recovery)) => recovery,
+        Ok(Err(violation)) => return Err(fail(world, violation)),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&s| s.to_owned()));
+            let violation = Violation {
+                invariant: "no panic",
+                what: text.unwrap_or_default(),
+            };
+            return Err(fail(world, violation));
+        }
+    };
+    Ok(Summary {
+        trace: world.trace.hash(),
+        steps: world.steps,
+        seconds: world.now / SECOND,
+        faults: world.plan.faults.len(),
+        entries: world.oracle.last(),
+        acknowledged: world.clients.acknowledged,
+        reads: world.clients.reads,
+        unknown: world.clients.unknown,
+        recovery: recovery / SECOND,
+        counts: world.counts,
+    })
+}
+
+fn fail(world: World, violation: Violation) -> Box<Failure> {
+    Box::new(Failure {
+        seed: world.plan.seed,
+        mutation: world.plan.mutation,
+        step: world.steps,
+        at_ms: world.now / 1_000,
+        violation,
+        trace: world.trace.hash(),
+        faults: world.plan.faults.iter().map(|f| format!("{f:?}")).collect(),
+        tail: world.trace.into_lines(),
+    })
+}
+
+/// Lets the world live through its storm and come to rest; returns how long the latter took.
+fn live(world: &mut World) -> Result<Time, Violation> {
+    let storm = world.plan.storm;
+    let mut next_look = 0;
+    let mut quiet = 0;
+    while world.step() {
+        if let Some(violation) = world.oracle.violation() {
+            return Err(violation.clone());
+        }
+        if world.steps > MOST_STEPS {
+            return Err(Violation {
+                invariant: "the world goes on",
+                what: format!("{MOST_STEPS} events in {} s", world.now / SECOND),
+            });
+        }
+        if world.now >= storm && !world.calm {
+            world.heal();
+            next_look = world.now + SECOND;
+        }
+        if world.calm && world.now >= next_look {
+            next_look = world.now + SECOND;
+            let unsettled = world.unsettled();
+            if let Some(violation) = world.oracle.violation() {
+                return Err(violation.clone());
+            }
+            match unsettled {
+                None => quiet += 1,
+                Some(why) if world.now > storm + PATIENCE => {
+                    return Err(Violation {
+                        invariant: "convergence",
+                        what: format!("{} s after the last fault, {why}", PATIENCE / SECOND),
+                    });
+                }
+                Some(_) => quiet = 0,
+            }
+            // At rest means that it stays so.
+            if quiet == 4 {
+                return Ok(world.now - storm);
+            }
+        }
+    }
+    Ok(world.now - storm)
+}
+
+/// What many runs came to.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Runs that went well.
+    pub passed: u64,
+    /// The first failures, by seed.
+    pub failures: Vec<Box<Failure>>,
+    /// Events of all runs.
+    pub steps: u64,
+    /// Virtual seconds of all runs.
+    pub seconds: u64,
+    /// Faults of all runs.
+    pub faults: u64,
+    /// Acknowledged writes of all runs.
+    pub acknowledged: u64,
+    /// Longest recovery, in virtual seconds.
+    pub longest_recovery: u64,
+    /// What came about in all runs, by name.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// Runs `count` seeds from `first` on, on `threads` threads, and stops early once `most` have
+/// failed.
+#[must_use]
+pub fn sweep(first: u64, count: u64, threads: usize, options: Options, most: usize) -> Tally {
+    let next = AtomicU64::new(first);
+    let tally = Mutex::new(Tally::default());
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            let work = || {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let full = {
+                        let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                        tally.failures.len() >= most
+                    };
+                    if seed >= first + count || full {
+                        return;
+                    }
+                    let outcome = run(seed, options);
+                    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                    match outcome {
+                        Ok(summary) => {
+                            tally.passed += 1;
+                            tally.steps += summary.steps;
+                            tally.seconds += summary.seconds;
+                            tally.faults += summary.faults as u64;
+                            tally.acknowledged += summary.acknowledged;
+                            let longest = tally.longest_recovery.max(summary.recovery);
+                            tally.longest_recovery = longest;
+                            for (what, times) in summary.counts {
+                                *tally.counts.entry(what).or_default() += times;
+                            }
+                        }
+                        Err(failure) => tally.failures.push(failure),
+                    }
+                }
+            };
+            // Without another thread this one does the work.
+            let builder = thread::Builder::new().name(THREAD.to_owned());
+            if builder.spawn_scoped(scope, work).is_err() {
+                work();
+            }
+        }
+    });
+    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    tally.failures.sort_by_key(|failure| failure.seed);
+    tally
+}

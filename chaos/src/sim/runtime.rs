@@ -1,0 +1,672 @@
+//! The containers of one node: the replica cores, and the shells around them as the real manager,
+//! replica actor and publisher perform them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jaco_actors::runtime::{
+    Documents, assignment,
+    engine::{EngineError, Found},
+    replica::{
+        core::{Assignment, Core, Effect, Gate, Input, Now, PrepareError, Seed},
+        report::Report,
+    },
+};
+use jaco_proto::v1::{self, ReplicaObserved, command::Payload};
+use jaco_raftnode::{State, batch, command};
+
+use super::{
+    calls::{Ask, Reply, Who},
+    documents,
+    engine::{Answer, Request, latency},
+    mutation::Mutation,
+    oracle::Made,
+    time::{MS, SECOND, Time},
+    world::{Event, Local, World},
+};
+
+/// Wait after an observation that could not be written.
+const RETRY: Time = 500 * MS;
+
+/// A request to the engine, and what for.
+#[derive(Clone, Debug)]
+pub(super) struct Doing {
+    pub(super) replica: String,
+    request: Request,
+    goal: Goal,
+    /// What is left to do after it, last first.
+    rest: Vec<Request>,
+    outcome: Option<Result<Answer, EngineError>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    Lookup(u64),
+    Prepare(u64),
+    Pull(u64),
+    /// Create, then start.
+    Launch(u64),
+    Start(u64),
+    Inspect(u64),
+    /// Stop and remove one after the other.
+    Discard(u64),
+    /// A listing of the sweep, in this stretch of being caught up.
+    Sweep(u64),
+    /// A container that no row wants goes.
+    Reclaim,
+    /// What a failed launch made goes.
+    Undo,
+}
+
+struct Replica {
+    core: Core,
+    /// Row that the next create is made of.
+    prepared: u64,
+    due: Option<Time>,
+}
+
+/// The runtime of one daemon.
+pub(super) struct Runtime {
+    replicas: BTreeMap<String, Replica>,
+    documents: Documents,
+    waiting: BTreeMap<String, ReplicaObserved>,
+    sent: Vec<ReplicaObserved>,
+    busy: bool,
+    current: bool,
+    settled: bool,
+    stretch: u64,
+    listing: bool,
+    reclaiming: BTreeSet<String>,
+}
+
+impl Runtime {
+    pub(super) fn new(_state: &Arc<State>) -> Self {
+        Self {
+            replicas: BTreeMap::new(),
+            documents: Documents::reading_with(documents::project),
+            waiting: BTreeMap::new(),
+            sent: Vec::new(),
+            busy: false,
+            current: false,
+            settled: false,
+            stretch: 0,
+            listing: false,
+            reclaiming: BTreeSet::new(),
+        }
+    }
+
+    /// Whether, since the node caught up, no container is left whose row moved away.
+    pub(super) fn settled(&self) -> bool {
+        self.settled
+    }
+
+    /// Whether nothing waits to be written.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && self.sent.is_empty()
+    }
+}
+
+impl World {
+    /// The state changed: rows may be new, other or gone.
+    pub(super) fn dispatch(&mut self, id: u64) {
+        let keeps = self.has(Mutation::KeepMovedContainers);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let host = machine.host.clone();
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let state = Arc::clone(&daemon.state);
+        if state.cluster.is_none() {
+            return;
+        }
+        let runtime = &mut daemon.runtime;
+        for replica in assignment::here(&state, &host) {
+            runtime
+                .replicas
+                .entry(replica)
+                .or_insert_with_key(|replica| Replica {
+                    core: Core::new(host.clone(), seed(&state, &host, replica), true),
+                    prepared: 0,
+                    due: None,
+                });
+        }
+        let assignments: Vec<(String, Assignment)> = runtime
+            .replicas
+            .keys()
+            .map(|replica| {
+                let mut wanted = assignment::of(&state, &runtime.documents, &host, replica);
+                if let Assignment::Own(wanted) = &mut wanted
+                    && !runtime.settled
+                {
+                    wanted.gate = Gate::Behind;
+                }
+                (replica.clone(), wanted)
+            })
+            .filter(|(_, wanted)| !keeps || *wanted != Assignment::Gone)
+            .collect();
+        for (replica, wanted) in assignments {
+            if matches!(wanted, Assignment::Kept { .. }) {
+                self.count("containers kept for a move");
+            }
+            self.replica(id, &replica, Input::Assign(wanted));
+        }
+    }
+
+    /// Gives the core of a replica something to handle.
+    fn replica(&mut self, id: u64, replica: &str, input: Input) {
+        let now = self.now;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let clock = machine.clock;
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let Some(tended) = daemon.runtime.replicas.get_mut(replica) else {
+            return;
+        };
+        let point = Now {
+            instant: clock.instant(now),
+            wall: clock.wall(now),
+        };
+        let effects = tended.core.handle(point, input);
+        for effect in effects {
+            self.effect(id, replica, effect);
+        }
+        let tended = self
+            .daemon(id)
+            .and_then(|daemon| daemon.runtime.replicas.get_mut(replica));
+        if let Some(tended) = tended {
+            let due = tended.core.poll_timeout().map(|at| clock.when(now, at));
+            if due != tended.due {
+                tended.due = due;
+                if let Some(at) = due {
+                    self.later(id, at - now, Local::Due(replica.to_owned()));
+                }
+            }
+        }
+    }
+
+    pub(super) fn replica_due(&mut self, id: u64, replica: &str) {
+        let now = self.now;
+        let tended = self
+            .daemon(id)
+            .and_then(|daemon| daemon.runtime.replicas.get_mut(replica));
+        if let Some(tended) = tended
+            && tended.due.is_some_and(|due| due <= now)
+        {
+            tended.due = None;
+            self.replica(id, replica, Input::Timeout);
+        }
+    }
+
+    pub(super) fn replica_hint(&mut self, id: u64, replica: &str) {
+        self.replica(id, replica, Input::Hint);
+    }
+
+    fn effect(&mut self, id: u64, replica: &str, effect: Effect) {
+        let state = self.daemon(id).map(|daemon| Arc::clone(&daemon.state));
+        let row = state.and_then(|s| s.replicas_desired.get(replica).map(|r| r.raft_index));
+        let runtime = self.daemon(id).map(|daemon| &mut daemon.runtime);
+        let tended = runtime.and_then(|runtime| runtime.replicas.get_mut(replica));
+        let mut rest = Vec::new();
+        let (request, goal) = match effect {
+            Effect::Lookup(g) => (Request::Find, Goal::Lookup(g)),
+            Effect::Prepare(g) => {
+                // A create carries the row that was read when it was prepared.
+                if let Some(tended) = tended {
+                    tended.prepared = row.unwrap_or(0);
+                }
+                (Request::Prepare, Goal::Prepare(g))
+            }
+            Effect::Pull(g) => (Request::Pull, Goal::Pull(g)),
+            Effect::Launch(g) => {
+                let prepared = tended.map_or(0, |tended| tended.prepared);
+                (Request::Create(prepared), Goal::Launch(g))
+            }
+            Effect::Start(g, container) => (Request::Start(container), Goal::Start(g)),
+            Effect::Inspect(g, container) => (Request::Inspect(container), Goal::Inspect(g)),
+            Effect::Discard(g, containers) => {
+                for container in containers.into_iter().rev() {
+                    rest.push(Request::Remove(container.clone()));
+                    rest.push(Request::Stop(container));
+                }
+                let first = rest.pop().unwrap_or(Request::Find);
+                (first, Goal::Discard(g))
+            }
+            // The outcome comes with an old generation.
+            Effect::Cancel => return,
+            Effect::Publish(report) => return self.publish(id, replica, &report),
+            Effect::Finished => return self.replica_finished(id, replica),
+        };
+        self.ask_engine(
+            id,
+            Doing {
+                replica: replica.to_owned(),
+                request,
+                goal,
+                rest,
+                outcome: None,
+            },
+        );
+    }
+
+    fn ask_engine(&mut self, id: u64, doing: Doing) {
+        let Some(run) = self.machines.get(&id).map(|machine| machine.run) else {
+            return;
+        };
+        let takes = latency(&doing.request, &mut self.engine_chance);
+        let event = Event::Engine(id, run, doing);
+        self.agenda.add(self.now + takes, event);
+    }
+
+    /// The engine carries a request out, whatever has become of the daemon that made it.
+    pub(super) fn engine(&mut self, id: u64, run: u64, mut doing: Doing) {
+        let share = self.engine_errors.values().max().copied().unwrap_or(0);
+        let fails = self.engine_chance.within(0..1000) < share;
+        let (late, kind) = (
+            self.engine_chance.within(0..2),
+            self.engine_chance.within(0..2),
+        );
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        // A request that was on its way when the machine lost its power is gone.
+        if machine.daemon.is_none() && machine.run == 0 && self.engine_chance.within(0..2) == 0 {
+            return;
+        }
+        let mut outcome = Err(EngineError::Api {
+            status: 500,
+            message: "on purpose".into(),
+        });
+        if !fails || late == 1 {
+            let before = machine.engine.running().count();
+            outcome = machine.engine.perform(&doing.replica, &doing.request);
+            if let (Ok(Answer::Created(container)), Request::Create(raft_index)) =
+                (&outcome, &doing.request)
+            {
+                let made = Made {
+                    replica: doing.replica.clone(),
+                    host: machine.host.clone(),
+                    raft_index: *raft_index,
+                };
+                self.oracle.creates(container, made);
+                *self.counts.entry("containers made").or_default() += 1;
+            }
+            let after = machine.engine.running().count();
+            self.note(&[30, id, before as u64, after as u64], || {
+                format!(
+                    "engine of n{id}: {:?} for {}: {outcome:?}",
+                    doing.request, doing.replica
+                )
+            });
+        }
+        if fails {
+            outcome = Err(match kind {
+                0 => EngineError::Unreachable("on purpose".into()),
+                _ => EngineError::Api {
+                    status: 500,
+                    message: "on purpose".into(),
+                },
+            });
+        }
+        doing.outcome = Some(outcome);
+        self.agenda
+            .add(self.now, Event::Node(id, run, Local::Engine(doing)));
+    }
+
+    pub(super) fn engine_answered(&mut self, id: u64, mut doing: Doing) {
+        let Some(outcome) = doing.outcome.take() else {
+            return;
+        };
+        let replica = doing.replica.clone();
+        let done = outcome.clone().map(drop);
+        let input = match doing.goal {
+            Goal::Lookup(g) => Input::Found(g, self.listing(id, &replica, outcome)),
+            Goal::Prepare(g) => Input::Prepared(g, done.map_err(PrepareError::Engine)),
+            Goal::Pull(g) => Input::Pulled(g, done),
+            Goal::Start(g) => Input::Started(g, done),
+            Goal::Inspect(g) => Input::Inspected(
+                g,
+                outcome.and_then(|answer| match answer {
+                    Answer::Inspected(seen) => Ok(seen),
+                    _ => Err(EngineError::NotFound("no answer".into())),
+                }),
+            ),
+            Goal::Launch(g) => match (&doing.request, outcome) {
+                (Request::Create(_), Ok(Answer::Created(container))) => {
+                    doing.request = Request::Start(container);
+                    return self.ask_engine(id, doing);
+                }
+                (Request::Start(container), Ok(_)) => Input::Launched(g, Ok(container.clone())),
+                (request, Err(error)) => {
+                    if let Request::Start(container) = request {
+                        self.ask_engine(
+                            id,
+                            Doing {
+                                replica: replica.clone(),
+                                request: Request::Remove(container.clone()),
+                                goal: Goal::Undo,
+                                rest: Vec::new(),
+                                outcome: None,
+                            },
+                        );
+                    }
+                    Input::Launched(g, Err(error))
+                }
+                (_, Ok(_)) => return,
+            },
+            Goal::Discard(g) => match (done, doing.rest.pop()) {
+                (Ok(()), Some(next)) => {
+                    doing.request = next;
+                    return self.ask_engine(id, doing);
+                }
+                (done, _) => Input::Discarded(g, done),
+            },
+            Goal::Sweep(stretch) => return self.listed(id, stretch, outcome),
+            Goal::Reclaim => match (done, doing.rest.pop()) {
+                (Ok(()), Some(next)) => {
+                    doing.request = next;
+                    return self.ask_engine(id, doing);
+                }
+                (done, _) => return self.reclaimed(id, &doing, done.is_ok()),
+            },
+            Goal::Undo => return,
+        };
+        self.replica(id, &replica, input);
+    }
+
+    /// What a lookup shows the replica.
+    fn listing(
+        &mut self,
+        id: u64,
+        replica: &str,
+        outcome: Result<Answer, EngineError>,
+    ) -> Result<Vec<Found>, EngineError> {
+        let blind = self.has(Mutation::AdoptAnyRow);
+        let row = self
+            .daemon(id)
+            .and_then(|d| d.state.replicas_desired.get(replica).map(|r| r.raft_index));
+        let mut found = match outcome? {
+            Answer::Found(found) => found,
+            _ => Vec::new(),
+        };
+        if blind {
+            for found in &mut found {
+                found.raft_index = row.or(found.raft_index);
+            }
+        }
+        Ok(found)
+    }
+
+    fn replica_finished(&mut self, id: u64, replica: &str) {
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let host = machine.host.clone();
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        if !assignment::here(&daemon.state, &host).contains(replica) {
+            daemon.runtime.replicas.remove(replica);
+            self.look_again(id, 0);
+        }
+    }
+
+    // ---- the sweep, and the way back ----
+
+    /// Thirty seconds passed.
+    pub(super) fn runtime_tick(&mut self, id: u64) {
+        self.later(id, 30 * SECOND, Local::Sweep);
+        self.sweep(id);
+        self.dispatch(id);
+        self.say_again(id);
+    }
+
+    /// Whether the node is caught up may have changed.
+    pub(super) fn caught_up_changed(&mut self, id: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let current = daemon.control.is_current();
+        let runtime = &mut daemon.runtime;
+        if std::mem::replace(&mut runtime.current, current) == current {
+            return;
+        }
+        runtime.stretch += 1;
+        if !current {
+            runtime.settled = false;
+        }
+        self.note(&[31, id, u64::from(current)], || {
+            format!("n{id} has caught up: {current}")
+        });
+        self.sweep(id);
+    }
+
+    fn sweep(&mut self, id: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let runtime = &mut daemon.runtime;
+        if runtime.listing || !runtime.current || daemon.state.cluster.is_none() {
+            return;
+        }
+        runtime.listing = true;
+        let stretch = runtime.stretch;
+        self.ask_engine(
+            id,
+            Doing {
+                replica: String::new(),
+                request: Request::List,
+                goal: Goal::Sweep(stretch),
+                rest: Vec::new(),
+                outcome: None,
+            },
+        );
+    }
+
+    fn look_again(&mut self, id: u64, after: Time) {
+        if let Some(daemon) = self.daemon(id)
+            && !daemon.runtime.settled
+        {
+            self.later(id, after, Local::LookAgain);
+        }
+    }
+
+    pub(super) fn looks_again(&mut self, id: u64) {
+        if self.daemon(id).is_some_and(|d| !d.runtime.settled) {
+            self.sweep(id);
+        }
+    }
+
+    fn listed(&mut self, id: u64, stretch: u64, outcome: Result<Answer, EngineError>) {
+        let keeps = self.has(Mutation::KeepMovedContainers);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let host = machine.host.clone();
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let state = Arc::clone(&daemon.state);
+        let runtime = &mut daemon.runtime;
+        runtime.listing = false;
+        if stretch != runtime.stretch {
+            return self.sweep(id);
+        }
+        let Ok(Answer::Found(found)) = outcome else {
+            return self.look_again(id, SECOND);
+        };
+        let here = assignment::here(&state, &host);
+        let mut settles = false;
+        if !runtime.settled && runtime.current {
+            let wanted = |replica: &String| here.contains(replica);
+            let clean = found.iter().flat_map(|f| &f.replica_id).all(wanted)
+                && runtime.replicas.keys().all(wanted);
+            settles = clean || keeps;
+            runtime.settled = settles;
+        }
+        let mut orphans = Vec::new();
+        for container in found {
+            let replica = container.replica_id.unwrap_or_default();
+            let tended = here.contains(&replica) || runtime.replicas.contains_key(&replica);
+            if !tended && !keeps && runtime.reclaiming.insert(container.id.clone()) {
+                orphans.push((replica, container.id));
+            }
+        }
+        if settles {
+            self.dispatch(id);
+        } else {
+            self.look_again(id, SECOND);
+        }
+        for (replica, container) in orphans {
+            self.ask_engine(
+                id,
+                Doing {
+                    replica,
+                    request: Request::Stop(container.clone()),
+                    goal: Goal::Reclaim,
+                    rest: vec![Request::Remove(container)],
+                    outcome: None,
+                },
+            );
+        }
+    }
+
+    fn reclaimed(&mut self, id: u64, doing: &Doing, done: bool) {
+        if let Some(daemon) = self.daemon(id)
+            && let Request::Stop(container) | Request::Remove(container) = &doing.request
+        {
+            daemon.runtime.reclaiming.remove(container);
+        }
+        self.look_again(id, if done { 0 } else { SECOND });
+    }
+
+    // ---- observations ----
+
+    fn publish(&mut self, id: u64, replica: &str, report: &Report) {
+        let now = self.now;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let (host, ts) = (machine.host.clone(), machine.clock.timestamp(now));
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let row = report.observed(replica, &host, ts);
+        daemon.runtime.waiting.insert(replica.to_owned(), row);
+        self.note(&[32, id, report.raft_index], || {
+            format!("n{id} says of {replica}: {report:?}")
+        });
+        self.flush_reports(id);
+    }
+
+    fn flush_reports(&mut self, id: u64) {
+        let now = self.now;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let ts = machine.clock.timestamp(now);
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let runtime = &mut daemon.runtime;
+        if runtime.busy || runtime.waiting.is_empty() {
+            return;
+        }
+        runtime.busy = true;
+        runtime.sent = std::mem::take(&mut runtime.waiting).into_values().collect();
+        let update = |row: &ReplicaObserved| {
+            let replica = Some(row.clone());
+            let update = v1::ReplicaObservedUpdate { replica };
+            command("runtime", ts, Payload::ReplicaObservedUpdate(update))
+        };
+        let command = match runtime.sent.as_slice() {
+            [row] => update(row),
+            rows => batch("runtime", ts, rows.iter().map(update).collect()),
+        };
+        self.submit(id, Who::Publisher, Ask::Command(command));
+    }
+
+    /// The observations under way are written, or not.
+    pub(super) fn published(&mut self, id: u64, reply: &Reply) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let runtime = &mut daemon.runtime;
+        let sent = std::mem::take(&mut runtime.sent);
+        match reply {
+            Reply::Done(_) | Reply::Rejected(_) => {
+                runtime.busy = false;
+                self.flush_reports(id);
+            }
+            Reply::NotAppended | Reply::Unknown => {
+                for row in sent {
+                    runtime.waiting.entry(row.id.clone()).or_insert(row);
+                }
+                self.later(id, RETRY, Local::Publish);
+            }
+        }
+    }
+
+    pub(super) fn publish_again(&mut self, id: u64) {
+        if let Some(daemon) = self.daemon(id) {
+            daemon.runtime.busy = false;
+        }
+        self.flush_reports(id);
+    }
+
+    /// Repeats reports that the state does not show.
+    fn say_again(&mut self, id: u64) {
+        let Some(machine) = self.machines.get(&id) else {
+            return;
+        };
+        let Some(daemon) = &machine.daemon else {
+            return;
+        };
+        let state = &daemon.state;
+        let unheard = daemon.runtime.replicas.iter().filter_map(|(id, tended)| {
+            let row = state.replicas_desired.get(id)?;
+            let report = tended.core.last_report()?;
+            let known = state.replicas_observed.get(id);
+            let heard = known.is_some_and(|k| Report::from(k.as_ref()).says_the_same_as(report));
+            let own = row.host == machine.host && report.raft_index >= row.raft_index;
+            (own && !heard).then(|| (id.clone(), report.clone()))
+        });
+        for (replica, report) in unheard.collect::<Vec<_>>() {
+            self.publish(id, &replica, &report);
+        }
+    }
+
+    /// One container of node `id` dies.
+    pub(super) fn kill_container(&mut self, id: u64) {
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        if let Some(replica) = machine.engine.kill_one(&mut self.engine_chance) {
+            self.note(&[33, id], || {
+                format!("a container of {replica} dies on n{id}")
+            });
+            let after = self.engine_chance.within(MS..50 * MS);
+            self.later(id, after, Local::Hint(replica));
+        }
+    }
+}
+
+/// What the cluster knew of the replica when its actor starts.
+fn seed(state: &State, host: &str, replica: &str) -> Seed {
+    let observed = state.replicas_observed.get(replica);
+    let failures = state.restart_counters.get(replica);
+    Seed {
+        report: observed
+            .filter(|row| row.host == host)
+            .map(|row| Report::from(row.as_ref())),
+        failures: failures
+            .and_then(|counter| u32::try_from(counter.consecutive_failures).ok())
+            .unwrap_or(0),
+    }
+}

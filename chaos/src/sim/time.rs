@@ -1,0 +1,160 @@
+//! Virtual time: what happens when, and what each machine's clocks say then.
+
+use std::{
+    cmp::Ordering,
+    collections::BinaryHeap,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use prost_types::Timestamp;
+
+/// Microseconds since the world began.
+pub(super) type Time = u64;
+
+pub(super) const MS: Time = 1_000;
+pub(super) const SECOND: Time = 1_000 * MS;
+
+/// Wall-clock seconds at which every world begins.
+const EPOCH: u64 = 1_700_000_000;
+
+/// The clocks of one machine: the monotonic one runs a little fast or slow, and the wall clock is
+/// set wrong on top of that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    zero: Instant,
+    /// Millionths by which it runs fast; negative if slow.
+    pub(super) drift: i64,
+    /// Microseconds by which the wall clock is ahead.
+    pub(super) skew: i64,
+}
+
+impl Clock {
+    pub(super) fn new(zero: Instant, drift: i64, skew: i64) -> Self {
+        Self { zero, drift, skew }
+    }
+
+    fn elapsed(&self, now: Time) -> Time {
+        let ahead = now.cast_signed() / 1_000_000 * self.drift;
+        now.saturating_add_signed(ahead)
+    }
+
+    /// What the monotonic clock shows at `now`.
+    pub(super) fn instant(&self, now: Time) -> Instant {
+        self.zero + Duration::from_micros(self.elapsed(now))
+    }
+
+    /// Virtual time of at least `span` on this clock, from `now` on.
+    pub(super) fn after(&self, now: Time, span: Time) -> Time {
+        let slack = span.cast_signed().saturating_mul(self.drift) / 1_000_000;
+        now + span.saturating_add_signed(-slack)
+    }
+
+    /// First virtual time, `now` or later, at which the monotonic clock has reached `at`.
+    pub(super) fn when(&self, now: Time, at: Instant) -> Time {
+        let mut time = now;
+        loop {
+            let left = at.saturating_duration_since(self.instant(time));
+            if left.is_zero() {
+                return time;
+            }
+            let left = u64::try_from(left.as_micros()).unwrap_or(u64::MAX / 4);
+            time += (left - left / 8).max(1);
+        }
+    }
+
+    /// What the wall clock shows at `now`.
+    pub(super) fn wall(&self, now: Time) -> SystemTime {
+        let micros = (EPOCH * SECOND + self.elapsed(now)).saturating_add_signed(self.skew);
+        UNIX_EPOCH + Duration::from_micros(micros)
+    }
+
+    pub(super) fn timestamp(&self, now: Time) -> Timestamp {
+        Timestamp::from(self.wall(now))
+    }
+}
+
+/// What is to happen, by time; what is due at the same time comes in the order it was added.
+#[derive(Debug)]
+pub(super) struct Agenda<E> {
+    heap: BinaryHeap<Item<E>>,
+    added: u64,
+}
+
+#[derive(Debug)]
+struct Item<E> {
+    at: Time,
+    number: u64,
+    event: E,
+}
+
+impl<E> Agenda<E> {
+    pub(super) fn new() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            added: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, at: Time, event: E) {
+        self.added += 1;
+        let number = self.added;
+        self.heap.push(Item { at, number, event });
+    }
+
+    pub(super) fn next(&mut self) -> Option<(Time, E)> {
+        self.heap.pop().map(|item| (item.at, item.event))
+    }
+}
+
+impl<E> Ord for Item<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap gives out its greatest, which is to be the earliest.
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+impl<E> PartialOrd for Item<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Item<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<E> Eq for Item<E> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agenda_is_in_order_of_time_and_then_of_arrival() {
+        let mut agenda = Agenda::new();
+        for (at, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
+            agenda.add(at, event);
+        }
+        let order: String = std::iter::from_fn(|| agenda.next().map(|(_, e)| e)).collect();
+        assert_eq!(order, "abcd");
+    }
+
+    #[test]
+    fn a_deadline_of_a_drifting_clock_is_met_when_that_clock_shows_it() {
+        for drift in [-50_000, -70, 0, 70, 50_000] {
+            let clock = Clock::new(Instant::now(), drift, 0);
+            for span in [1, 999, 1_000_000, 7_654_321] {
+                let now = 3_333_333;
+                let due = clock.instant(now) + Duration::from_micros(span);
+                let at = clock.when(now, due);
+                assert!(clock.instant(at) >= due, "{drift} {span}");
+                assert!(
+                    at <= now + span + span / 10 + 100_000,
+                    "{drift} {span} {at}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What happened, as a number that two equal runs share, and as text for people.
+
+use std::collections::VecDeque;
+
+use super::time::{MS, Time};
+
+/// Lines kept.
+const TAIL: usize = 4_000;
+
+/// The record of one run.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    hash: u64,
+    lines: Option<VecDeque<String>>,
+}
+
+impl Trace {
+    /// A record without text, which is what a run normally needs.
+    pub(super) fn silent() -> Self {
+        Self::default()
+    }
+
+    /// A record that also keeps the last lines of text.
+    pub(super) fn spoken() -> Self {
+        Self {
+            hash: 0,
+            lines: Some(VecDeque::new()),
+        }
+    }
+
+    pub(super) fn note(&mut self, now: Time, numbers: &[u64], text: impl FnOnce() -> String) {
+        self.mix(now);
+        numbers.iter().for_each(|number| self.mix(*number));
+        if let Some(lines) = &mut self.lines {
+            if lines.len() == TAIL {
+                lines.pop_front();
+            }
+            let (ms, us) = (now / MS, now % MS);
+            lines.push_back(format!("{ms:>7}.{us:03} {}", text()));
+        }
+    }
+
+    fn mix(&mut self, number: u64) {
+        let mixed = (self.hash ^ number).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        self.hash = mixed ^ (mixed >> 32);
+    }
+
+    /// Equal for two runs in which the same happened.
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(super) fn into_lines(self) -> Vec<String> {
+        self.lines.unwrap_or_default().into()
+    }
+}

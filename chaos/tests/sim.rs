@@ -1,0 +1,121 @@
+//! Simulated clusters: many seeds hold, planted bugs are found, and a seed repeats exactly.
+//!
+//! `JACO_SIM_SEEDS` is the number of seeds (`make sim SEEDS=1000` runs as many, faster).
+
+use std::{panic, sync::Once, thread};
+
+use jaco_chaos::sim::{self, Mutation, Options};
+
+/// Seeds without a bug in one run of all tests.
+const SEEDS: u64 = 150;
+/// Seeds in which a planted bug must be found.
+const BOUND: u64 = 300;
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, Into::into)
+}
+
+/// Raft panics on some bugs; a run reports that itself.
+fn quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let simulated = thread::current().name() == Some(sim::THREAD);
+            if !simulated {
+                usual(info);
+            }
+        }));
+    });
+}
+
+#[test]
+fn every_seed_holds() {
+    quiet();
+    let seeds = std::env::var("JACO_SIM_SEEDS").ok();
+    let seeds = seeds.and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let tally = sim::sweep(1, seeds, threads(), Options::default(), 3);
+    let failures: Vec<String> = tally.failures.iter().map(|f| f.to_string()).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert_eq!(tally.passed, seeds);
+    if seeds < SEEDS {
+        return;
+    }
+    // A run in which nothing happens proves nothing.
+    for what in [
+        "elections",
+        "snapshots installed",
+        "killed daemons",
+        "power cuts",
+        "learners added",
+        "learners promoted",
+        "voters demoted",
+        "members removed",
+        "found unhealthy",
+        "found offline",
+        "came back",
+        "containers made",
+        "containers kept for a move",
+    ] {
+        assert!(
+            tally.counts.contains_key(what),
+            "no {what}: {:?}",
+            tally.counts
+        );
+    }
+    assert!(
+        tally.acknowledged > 20 * seeds,
+        "{} writes",
+        tally.acknowledged
+    );
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    quiet();
+    for mutation in Mutation::ALL {
+        let options = Options {
+            mutation: Some(mutation),
+            ..Options::default()
+        };
+        let tally = sim::sweep(1, BOUND, threads(), options, 1);
+        assert!(
+            !tally.failures.is_empty(),
+            "{mutation} was not found in {BOUND} seeds"
+        );
+    }
+}
+
+#[test]
+fn a_seed_repeats_exactly() {
+    quiet();
+    let options = Options::default();
+    for seed in [3, 7, 11] {
+        let first = sim::run(seed, options).expect("it holds");
+        let spoken = Options {
+            spoken: true,
+            ..options
+        };
+        assert_eq!(sim::run(seed, spoken).expect("it holds"), first);
+        let other = sim::run(seed + 1, options).expect("it holds");
+        assert_ne!(other.trace, first.trace);
+    }
+}
+
+#[test]
+fn a_failure_repeats_exactly_and_shrinks() {
+    quiet();
+    let options = Options {
+        mutation: Some(Mutation::AcknowledgeUnknown),
+        ..Options::default()
+    };
+    let tally = sim::sweep(1, BOUND, threads(), options, 1);
+    let first = tally.failures.first().expect("it is found");
+    let again = sim::run(first.seed, options).expect_err("it fails again");
+    assert_eq!(again.violation, first.violation);
+    assert_eq!((again.step, again.trace), (first.step, first.trace));
+    let small = sim::run_and_shrink(first.seed, options).expect_err("it still fails");
+    assert_eq!(small.violation.invariant, first.violation.invariant);
+    assert!(small.faults.len() <= first.faults.len());
+    assert!(!small.tail.is_empty());
+}

@@ -1,0 +1,50 @@
+//! What members send to each other.
+
+use bytes::Bytes;
+use jaco_actors::testing::read_peer_frame;
+use jaco_net::quic::frame::{Batch, Decoder};
+
+/// Largest frame of an input.
+const LIMIT: usize = 4096;
+
+/// Input: one byte that says how the rest is cut into pieces, and the rest.
+///
+/// Frames are the same however the stream is cut, none is longer than allowed, and they are
+/// written as they were read. Reading what is in one never panics, and what is read is written
+/// and read again.
+pub fn peer_frames(data: &[u8]) {
+    let Some((cut, stream)) = data.split_first() else {
+        return;
+    };
+    let whole = decode(&[stream]);
+    let pieces: Vec<_> = stream.chunks(usize::from(*cut).max(1)).collect();
+    assert_eq!(decode(&pieces), whole, "pieces differ from the whole");
+    let mut batch = Batch::default();
+    for frame in &whole {
+        assert!(frame.len() <= LIMIT);
+        read_peer_frame(frame);
+        batch.push(Bytes::copy_from_slice(frame)).unwrap();
+    }
+    let written = batch.take().concat();
+    assert!(
+        stream.starts_with(&written),
+        "frames were not read in order"
+    );
+}
+
+/// Frames up to the first that is too long, or the end.
+fn decode(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
+    let mut decoder = Decoder::new(LIMIT);
+    let mut frames = Vec::new();
+    for piece in pieces {
+        let mut rest = *piece;
+        while !rest.is_empty() {
+            match decoder.decode(&mut rest) {
+                Ok(Some(frame)) => frames.push(frame),
+                Ok(None) => {}
+                Err(_) => return frames,
+            }
+        }
+    }
+    frames
+}
