@@ -278,6 +278,23 @@ impl Lab {
         Ok(())
     }
 
+    /// Removes a node from the cluster through the node `through`, after its replicas have moved,
+    /// and kills its daemon: it belongs to no cluster any more.
+    ///
+    /// # Errors
+    /// As the daemons answer.
+    pub async fn remove(&mut self, index: u8, through: u8) -> Result<()> {
+        let mut request = tonic::Request::new(v1::NodeRemoveRequest {
+            hostname: self.node(index).host().to_owned(),
+            force: false,
+        });
+        request.set_timeout(PATIENCE);
+        let mut member = self.node(through).api().cluster();
+        let removed = member.node_remove(request).await;
+        removed.with_context(|| format!("n{index} is removed through n{through}"))?;
+        self.node_mut(index).kill()
+    }
+
     /// Founds the cluster on the first node and makes all others join it.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | `JACO_KILLS` | how often the leader is killed | 3 | 50 |
 //! | `JACO_NODES` | to how many nodes a cluster grows | 5 | 9 |
-//! | `JACO_ROUNDS` | how often each role is hurt in each way | 1 | 20 |
+//! | `JACO_ROUNDS` | how often each role is hurt in each way | each once | 20 |
 //! | `JACO_CALM_SECONDS` | how long each nuisance lasts | 20 | 600 |
 //!
 //! `scripts/acceptance.sh` runs the full form.

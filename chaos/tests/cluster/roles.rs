@@ -34,19 +34,29 @@ async fn what_a_lost_node_ran_comes_up_elsewhere_and_is_gone_when_it_returns() {
     let mut rng = Rng::announced();
     let mut lab = cluster(NODES, rng.number()).await;
     lab.wait_voters(3).await.unwrap();
-    for fault in [Fault::Killed, Fault::CutOff, Fault::Paused] {
-        for role in [Role::Leader, Role::Follower, Role::Learner] {
-            let mut times = Vec::new();
-            for _ in 0..size("JACO_ROUNDS", 1) {
-                times.push(round(&mut lab, role, fault).await);
-            }
-            figures(
-                &format!("{role:?} {fault:?}: until its replicas run elsewhere"),
-                times,
-            );
+    let rounds = size("JACO_ROUNDS", 0);
+    for (role, fault) in pairs(rounds > 0) {
+        let mut times = Vec::new();
+        for _ in 0..rounds.max(1) {
+            times.push(round(&mut lab, role, fault).await);
         }
+        figures(
+            &format!("{role:?} {fault:?}: until its replicas run elsewhere"),
+            times,
+        );
     }
     lab.same_state().await.unwrap();
+}
+
+/// Every role with every fault, or each of them once.
+fn pairs(all: bool) -> Vec<(Role, Fault)> {
+    let roles = [Role::Leader, Role::Follower, Role::Learner];
+    let faults = [Fault::Killed, Fault::CutOff, Fault::Paused];
+    if all {
+        let with = |fault| roles.map(|role| (role, fault));
+        return faults.map(with).concat();
+    }
+    roles.into_iter().zip(faults).collect()
 }
 
 /// One victim; returns how long its replicas took to run elsewhere.
