@@ -3,10 +3,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test lint bench build fuzz sim
+.PHONY: help setup demo lab lab-down test acceptance lint bench build fuzz sim
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install Debian packages and compile RocksDB, once per machine
 	@scripts/setup.sh
@@ -14,12 +14,22 @@ setup: ## Install Debian packages and compile RocksDB, once per machine
 build: setup ## Build everything (development profile)
 	@scripts/cargo.sh build --workspace --locked
 
-demo: setup ## Bring JACO up on this machine and run a compose stack on it
-	@scripts/cargo.sh build -p jaco-cli --bins --locked
-	@scripts/engine.sh scripts/demo.sh
+demo: setup ## Make one cluster of three machines on this one, and pull the plug of one
+	@scripts/cargo.sh build -p jaco-cli -p jaco-chaos --bins --locked
+	@scripts/demo.sh
+
+lab: setup ## Build three machines on this one and leave them running: NODES=5 OPTIONS="--disk 256"
+	@scripts/cargo.sh build -p jaco-cli -p jaco-chaos --bins --locked
+	@scripts/lab.sh up $(or $(NODES),3) $(OPTIONS)
+
+lab-down: ## Remove the labs of `make lab`, and what killed ones left
+	@scripts/lab.sh down
 
 test: setup ## Run every test, end-to-end ones included
 	@scripts/engine.sh scripts/test.sh
+
+acceptance: setup ## What a cluster promises, in full: hours (make test runs a short form)
+	@scripts/acceptance.sh
 
 lint: setup ## Formatting, clippy, documentation, dependency policy
 	@scripts/lint.sh

@@ -1,127 +1,126 @@
 #!/usr/bin/env bash
-# Brings JACO up in a temporary directory on unprivileged ports, runs examples/hello on it, hurts
-# it, shows it heal, and takes everything down again.
+# Builds three machines on this one (a network namespace and a container engine each), makes one
+# cluster of them, runs examples/three-nodes on it, hurts it, pulls the plug of a machine, shows
+# the others take over and the machine return, and takes everything down again.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-export DOCKER_HOST="unix://$JACO_DOCKER_SOCKET"
+[ "$(id -u)" = 0 ] || die "network namespaces need root"
 PATH="$CARGO_TARGET_DIR/debug:$PATH"
-# Short, because a socket path has at most 107 characters.
-work="$(mktemp -d /tmp/jaco-demo.XXXXXX)"
-export JACO_SOCKET="$work/jaco.sock"
-daemon=
+name=
 
 cleanup() {
   status=$?
-  say "Cleaning up"
-  if [ -n "$daemon" ] && kill -0 "$daemon" 2>/dev/null; then
-    jaco delete hello >/dev/null 2>&1 || true
-    for _ in $(seq 1 100); do
-      [ -n "$(ours ps -aq)" ] || break
-      sleep 0.1
+  trap - EXIT
+  if [ "$status" != 0 ] && [ -n "$name" ]; then
+    for log in "/tmp/$name"/n*/jacod.log; do
+      say "The end of $log"
+      tail -n 30 "$log" || true
     done
-    kill "$daemon" && wait "$daemon" 2>/dev/null || true
-  elif [ -n "$daemon" ]; then
-    wait "$daemon" 2>/dev/null || true
   fi
-  # By label of this very cluster: whatever a failed run left, and nothing else.
-  ours ps -aq | xargs -r docker rm -f >/dev/null 2>&1 || true
-  ours network ls -q | xargs -r docker network rm >/dev/null 2>&1 || true
-  if [ "$status" != 0 ] && [ -s "$work/jacod.log" ]; then
-    say "The daemon's log"
-    tail -n 50 "$work/jacod.log"
-  fi
-  [ -n "$had_image" ] || docker image rm "$image" >/dev/null 2>&1 || true
-  rm -rf "$work"
+  say "Cleaning up"
+  [ -z "$name" ] || jaco-lab --lab "$name" down || status=1
+  jaco-lab clean
+  exit "$status"
 }
-image=jaco-example/hello:1
-had_image="$(docker image ls -q "$image" 2>/dev/null)"
-cluster_id=none
-ours() { docker "$@" --filter "label=jaco.cluster_id=$cluster_id" 2>/dev/null; }
 trap cleanup EXIT
+trap 'exit 130' INT TERM
 
 # until_true SECONDS WHAT COMMAND...: waits until COMMAND succeeds, or fails saying WHAT.
 until_true() {
-  local limit=$1 what=$2 i
+  local limit=$1 what=$2 start=$SECONDS
   shift 2
-  for ((i = 0; i < limit * 10; i++)); do
-    "$@" >/dev/null 2>&1 && return 0
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS - start < limit)) || die "$what did not happen within $limit s"
     sleep 0.1
   done
-  die "$what did not happen within $limit s"
 }
 run() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
-# free_port: a TCP port nobody listens on right now.
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# on NODE COMMAND...: a command with the node's daemon and engine.
+on() { local at="/tmp/$name/$1"; shift; JACO_SOCKET="$at/s" DOCKER_HOST="unix://$at/d" "$@"; }
+at() { printf '\n\033[1m%s$ %s\033[0m\n' "$1" "${*:2}"; on "$@"; }
+lab() { jaco-lab --lab "$name" "$@"; }
 
-api_port="$(free_port)" peer_port="$(free_port)" http_port="$(free_port)"
-cat >"$work/jacod.yaml" <<YAML
-data_dir: $work/data
-unix_socket: $JACO_SOCKET
-docker_socket: unix://$JACO_DOCKER_SOCKET
-listen_addr: 127.0.0.1:$api_port
-cluster_addr: 127.0.0.1:$peer_port
-http_port: $http_port
-hostname: demo
-YAML
+say "Building three machines: a network namespace, a container engine and a jacod each"
+up="$(jaco-lab up 3)"
+name="$(awk '$1 == "lab" { print $2; exit }' <<<"$up")"
+echo "$up" | grep -e ^lab -e ^n
+hub="/run/netns/$name-hub"
 
-say "Building the example's image from this machine's busybox"
-run examples/hello/build-image.sh
+say "Building the example's image on each, from this machine's busybox"
+for node in n1 n2 n3; do on "$node" examples/hello/build-image.sh; done
 
-say "Starting jacod in $work"
-setsid jacod --config "$work/jacod.yaml" --enable-fault-injection >"$work/jacod.log" 2>&1 &
-daemon=$!
-until_true 10 "the API socket" test -S "$JACO_SOCKET"
+say "Founding a cluster on n1, joining n2 and n3 with a single-use token each"
+at n1 jaco cluster init --name demo --no-systemd-enable |
+  sed 's/\(operator_token: *[0-9a-f]\{8\}\)[0-9a-f]*/\1…/'
+for node in n2 n3; do
+  line="$(on n1 jaco node issue-join-token -o json)"
+  token="$(python3 -c 'import json, sys; print(json.load(sys.stdin)["token"])' <<<"$line")"
+  printf '\n\033[1m%s$ jaco node join --peer 10.99.0.1:7000 --token %s…\033[0m\n' "$node" "${token:0:12}"
+  on "$node" jaco node join --peer 10.99.0.1:7000 --token "$token" --no-systemd-enable
+done
+# nodes_ready COUNT: so many nodes are READY, and three of them vote, asked of n1.
+nodes_ready() {
+  [ "$(on n1 jaco node list -o json | grep -c '"status": "ready"')" = "$1" ]
+}
+three_vote() { [ "$(on "$1" jaco cluster status | grep -c 'VOTER\]')" = 3 ]; }
+until_true 60 "three nodes that are ready" nodes_ready 3
+until_true 60 "three voters" three_vote n1
+at n1 jaco cluster status
 
-say "Creating a cluster of this one machine"
-run jaco cluster init --name demo --no-systemd-enable | sed 's/\(operator_token: *[0-9a-f]\{8\}\)[0-9a-f]*/\1…/'
-cluster_id="$(cat "$work/data/node/join.json" | python3 -c 'import json, sys; print(json.load(sys.stdin)["cluster_id"])')"
-run jaco cluster status
+say "Applying a compose stack through n3: six replicas, spread over the machines"
+at n3 jaco apply examples/three-nodes/jaco.yaml
+at n2 jaco get replicas --deployment hello
 
-say "Applying a compose stack: two services, three replicas, a route, health checks, depends_on"
-run jaco apply examples/hello/jaco.yaml
-run jaco status hello
-say "Every part of it is a supervised actor"
-run jaco actors
+page() {
+  nsenter --net="$hub" curl -fsS --max-time 5 -H 'Host: hello.localhost' \
+    "http://10.99.0.${1#n}/cgi-bin/hello"
+}
+say "Fetching the page from each machine"
+for node in n1 n2 n3; do
+  until_true 30 "an answer of $node over HTTP" page "$node"
+  printf '%s: ' "$node"
+  page "$node"
+done
 
-page() { curl -fsS --max-time 5 -H 'Host: hello.localhost' "http://127.0.0.1:$http_port/cgi-bin/greet"; }
-say "Fetching the page through the route"
-until_true 10 "an answer over HTTP" page
-run page
+say "Killing a container on n1"
+before="$(on n1 docker ps -q | head -n 1)"
+on n1 docker kill "$before" >/dev/null
+two_run() { [ "$(on n1 docker ps -q | wc -l)" = 2 ] && ! on n1 docker ps -q | grep -q "$before"; }
+until_true 30 "a new container" two_run
+echo "$before is gone, and another one runs in its place"
 
-state_of() { jaco get replica "$1" -o json | python3 -c 'import json, sys; print(json.load(sys.stdin)["state"])'; }
-container_of() { docker ps -aq --no-trunc --filter "label=jaco.cluster_id=$cluster_id" --filter "label=jaco.replica_id=$1"; }
-is_running() { [ "$(state_of "$1")" = running ]; }
-has_new_container() { [ -n "$(container_of "$1")" ] && [ "$(container_of "$1")" != "$2" ] && is_running "$1"; }
-
-say "Killing a container"
-before="$(container_of hello-web-0)"
-run docker kill "$before"
-until_true 30 "a new container for hello-web-0" has_new_container hello-web-0 "$before"
-echo "hello-web-0 runs again, as container $(container_of hello-web-0 | cut -c1-12) instead of ${before:0:12}"
-
-say "Killing an actor: a panic in the ReplicaActor of hello-web-1"
-actor=node/runtime/replica:hello-web-1
-before="$(container_of hello-web-1)"
-run jaco actors kill "$actor" --mode panic
-restarted() { jaco actors -o json | python3 -c "
+# running_on_others: six replicas run, none of them on n2.
+running_on_others() {
+  on n1 jaco get replicas --deployment hello -o json | python3 -c '
 import json, sys
-tree = json.load(sys.stdin)
-found = [a for a in tree['actors'] if a['path'] == '$actor']
-sys.exit(not (found and found[0]['state'] == 'running' and found[0]['restarts'] >= 1))"; }
-until_true 10 "the restart of $actor" restarted
-jaco actors | grep -e ACTOR -e hello-web-1
-[ "$(container_of hello-web-1)" = "$before" ] || die "the container was touched"
-is_running hello-web-1 || die "hello-web-1 is not running"
-echo "the actor is back and adopted container ${before:0:12}, which never noticed"
-run page
+seen = json.load(sys.stdin)
+sys.exit(not (len(seen) == 6 and all(r["state"] == "running" and r["host"] != "n2" for r in seen)))'
+}
+say "Pulling the plug of n2: its daemon, its engine and its containers end at once"
+plug=$SECONDS
+run lab crash n2
+until_true 60 "six replicas on the others" running_on_others
+echo "$((SECONDS - plug)) s later all six run on n1 and n3"
+at n1 jaco get replicas --deployment hello
+at n3 jaco cluster status
+for node in n1 n3; do printf '%s: ' "$node"; page "$node"; done
+
+say "Turning n2 on again: it catches up, and stops what has moved away"
+run lab boot n2
+until_true 60 "three nodes that are ready" nodes_ready 3
+nothing_on_n2() { [ -z "$(on n2 docker ps -q)" ] && running_on_others; }
+until_true 60 "the end of its old containers" nothing_on_n2
+at n2 jaco cluster status
+say "All three hold the same state"
+at n2 jaco cluster digest
 
 say "What happened, from the audit trail"
-run jaco audit
+at n3 jaco audit
 
 say "Deleting the deployment"
-run jaco delete hello
-nothing_left() { [ -z "$(ours ps -aq)" ]; }
-until_true 30 "the end of the containers" nothing_left
-say "Done: the stack ran, answered, was hurt twice, healed twice, and is gone"
+at n2 jaco delete hello
+nothing_left() { for node in n1 n2 n3; do [ -z "$(on "$node" docker ps -aq)" ] || return 1; done; }
+until_true 60 "the end of the containers" nothing_left
+say "Done: three machines were one, lost one, did not miss it, and had it back"

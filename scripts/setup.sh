@@ -9,10 +9,10 @@ packages=(
   clang g++ libclang-dev make pkg-config protobuf-compiler
   # Running: the container engine, a static shell for images built here, an HTTP client.
   busybox-static ca-certificates curl docker.io iproute2
-  # Testing: a second engine, a real registry with passwords, and a foreign gRPC client, which
-  # lives in a virtual environment.
-  aardvark-dns apache2-utils docker-registry netavark podman
-  python3 python3-venv
+  # Testing: a second engine, a real registry with passwords, clocks that can be set, and a foreign
+  # gRPC client, which lives in a virtual environment.
+  aardvark-dns apache2-utils docker-registry libfaketime netavark podman
+  python3 python3-venv util-linux
 )
 
 policy=

@@ -34,3 +34,6 @@ pub fn confirm_with(raft: &jaco_raftnode::RaftHandle) -> actor::Confirm {
         Box::pin(async move { raft.read_index().await.is_ok() })
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,29 +42,40 @@ pub struct Args {
     pub pool: ipam::Pool,
     /// Where the networks live.
     pub engine: engine::SharedEngine,
+    /// What gives networks their blocks while another node leads.
+    pub elsewhere: ipam::SharedAllocator,
 }
 
-/// The network part of a node's tree, and where to ask for networks.
+/// The network part of a node's tree, where to ask for networks, and what gives them their blocks
+/// while this node leads.
 #[must_use]
-pub fn supervisor(args: Args) -> (ChildSpec, SupervisorHandle, BridgeDirectory) {
+pub fn supervisor(
+    args: Args,
+) -> (
+    ChildSpec,
+    SupervisorHandle,
+    BridgeDirectory,
+    ipam::SharedAllocator,
+) {
     let ipam = ipam::Args {
         raft: Arc::clone(&args.raft),
-        is_leader: args.is_leader,
+        is_leader: args.is_leader.clone(),
         clock: args.clock,
         pool: args.pool,
     };
-    let (ipam, allocator) = ChildSpec::worker::<ipam::IpamActor>("ipam", ipam);
+    let (ipam, here) = ChildSpec::worker::<ipam::IpamActor>("ipam", ipam);
+    let here = ipam::allocator(here);
     let env = bridge::Env {
         cluster_id: args.cluster_id,
         host: args.host,
         raft: args.raft,
         engine: args.engine,
-        allocator: ipam::allocator(allocator),
+        allocator: ipam::leaders(here.clone(), args.elsewhere, args.is_leader),
     };
     let (manager, handle) = ChildSpec::worker::<manager::BridgeManager>("bridges", env);
     let spec = SupervisorSpec::new(Strategy::OneForOne)
         .child(ipam)
         .child(manager);
     let (spec, supervisor) = ChildSpec::supervisor("network", spec);
-    (spec, supervisor, BridgeDirectory::new(handle))
+    (spec, supervisor, BridgeDirectory::new(handle), here)
 }

@@ -13,10 +13,16 @@ mod config;
 mod export;
 mod files;
 mod init;
+mod join;
+pub(crate) mod leader;
 mod marker;
+mod removed;
+mod renew;
 mod restore;
 mod shared;
 mod start;
+pub(crate) mod submit;
+mod subnets;
 
 pub use actor::{Msg as NodeMsg, NodeActor};
 pub use builder::{ConfigError, NodeBuilder};
@@ -30,4 +36,6 @@ pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 
 pub(crate) use init::already;
-pub(crate) use shared::{propose, random_token};
+pub(crate) use join::JoinToken;
+pub(crate) use removed::removed;
+pub(crate) use shared::{propose, random_token, unknown_outcome};

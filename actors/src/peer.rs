@@ -1,19 +1,102 @@
 //! The other members, as this node reaches them.
 //!
+//! A member is reached over one QUIC connection, kept by an actor of its own. Raft messages,
+//! heartbeats, snapshots and calls each have their streams on it.
+//!
 //! - [`channel`]: [`PeerChannel`], on which the generated clients of `jaco.v1` call a member.
 //! - [`pulse`]: heartbeats, which carry no state and are never written.
+//! - `roster`: who is a member, read off the state.
+//! - `endpoint`, `manager`, `actor`: the socket, one actor per member, and who starts those.
+//! - `routes`: the ways to members, as raft and callers use them; `outbox`: what raft sends.
+//! - `session`: what happens on a connection; `call`, `serve`, `snapshots`: on its streams.
+//! - `settle`, `wire`: which of two connections stays, and what is said on it, without I/O.
 
+pub mod actor;
+mod call;
 pub mod channel;
+pub mod endpoint;
+pub mod manager;
+mod outbox;
 pub mod pulse;
+mod roster;
+mod routes;
+mod serve;
+mod session;
+mod settle;
+mod snapshots;
+mod wire;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 use futures::future::BoxFuture;
 use http::{Request, Response};
+use jaco_net::tls::CertSlot;
 use tonic::body::Body;
 
 pub use channel::PeerChannel;
 pub use pulse::{Heartbeat, Pulse};
+pub use routes::Network;
+
+pub(crate) use roster::{Origin, Record};
+pub(crate) use serve::Services;
+
+use crate::{
+    supervision::{ChildSpec, Strategy, SupervisorSpec},
+    telemetry::Metrics,
+};
+
+/// What the peer transport is made of.
+pub(crate) struct Args {
+    /// The ways to members, which others hold already.
+    pub(crate) network: Arc<Network>,
+    /// UDP address to listen on.
+    pub(crate) address: SocketAddr,
+    /// What this node proves itself with.
+    pub(crate) identity: Arc<CertSlot>,
+    /// Certificate of the cluster's authority, PEM.
+    pub(crate) ca_pem: String,
+    /// What answers calls of members.
+    pub(crate) services: Services,
+    /// Makes and takes heartbeats.
+    pub(crate) pulse: Arc<dyn Pulse>,
+    /// Where round trips are counted.
+    pub(crate) metrics: Metrics,
+}
+
+/// The actors of the peer transport.
+pub(crate) fn supervisor(args: Args) -> ChildSpec {
+    let Args {
+        network,
+        address,
+        identity,
+        ca_pem,
+        services,
+        pulse,
+        metrics,
+    } = args;
+    let (endpoint, _) = ChildSpec::worker::<endpoint::EndpointActor>(
+        "endpoint",
+        endpoint::Args {
+            network: network.clone(),
+            address,
+            identity,
+            ca_pem,
+        },
+    );
+    let (manager, _) = ChildSpec::worker::<manager::PeerManager>(
+        "manager",
+        manager::Args {
+            network,
+            services,
+            pulse,
+            metrics,
+        },
+    );
+    let spec = SupervisorSpec::new(Strategy::OneForOne)
+        .child(endpoint)
+        .child(manager);
+    ChildSpec::supervisor("peers", spec).0
+}
 
 /// Why a member did not answer a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -115,3 +198,6 @@ impl fmt::Debug for Peers {
         f.write_str("Peers")
     }
 }
+
+#[cfg(test)]
+mod tests;

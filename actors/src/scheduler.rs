@@ -1,5 +1,6 @@
 //! The scheduler: which replicas there are, and on which hosts.
 //!
+//! - [`departure`]: what would have no place if a host left.
 //! - [`placement`]: hosts for the replicas of a service.
 //! - [`reconcile`]: one pass, from the state to one batch of commands.
 //! - [`restarts`]: the leader's account of container failures.
@@ -7,6 +8,7 @@
 //! - [`actor`]: the shell around them.
 
 pub mod actor;
+pub mod departure;
 pub mod pace;
 pub mod placement;
 pub mod projects;

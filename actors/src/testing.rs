@@ -3,6 +3,9 @@
 //! [`Api`] answers a request as the daemon would, past the same admission; what it proposes is
 //! applied to a state in memory. It is meant for tests of what the API does with what it is sent.
 
+#[cfg(test)]
+pub(crate) mod cluster;
+
 use std::{convert::Infallible, sync::Arc};
 
 use http::{Request, Response};
@@ -18,6 +21,7 @@ use crate::{
     api::{self, admission::Transport},
     clock::Clock,
     node::{NodeConfig, Shared},
+    peer::Peers,
 };
 
 /// Why there can be no [`Lab`].
@@ -68,7 +72,8 @@ impl Lab {
     #[must_use]
     pub fn member(&self, raft: RaftHandle, storage: Arc<Storage>) -> Api {
         let api = self.stranger();
-        api.shared.become_member("lab", raft, storage);
+        api.shared
+            .become_member("lab", raft, storage, Peers::default());
         api
     }
 
@@ -89,7 +94,8 @@ pub struct Api {
 }
 
 impl Api {
-    /// Answers a request as if it had come in on `transport`.
+    /// Answers a request as if it had come in on `transport`; one of [`Transport::Peer`] carries
+    /// its [`Sender`](crate::peer::Sender) as an extension.
     pub async fn call(&self, transport: Transport, request: Request<Body>) -> Response<Body> {
         let service = api::service(&self.shared, transport);
         let answer: Result<_, Infallible> = service.oneshot(request).await;

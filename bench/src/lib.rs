@@ -1,5 +1,7 @@
 //! Benchmarks.
 
+pub mod group;
+
 use std::time::{Duration, Instant};
 
 /// What one thing took, many times over.

@@ -1,4 +1,4 @@
-//! A daemon's operator: its API over the unix socket.
+//! A daemon's operator: its API over the unix socket, or over TLS with a token.
 
 use std::{path::Path, time::Duration};
 
@@ -11,18 +11,58 @@ use jaco_proto::{
         tokens_client::TokensClient,
     },
 };
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    Request, Status,
+    metadata::MetadataValue,
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::{Channel, Endpoint},
+};
 
 use crate::{Workload, until, wait::PATIENCE};
 
 /// Longest wait for one answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// A connection whose calls say who is asking, and how.
+pub type Wire = InterceptedService<Channel, Manner>;
+
+/// What every call of an [`Api`] carries beside its request.
+#[derive(Clone, Default)]
+pub struct Manner {
+    /// Operator token; none is needed on the socket.
+    token: Option<String>,
+    linearizable: bool,
+}
+
+impl Interceptor for Manner {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let metadata = request.metadata_mut();
+        if let Some(token) = &self.token {
+            let value = format!("Bearer {token}").parse();
+            let value = value.map_err(|_| Status::invalid_argument("a token is ASCII"))?;
+            metadata.insert("authorization", value);
+        }
+        if self.linearizable {
+            metadata.insert("jaco-read", MetadataValue::from_static("linearizable"));
+        }
+        Ok(request)
+    }
+}
+
 /// Calls that fail with what the daemon said, and waits for what it shows.
 ///
 /// Connects anew when the daemon went away and came back.
-#[derive(Clone, Debug)]
-pub struct Api(Channel);
+#[derive(Clone)]
+pub struct Api {
+    channel: Channel,
+    manner: Manner,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api").finish_non_exhaustive()
+    }
+}
 
 impl Api {
     /// The API behind a socket; nothing is connected yet.
@@ -33,37 +73,62 @@ impl Api {
         let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()))
             .context("socket path")?
             .timeout(REQUEST_TIMEOUT);
-        Ok(Self(endpoint.connect_lazy()))
+        Ok(Self::over(endpoint.connect_lazy(), None))
+    }
+
+    /// The API behind a connection, with the token of an operator.
+    #[must_use]
+    pub fn over(channel: Channel, token: Option<String>) -> Self {
+        let manner = Manner {
+            token,
+            linearizable: false,
+        };
+        Self { channel, manner }
+    }
+
+    /// The same, but what it reads is no older than what was acknowledged before.
+    #[must_use]
+    pub fn linearizable(&self) -> Self {
+        let mut api = self.clone();
+        api.manner.linearizable = true;
+        api
+    }
+
+    fn wire<C>(&self, client: impl FnOnce(Wire) -> C) -> C {
+        client(InterceptedService::new(
+            self.channel.clone(),
+            self.manner.clone(),
+        ))
     }
 
     /// The `Cluster` service.
     #[must_use]
-    pub fn cluster(&self) -> ClusterClient<Channel> {
-        ClusterClient::new(self.0.clone())
+    pub fn cluster(&self) -> ClusterClient<Wire> {
+        self.wire(ClusterClient::new)
     }
 
     /// The `Deploy` service.
     #[must_use]
-    pub fn deploy(&self) -> DeployClient<Channel> {
-        DeployClient::new(self.0.clone())
+    pub fn deploy(&self) -> DeployClient<Wire> {
+        self.wire(DeployClient::new)
     }
 
     /// The `Tokens` service.
     #[must_use]
-    pub fn tokens(&self) -> TokensClient<Channel> {
-        TokensClient::new(self.0.clone())
+    pub fn tokens(&self) -> TokensClient<Wire> {
+        self.wire(TokensClient::new)
     }
 
     /// The `Audit` service.
     #[must_use]
-    pub fn audit(&self) -> AuditClient<Channel> {
-        AuditClient::new(self.0.clone())
+    pub fn audit(&self) -> AuditClient<Wire> {
+        self.wire(AuditClient::new)
     }
 
     /// The `RegistryCredentials` service.
     #[must_use]
-    pub fn registry(&self) -> RegistryCredentialsClient<Channel> {
-        RegistryCredentialsClient::new(self.0.clone())
+    pub fn registry(&self) -> RegistryCredentialsClient<Wire> {
+        self.wire(RegistryCredentialsClient::new)
     }
 
     /// Stores a pull credential and returns its key.

@@ -1,6 +1,10 @@
 //! What really runs, asked of the container engine itself.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use bollard::{
@@ -58,13 +62,24 @@ impl Engine {
     /// # Errors
     /// Without an engine: a test that is skipped proves nothing.
     pub async fn connect() -> Result<Self> {
-        let engine = Self::open()?;
+        Self::connect_to(&socket()).await
+    }
+
+    /// [`Engine::connect`] for the engine behind a socket.
+    ///
+    /// # Errors
+    /// When none answers there.
+    pub async fn connect_to(socket: &Path) -> Result<Self> {
+        let engine = Self::open_at(socket)?;
         engine.import().await.context("import the test image")?;
         Ok(engine)
     }
 
     fn open() -> Result<Self> {
-        let socket = socket();
+        Self::open_at(&socket())
+    }
+
+    fn open_at(socket: &Path) -> Result<Self> {
         let docker = Docker::connect_with_unix(
             &socket.to_string_lossy(),
             REQUEST_TIMEOUT.as_secs(),

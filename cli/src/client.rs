@@ -24,6 +24,7 @@ mod registry;
 mod replica;
 mod restore;
 mod status;
+mod systemd;
 mod token;
 mod transport;
 mod validate;
@@ -159,9 +160,13 @@ fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
 
 async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let (rule, consistent) = (command.token_rule(), command.is_consistent());
+    let flags = match command.takes_join_token() {
+        true => globals.source().without_token(),
+        false => globals.source(),
+    };
     let client = || -> Result<Client, Failure> {
         let env = Source::from_env(|name| env::var(name).ok());
-        let target = transport::choose(&globals.source(), &env, &ThisMachine, rule)?;
+        let target = transport::choose(&flags, &env, &ThisMachine, rule)?;
         Client::new(target, consistent)
     };
     match command {
@@ -169,6 +174,13 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
             Ok(()) // need no runtime
         }
         Command::Cluster { command } => cluster::run(&command, &client()?, ui).await,
+        Command::Node {
+            command: node::Command::Join(args),
+        } => {
+            let env = env::var("JACO_JOIN_TOKEN").ok();
+            let token = node::join_token(&globals.source(), env, &ThisMachine)?;
+            node::join(&args, &token, &client()?, ui).await
+        }
         Command::Node { command } => node::run(&command, &client()?, ui).await,
         Command::Apply(args) => apply::run(&args, client, ui).await,
         Command::Status(args) => status::run(&args, &client()?, ui).await,

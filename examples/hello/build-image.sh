@@ -18,7 +18,12 @@ printf 'Content-Type: text/plain\r\n\r\n'
 echo "hello from $(hostname)"
 wget -q -O - http://quote:8081/ || echo "(nobody has anything to say)"
 CGI
-chmod 755 "$root/www/web/cgi-bin/greet"
+cat >"$root/www/web/cgi-bin/hello" <<'CGI'
+#!/bin/sh
+printf 'Content-Type: text/plain\r\n\r\n'
+echo "hello from $(hostname)"
+CGI
+chmod 755 "$root"/www/web/cgi-bin/*
 echo ok >"$root/www/web/health"
 echo ok >"$root/www/quote/health"
 echo "what has outgrown one machine may stay as simple as it was" >"$root/www/quote/index.html"

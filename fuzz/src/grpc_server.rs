@@ -6,7 +6,7 @@ mod world;
 use bytes::Bytes;
 use http::{HeaderValue, Request, header::CONTENT_TYPE};
 use http_body_util::Full;
-use jaco_actors::api::admission::Transport;
+use jaco_actors::{api::admission::Transport, peer::Sender};
 use jaco_proto::manifest::{compose::Project, jaco::Jaco};
 use jaco_raftnode::State;
 use tonic::body::Body;
@@ -17,6 +17,8 @@ use world::World;
 
 /// Most calls of one input.
 const CALLS: usize = 6;
+/// SHA-256 of the operator's token.
+const SECRET_HASH: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 
 /// Input: calls, one part each. The first line of a call is the method, then words that say how
 /// it is made; the rest is the message.
@@ -41,7 +43,8 @@ pub fn grpc_server(data: &[u8]) {
     });
 }
 
-/// Words of the first line: `remote` (else on the unix socket), `token`, `revoked` and `unknown`
+/// Words of the first line: `remote` or `member` (else on the unix socket), `passed` and `hashed`
+/// (a member passes it on, for an operator without and with a token), `token`, `revoked` and `unknown`
 /// (credentials), `linearizable` and `stale` (the read asked for), `json` (content type), `raw`
 /// (the message is sent as it is, without a length in front) and `compressed` (it claims to be).
 fn call(text: &[u8]) -> Option<(Transport, Request<Body>)> {
@@ -76,12 +79,23 @@ fn call(text: &[u8]) -> Option<(Transport, Request<Body>)> {
         ("stale", "jaco-read", "stale"),
         ("gzip", "grpc-encoding", "gzip"),
         ("timeout", "grpc-timeout", "1n"),
+        ("passed", "jaco-forwarded", "1"),
+        ("passed", "jaco-forwarded-identity", "local"),
+        ("hashed", "jaco-forwarded", "1"),
+        ("hashed", "jaco-forwarded-identity", "operator"),
+        ("hashed", "jaco-forwarded-token", SECRET_HASH),
     ] {
         if has(word) {
             headers.insert(key, HeaderValue::from_static(value));
         }
     }
-    let transport = if has("remote") {
+    let transport = if has("member") {
+        request.extensions_mut().insert(Sender {
+            hostname: "other".to_owned(),
+            raft_id: 2,
+        });
+        Transport::Peer
+    } else if has("remote") {
         Transport::Api
     } else {
         Transport::Local

@@ -4,10 +4,14 @@
 //! - [`pki`]: keys, certificates, fingerprints and their files.
 //! - [`process`]: inherited sockets, and leaving in a hurry.
 //! - [`proxy`]: the HTTP data plane of the ingress.
+//! - [`quic`]: the transport between members.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
+//! - [`tun`]: interfaces whose packets a program reads and writes.
 
 pub mod interfaces;
 pub mod pki;
 pub mod process;
 pub mod proxy;
+pub mod quic;
 pub mod tls;
+pub mod tun;

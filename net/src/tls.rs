@@ -4,9 +4,11 @@
 //! cluster swaps its bootstrap certificate without closing its listener. A client always pins
 //! something, [`Trust`]; there is no way to skip verification.
 
+pub mod dial;
 mod trust;
 
-pub use trust::Trust;
+pub use dial::dial;
+pub use trust::{Trust, check_member};
 
 use std::sync::Arc;
 
@@ -14,6 +16,7 @@ use arc_swap::ArcSwap;
 use jaco_proto::secret::SecretString;
 use rustls::{
     ClientConfig, ServerConfig,
+    client::danger::ServerCertVerifier,
     crypto::{CryptoProvider, ring},
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
@@ -97,11 +100,15 @@ impl CertSlot {
     pub fn replace(&self, identity: &Identity) {
         self.0.store(identity.0.clone());
     }
+
+    pub(crate) fn current(&self) -> Arc<CertifiedKey> {
+        self.0.load_full()
+    }
 }
 
 impl ResolvesServerCert for CertSlot {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
+        Some(self.current())
     }
 }
 
@@ -124,11 +131,15 @@ pub fn api_server(slot: Arc<CertSlot>) -> Result<Arc<ServerConfig>, Error> {
 /// # Errors
 /// [`Error::Pem`] or [`Error::Anchor`] if what is pinned cannot be used.
 pub fn api_client(trust: &Trust) -> Result<Arc<ClientConfig>, Error> {
+    client(trust.verifier()?)
+}
+
+fn client(verifier: Arc<dyn ServerCertVerifier>) -> Result<Arc<ClientConfig>, Error> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(Error::Unusable)?
         .dangerous()
-        .with_custom_certificate_verifier(trust.verifier()?)
+        .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(Arc::new(config))

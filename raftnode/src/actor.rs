@@ -28,6 +28,7 @@ pub use args::{Limits, NoTransport, RaftArgs, Transport};
 pub use handle::{RaftHandle, ReadError};
 pub use incoming::IncomingSnapshot;
 pub use members::ChangeError;
+pub use memory::MemoryGroup;
 pub(crate) use memory::serve as serve_in_memory;
 pub use observe::{Applied, Observe};
 pub use spawn::{SpawnError, spawn};

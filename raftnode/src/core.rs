@@ -179,7 +179,10 @@ impl<S: Storage> RaftCore<S> {
 
     /// Asks `to` to take over leadership; does nothing unless this node leads.
     pub fn handle_transfer(&mut self, to: u64) {
-        self.raw.transfer_leader(to);
+        // A follower would pass the wish on.
+        if self.raw.raft.state == StateRole::Leader {
+            self.raw.transfer_leader(to);
+        }
         self.settle();
     }
 

@@ -168,7 +168,7 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Refu
             replica::remove(tx, &c.id);
             Ok(())
         }
-        Payload::ReplicaObservedUpdate(c) => observation::update(tx, origin, c),
+        Payload::ReplicaObservedUpdate(c) => observation::update(tx, c),
         Payload::RolloutPlanUpdate(c) => replica::update_plan(tx, c),
         Payload::ReplicaCounterIncrement(c) => counter::next_replica(tx, c),
         Payload::RestartCounterUpdate(c) => counter::update_restarts(tx, origin, c),

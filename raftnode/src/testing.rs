@@ -21,6 +21,8 @@ use crate::{
     propose::ProposeFuture,
 };
 
+pub use crate::actor::MemoryGroup;
+
 /// An in-memory stand-in for a raft group; a clone is the same group.
 #[derive(Clone, Debug)]
 pub struct MemoryRaft {

@@ -7,6 +7,12 @@ use jaco_raftnode::State;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::{
+    forwarded::{Forwarded, TokenHash},
+    methods::{Class, Method},
+};
+use crate::peer::Sender;
+
 /// The listener a connection was accepted on. The address says nothing: a loopback TCP caller
 /// is as remote as any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,36 +23,8 @@ pub enum Transport {
     Local,
     /// The API listener over TLS.
     Api,
-}
-
-/// What a method asks of its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Anyone.
-    Public,
-    /// Anyone on the unix socket; the setup token over TCP; only before a cluster exists.
-    Setup,
-    /// An operator.
-    Operator,
-    /// An operator on the unix socket of this very node.
-    LocalOperator,
-    /// A member of the cluster, over the peer transport only.
+    /// The connection of another member, whose certificate was checked.
     Peer,
-    /// The credential is inside the request.
-    InBody,
-}
-
-/// The class of a full method name such as `/jaco.v1.Cluster/Init`.
-#[must_use]
-pub fn class_of(method: &str) -> Class {
-    match method {
-        "/jaco.v1.Cluster/Status" => Class::Public,
-        "/jaco.v1.Cluster/Init" | "/jaco.v1.Cluster/Join" => Class::Setup,
-        "/jaco.v1.Cluster/NodeJoin" => Class::InBody,
-        "/jaco.v1.Cluster/KillActor" => Class::LocalOperator,
-        other if other.starts_with("/jaco.v1.Internal/") => Class::Peer,
-        _ => Class::Operator,
-    }
 }
 
 /// What the decision needs to know about the node.
@@ -66,22 +44,53 @@ pub const SETUP: &str = "setup";
 /// Identity of a caller that proved nothing.
 pub const ANONYMOUS: &str = "anonymous";
 
+/// What a call shows of its caller.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shown<'a> {
+    /// The `authorization` metadata.
+    pub authorization: Option<&'a [u8]>,
+    /// The member at the other end; of the peer transport only.
+    pub sender: Option<&'a Sender>,
+    /// What that member says about a request that it passes on; of the peer transport only.
+    pub forwarded: Option<&'a Forwarded>,
+}
+
+/// An admitted caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Token identity, [`LOCAL`], [`SETUP`], [`ANONYMOUS`] or the hostname of a member.
+    pub identity: String,
+    /// The operator token that proved it, if one did.
+    pub token: Option<TokenHash>,
+}
+
+impl Admitted {
+    fn without_token(identity: &str) -> Self {
+        Self {
+            identity: identity.to_owned(),
+            token: None,
+        }
+    }
+}
+
 /// Decides whether a call may proceed, and as whom.
 ///
 /// # Errors
 /// The first failure in the order of the checks: life-cycle gate, transport, credential.
 pub fn admit(
     transport: Transport,
-    method: &str,
-    authorization: Option<&[u8]>,
+    method: Method,
+    shown: Shown<'_>,
     facts: &Facts<'_>,
-) -> Result<String, Error> {
-    let class = class_of(method);
-    if class == Class::Peer {
-        return Err(Error::new(
-            ErrorCode::PeerOnly,
-            "only members call this, over the peer transport",
-        ));
+) -> Result<Admitted, Error> {
+    let class = method.class;
+    let sender = match transport {
+        Transport::Process | Transport::Local | Transport::Api => None,
+        // Without a sender there was no handshake.
+        Transport::Peer => Some(shown.sender.ok_or_else(peer_only)?),
+    };
+    if class == Class::Peer && sender.is_none() {
+        return Err(peer_only());
     }
     let open_to_setup = class == Class::Setup && !facts.member;
     if facts.state.is_none() && class != Class::Public && !open_to_setup {
@@ -92,34 +101,83 @@ pub fn admit(
         });
     }
     match transport {
-        Transport::Process | Transport::Local => return Ok(LOCAL.to_owned()),
+        Transport::Process | Transport::Local => return Ok(Admitted::without_token(LOCAL)),
+        Transport::Peer => {
+            return match sender {
+                Some(sender) if class == Class::Peer => {
+                    Ok(Admitted::without_token(&sender.hostname))
+                }
+                _ => forwarded(class, shown.forwarded, facts),
+            };
+        }
         Transport::Api => {}
     }
+    let authorization = shown.authorization;
     match class {
         // Whoever shows a token wants to be known; a bad one is told, not ignored.
         Class::Public if authorization.is_some() && facts.state.is_some() => {
-            operator(authorization, facts)
+            operator(hash(bearer(authorization)?), facts)
         }
-        Class::Public | Class::InBody => Ok(ANONYMOUS.to_owned()),
+        Class::Public | Class::InBody => Ok(Admitted::without_token(ANONYMOUS)),
         Class::Setup => match facts.setup_token {
             Some(expected) => {
                 let given = hash(bearer(authorization)?);
                 if bool::from(given.ct_eq(&expected)) {
-                    Ok(SETUP.to_owned())
+                    Ok(Admitted::without_token(SETUP))
                 } else {
                     Err(invalid("the setup token is not valid"))
                 }
             }
             // The handler answers with the cluster's id.
-            None => operator(authorization, facts),
+            None => operator(hash(bearer(authorization)?), facts),
         },
         Class::LocalOperator => Err(Error::new(
             ErrorCode::PrivilegeDenied,
             "this call is served on the node's unix socket only",
         )),
-        Class::Operator => operator(authorization, facts),
-        Class::Peer => Err(Error::new(ErrorCode::PeerOnly, "only members call this")),
+        Class::Operator => operator(hash(bearer(authorization)?), facts),
+        Class::Peer => Err(peer_only()),
     }
+}
+
+/// A request that a member passes on: the caller is checked again, as this node knows tokens.
+fn forwarded(
+    class: Class,
+    forwarded: Option<&Forwarded>,
+    facts: &Facts<'_>,
+) -> Result<Admitted, Error> {
+    let Some(forwarded) = forwarded else {
+        return Err(invalid("a member passes on no call without its caller"));
+    };
+    match class {
+        Class::InBody => return Ok(Admitted::without_token(ANONYMOUS)),
+        Class::Operator => {}
+        Class::Public | Class::Setup | Class::LocalOperator | Class::Peer => {
+            return Err(Error::new(
+                ErrorCode::PrivilegeDenied,
+                "this call is served on the node that was asked only",
+            ));
+        }
+    }
+    match (forwarded.identity.as_deref(), forwarded.token) {
+        (Some(LOCAL), None) => Ok(Admitted::without_token(LOCAL)),
+        (Some(identity), Some(TokenHash(given))) => {
+            let admitted = operator(given, facts)?;
+            if admitted.identity == identity {
+                Ok(admitted)
+            } else {
+                Err(invalid("the token belongs to another identity"))
+            }
+        }
+        (Some(_) | None, _) => Err(invalid("the forwarded caller showed no token")),
+    }
+}
+
+fn peer_only() -> Error {
+    Error::new(
+        ErrorCode::PeerOnly,
+        "only members call this, over the peer transport",
+    )
 }
 
 /// What a node without a cluster answers to everything that needs one.
@@ -137,11 +195,10 @@ pub fn hash(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
 
-fn operator(authorization: Option<&[u8]>, facts: &Facts<'_>) -> Result<String, Error> {
+fn operator(given: [u8; 32], facts: &Facts<'_>) -> Result<Admitted, Error> {
     let Some(state) = facts.state else {
         return Err(invalid("no operator token exists yet"));
     };
-    let given = hash(bearer(authorization)?);
     // Every row is compared, so the time taken says nothing about which one matched.
     let mut found = None;
     for (identity, token) in &state.tokens {
@@ -155,7 +212,10 @@ fn operator(authorization: Option<&[u8]>, facts: &Facts<'_>) -> Result<String, E
             Err(Error::new(ErrorCode::TokenRevoked, "the token was revoked")
                 .with("identity", identity))
         }
-        Some((identity, _)) => Ok(identity.clone()),
+        Some((identity, _)) => Ok(Admitted {
+            identity: identity.clone(),
+            token: Some(TokenHash(given)),
+        }),
     }
 }
 
@@ -185,6 +245,7 @@ mod tests {
     use jaco_proto::v1;
 
     use super::*;
+    use crate::api::methods::method;
 
     const STATUS: &str = "/jaco.v1.Cluster/Status";
     const INIT: &str = "/jaco.v1.Cluster/Init";
@@ -211,7 +272,7 @@ mod tests {
 
     fn call(
         transport: Transport,
-        method: &str,
+        name: &str,
         authorization: Option<&str>,
         initialized: bool,
     ) -> Result<String, ErrorCode> {
@@ -221,7 +282,13 @@ mod tests {
             member: initialized,
             setup_token: (!initialized).then(|| hash(b"setup")),
         };
-        admit(transport, method, authorization.map(str::as_bytes), &facts).map_err(|e| e.code)
+        let shown = Shown {
+            authorization: authorization.map(str::as_bytes),
+            ..Shown::default()
+        };
+        admit(transport, method(name), shown, &facts)
+            .map(|admitted| admitted.identity)
+            .map_err(|e| e.code)
     }
 
     #[test]
@@ -290,23 +357,132 @@ mod tests {
             member: true,
             setup_token: None,
         };
-        for (transport, method) in [
+        for (transport, name) in [
             (Transport::Local, APPLY),
             (Transport::Local, INIT),
             (Transport::Api, INIT),
         ] {
-            let error = admit(transport, method, None, &facts).unwrap_err();
+            let error = admit(transport, method(name), Shown::default(), &facts).unwrap_err();
             assert_eq!(
                 error.code,
                 ErrorCode::StateUnavailable,
-                "{transport:?} {method}"
+                "{transport:?} {name}"
             );
         }
     }
 
     #[test]
-    fn a_method_nobody_listed_needs_an_operator() {
-        assert_eq!(class_of("/jaco.v1.Deploy/Anything"), Class::Operator);
-        assert_eq!(class_of("/other/Thing"), Class::Operator);
+    fn a_member_acts_for_itself_or_for_the_operator_it_names() {
+        use ErrorCode::*;
+        const NODE_JOIN: &str = "/jaco.v1.Cluster/NodeJoin";
+        type Row<'a> = (
+            &'a str,
+            Option<(Option<&'a str>, Option<&'a str>)>,
+            Result<&'a str, ErrorCode>,
+        );
+        let table: &[Row<'_>] = &[
+            (SUBMIT, None, Ok("two")),
+            // An operator's identity does not make another member of it.
+            (SUBMIT, Some((Some("local"), None)), Ok("two")),
+            (APPLY, None, Err(TokenInvalid)),
+            (APPLY, Some((None, None)), Err(TokenInvalid)),
+            (APPLY, Some((Some("local"), None)), Ok("local")),
+            (APPLY, Some((Some("local"), Some("aa"))), Err(TokenInvalid)),
+            (APPLY, Some((Some("ci"), Some("aa"))), Ok("ci")),
+            (APPLY, Some((Some("ci"), None)), Err(TokenInvalid)),
+            (APPLY, Some((None, Some("aa"))), Err(TokenInvalid)),
+            (APPLY, Some((Some("other"), Some("aa"))), Err(TokenInvalid)),
+            (APPLY, Some((Some("ci"), Some("cc"))), Err(TokenInvalid)),
+            (APPLY, Some((Some("ci"), Some("setup"))), Err(TokenInvalid)),
+            (APPLY, Some((Some("old"), Some("bb"))), Err(TokenRevoked)),
+            (APPLY, Some((Some("blank"), Some(""))), Err(TokenInvalid)),
+            (APPLY, Some((Some("setup"), None)), Err(TokenInvalid)),
+            (APPLY, Some((Some("anonymous"), None)), Err(TokenInvalid)),
+            (APPLY, Some((Some("two"), None)), Err(TokenInvalid)),
+            (NODE_JOIN, None, Err(TokenInvalid)),
+            (NODE_JOIN, Some((None, None)), Ok("anonymous")),
+            (NODE_JOIN, Some((Some("local"), None)), Ok("anonymous")),
+            (STATUS, None, Err(TokenInvalid)),
+            (STATUS, Some((Some("local"), None)), Err(PrivilegeDenied)),
+            (INIT, Some((Some("local"), None)), Err(PrivilegeDenied)),
+            (KILL, Some((Some("local"), None)), Err(PrivilegeDenied)),
+        ];
+        let state = state();
+        let sender = Sender {
+            hostname: "two".to_owned(),
+            raft_id: 2,
+        };
+        let facts = Facts {
+            state: Some(&state),
+            member: true,
+            setup_token: None,
+        };
+        for (name, caller, expected) in table {
+            let forwarded = caller.map(|(identity, secret)| Forwarded {
+                identity: identity.map(str::to_owned),
+                token: secret.map(|secret| TokenHash(hash(secret.as_bytes()))),
+            });
+            let shown = Shown {
+                // Means nothing here, however good it is.
+                authorization: Some(b"Bearer aa"),
+                sender: Some(&sender),
+                forwarded: forwarded.as_ref(),
+            };
+            let admitted = admit(Transport::Peer, method(name), shown, &facts);
+            let identity = admitted.as_ref().map(|admitted| admitted.identity.as_str());
+            assert_eq!(
+                identity.map_err(|error| error.code),
+                *expected,
+                "{name} {caller:?}"
+            );
+            let token = admitted.ok().and_then(|admitted| admitted.token);
+            assert_eq!(token.is_some(), *expected == Ok("ci"), "{name} {caller:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_of_no_member_is_not_a_members() {
+        let state = state();
+        let facts = Facts {
+            state: Some(&state),
+            member: true,
+            setup_token: None,
+        };
+        let forwarded = Forwarded {
+            identity: Some(LOCAL.to_owned()),
+            token: None,
+        };
+        for name in [SUBMIT, APPLY, STATUS] {
+            let shown = Shown {
+                forwarded: Some(&forwarded),
+                ..Shown::default()
+            };
+            let error = admit(Transport::Peer, method(name), shown, &facts).unwrap_err();
+            assert_eq!(error.code, ErrorCode::PeerOnly, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_member_without_its_state_serves_no_member() {
+        let sender = Sender {
+            hostname: "two".to_owned(),
+            raft_id: 2,
+        };
+        for (member, code) in [
+            (true, ErrorCode::StateUnavailable),
+            (false, ErrorCode::ClusterUninitialized),
+        ] {
+            let facts = Facts {
+                state: None,
+                member,
+                setup_token: None,
+            };
+            let shown = Shown {
+                sender: Some(&sender),
+                ..Shown::default()
+            };
+            let error = admit(Transport::Peer, method(SUBMIT), shown, &facts).unwrap_err();
+            assert_eq!(error.code, code);
+        }
     }
 }

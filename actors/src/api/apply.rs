@@ -8,7 +8,7 @@ use jaco_proto::{
 use jaco_raftnode::{Propose, State, fsm};
 use prost::Message as _;
 
-use super::{admission::Transport, caller::Caller, diff::diff};
+use super::{caller::Caller, diff::diff};
 use crate::{
     node::{Running, propose},
     scheduler::reconcile::{Memo, reconcile},
@@ -44,14 +44,12 @@ impl ClusterView for View<'_> {
     }
 
     fn allows_privileged(&self) -> bool {
-        match self.caller.transport {
-            Transport::Process | Transport::Local => true,
-            Transport::Api => self
+        self.caller.is_local()
+            || self
                 .state
                 .tokens
                 .get(&self.caller.identity)
-                .is_some_and(|token| token.allows_privileged),
-        }
+                .is_some_and(|token| token.allows_privileged)
     }
 }
 

@@ -13,10 +13,11 @@ use super::{
     admission::{ANONYMOUS, Transport},
     backup,
     caller::Caller,
+    digest, join, leave,
     stream::{ResponseStream, guarded},
 };
 use crate::{
-    node::{Shared, already},
+    node::Shared,
     supervision::{ActorState, KillMode},
 };
 
@@ -34,12 +35,10 @@ impl Cluster for ClusterService {
 
     async fn join(
         &self,
-        _: Request<v1::ClusterJoinRequest>,
+        request: Request<v1::ClusterJoinRequest>,
     ) -> Result<Response<v1::ClusterJoinResponse>, Status> {
-        if let Some(node) = self.0.try_running() {
-            return Err(already(&node.cluster_id).into());
-        }
-        Err(unimplemented("Cluster.Join"))
+        self.0.join(request.into_inner()).await?;
+        Ok(Response::new(v1::ClusterJoinResponse {}))
     }
 
     async fn bootstrap(
@@ -51,23 +50,30 @@ impl Cluster for ClusterService {
 
     async fn issue_join_token(
         &self,
-        _: Request<v1::IssueJoinTokenRequest>,
+        request: Request<v1::IssueJoinTokenRequest>,
     ) -> Result<Response<v1::IssueJoinTokenResponse>, Status> {
-        Err(unimplemented("Cluster.IssueJoinToken"))
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        Ok(Response::new(join::issue(&node, &caller).await?))
     }
 
     async fn node_join(
         &self,
-        _: Request<v1::NodeJoinRequest>,
+        request: Request<v1::NodeJoinRequest>,
     ) -> Result<Response<v1::NodeJoinResponse>, Status> {
-        Err(unimplemented("Cluster.NodeJoin"))
+        let node = self.0.running()?;
+        let admitted = join::admit(&node, request.into_inner()).await?;
+        Ok(Response::new(admitted))
     }
 
     async fn node_remove(
         &self,
-        _: Request<v1::NodeRemoveRequest>,
+        request: Request<v1::NodeRemoveRequest>,
     ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
-        Err(unimplemented("Cluster.NodeRemove"))
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        leave::remove(&node, &caller, request.into_inner()).await?;
+        Ok(Response::new(v1::NodeRemoveResponse {}))
     }
 
     async fn node_list(
@@ -131,22 +137,17 @@ impl Cluster for ClusterService {
             .nodes
             .values()
             .find(|n| raft.leader_id == Some(n.raft_id));
-        let suffrages = if raft.leading {
-            state
-                .nodes
-                .values()
-                .map(|n| v1::NodeSuffrage {
-                    hostname: n.hostname.clone(),
-                    kind: if raft.voters.contains(&n.raft_id) {
-                        Kind::Voter.into()
-                    } else {
-                        Kind::Nonvoter.into()
-                    },
-                })
-                .collect()
-        } else {
-            Vec::new()
+        // As this node knows the configuration; it may know none yet.
+        let suffrage = |n: &Arc<v1::Node>| v1::NodeSuffrage {
+            hostname: n.hostname.clone(),
+            kind: if raft.voters.contains(&n.raft_id) {
+                Kind::Voter.into()
+            } else {
+                Kind::Nonvoter.into()
+            },
         };
+        let members = state.nodes.values().filter(|_| !raft.voters.is_empty());
+        let suffrages = members.map(suffrage).collect();
         let response = v1::ClusterStatusResponse {
             nodes: state.nodes.values().map(|n| v1::Node::clone(n)).collect(),
             leader: leader.map(|n| n.address.clone()).unwrap_or_default(),
@@ -215,7 +216,10 @@ impl Cluster for ClusterService {
         &self,
         _: Request<v1::DigestRequest>,
     ) -> Result<Response<v1::DigestResponse>, Status> {
-        Err(unimplemented("Cluster.Digest"))
+        let node = self.0.running()?;
+        let response = digest::compare(&node).await;
+        let state = node.raft.state();
+        Ok(node.read_response(&state, response))
     }
 }
 

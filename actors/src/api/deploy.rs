@@ -17,7 +17,7 @@ use super::{
     views,
 };
 use crate::{
-    ingress::table::{Facts, upstream},
+    ingress::table::ready,
     node::{Shared, propose},
 };
 
@@ -77,8 +77,9 @@ impl Deploy for DeployService {
         request: Request<v1::DeployStatusRequest>,
     ) -> Result<Response<v1::DeployStatusResponse>, Status> {
         let node = self.0.running()?;
-        let (state, now) = (node.raft.state(), node.clock.timestamp());
-        let response = views::status(&state, request.get_ref(), &node.hostname, now);
+        let state = node.raft.state();
+        let heard = |host: &str| node.heart.last_heartbeat(host);
+        let response = views::status(&state, request.get_ref(), &heard);
         Ok(node.read_response(&state, response))
     }
 
@@ -90,13 +91,15 @@ impl Deploy for DeployService {
     ) -> Result<Response<Self::LogsStream>, Status> {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
+        let state = node.raft.state();
         let lines = logs::tail(&node, request.into_inner()).await?;
-        Ok(Response::new(guarded(
+        let stream = guarded(
             lines,
             &caller,
             node.raft.subscribe(),
             self.0.stopping_for(&caller),
-        )))
+        );
+        Ok(node.read_response(&state, stream))
     }
 
     async fn get_replicas(
@@ -104,8 +107,9 @@ impl Deploy for DeployService {
         request: Request<v1::GetReplicasRequest>,
     ) -> Result<Response<v1::GetReplicasResponse>, Status> {
         let node = self.0.running()?;
-        let (state, now) = (node.raft.state(), node.clock.timestamp());
-        let response = views::replicas(&state, request.get_ref(), &node.hostname, now);
+        let state = node.raft.state();
+        let heard = |host: &str| node.heart.last_heartbeat(host);
+        let response = views::replicas(&state, request.get_ref(), &heard);
         Ok(node.read_response(&state, response))
     }
 
@@ -116,12 +120,10 @@ impl Deploy for DeployService {
         let node = self.0.running()?;
         let state = node.raft.state();
         let domain = request.into_inner().domain;
-        let facts = Facts {
-            hostname: node.hostname.clone(),
-            https: false,
-        };
+        // Counted for the cluster, not for this node: other nodes may reach other replicas.
+        let is_fresh = |host: &str| node.heart.last_heartbeat(host).is_some();
         let response = views::route(&state, &domain, |route, desired| {
-            upstream(&state, &facts, route, &desired.id).is_some()
+            ready(&state, is_fresh, route, &desired.id).is_some()
         })?;
         Ok(node.read_response(&state, response))
     }

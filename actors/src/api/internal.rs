@@ -1,16 +1,30 @@
-//! The `Internal` service: refused on every listener that clients can reach.
+//! The `Internal` service: what members ask of each other.
 //!
-//! Admission already refuses these calls; this is the second fence.
+//! Admission refuses these calls on every listener that clients can reach; that each handler asks
+//! for its sender is the second fence.
+
+use std::sync::Arc;
 
 use jaco_proto::{
     Error, ErrorCode,
     v1::{self, internal_server::Internal},
 };
+use jaco_raftnode::Propose as _;
+use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use super::stream::ResponseStream;
+use super::{
+    caller::Caller,
+    digest, logs, sign,
+    stream::{ResponseStream, guarded},
+};
+use crate::{
+    network::ipam::SubnetKey,
+    node::{Running, Shared, leader::Whereabouts, propose, submit::limits},
+    peer::Sender,
+};
 
-pub(super) struct InternalService;
+pub(super) struct InternalService(pub(super) Arc<Shared>);
 
 fn refused() -> Status {
     Error::new(
@@ -20,42 +34,127 @@ fn refused() -> Status {
     .into()
 }
 
+impl InternalService {
+    /// The member that calls, as the state knows it, and the node it calls.
+    fn member<T>(&self, request: &Request<T>) -> Result<(Sender, Arc<Running>), Status> {
+        let sender = Caller::of(request)?.sender.ok_or_else(refused)?;
+        let node = self.0.running()?;
+        let state = node.raft.state();
+        let row = state.nodes.get(&sender.hostname);
+        if row.is_none_or(|row| row.raft_id != sender.raft_id) {
+            return Err(refused());
+        }
+        Ok((sender, node))
+    }
+
+    /// The same, if this node leads.
+    fn led<T>(&self, request: &Request<T>) -> Result<(Sender, Arc<Running>), Status> {
+        let (sender, node) = self.member(request)?;
+        match node.leader.whereabouts() {
+            Whereabouts::Here => Ok((sender, node)),
+            Whereabouts::There(_) | Whereabouts::Unknown => Err(node.leader.leaderless().into()),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl Internal for InternalService {
     async fn submit(
         &self,
-        _: Request<v1::SubmitRequest>,
+        request: Request<v1::SubmitRequest>,
     ) -> Result<Response<v1::SubmitResponse>, Status> {
-        Err(refused())
+        let (sender, node) = self.led(&request)?;
+        let bytes = request.into_inner().command_bytes;
+        let command = v1::Command::decode(bytes.as_slice()).map_err(|error| {
+            Error::new(ErrorCode::ValidationFailed, "the command does not decode")
+                .with("field", "command_bytes")
+                .with("reason", error)
+        })?;
+        if let Err(error) = limits::permit(&sender.hostname, &command) {
+            tracing::warn!(
+                subsystem = "daemon/grpc",
+                sender = %sender.hostname,
+                command = jaco_raftnode::command_name(&command),
+                "a member submitted what it may not"
+            );
+            return Err(error.into());
+        }
+        let committed = propose(&node.raft, command).await?;
+        Ok(Response::new(v1::SubmitResponse {
+            raft_index: committed.index,
+        }))
     }
 
     async fn sign_node_cert(
         &self,
-        _: Request<v1::SignNodeCertRequest>,
+        request: Request<v1::SignNodeCertRequest>,
     ) -> Result<Response<v1::SignNodeCertResponse>, Status> {
-        Err(refused())
+        let (sender, node) = self.member(&request)?;
+        let v1::SignNodeCertRequest { hostname, csr_pem } = request.into_inner();
+        if hostname != sender.hostname {
+            return Err(Error::new(
+                ErrorCode::PrivilegeDenied,
+                "a member asks for a certificate of its own only",
+            )
+            .with("host", hostname)
+            .into());
+        }
+        let signed_cert = sign::certificate(&node, &hostname, &csr_pem)?;
+        Ok(Response::new(v1::SignNodeCertResponse { signed_cert }))
     }
 
     type LogsStream = ResponseStream<v1::LogLine>;
 
     async fn logs(
         &self,
-        _: Request<v1::LogsRequest>,
+        request: Request<v1::LogsRequest>,
     ) -> Result<Response<Self::LogsStream>, Status> {
-        Err(refused())
+        let caller = Caller::of(&request)?;
+        let (_, node) = self.member(&request)?;
+        let lines = logs::own(&node, request.into_inner()).await?;
+        Ok(Response::new(guarded(
+            lines,
+            &caller,
+            node.raft.subscribe(),
+            self.0.stopping_for(&caller),
+        )))
     }
 
     async fn ensure_subnet(
         &self,
-        _: Request<v1::EnsureSubnetRequest>,
+        request: Request<v1::EnsureSubnetRequest>,
     ) -> Result<Response<v1::EnsureSubnetResponse>, Status> {
-        Err(refused())
+        let (sender, node) = self.led(&request)?;
+        let v1::EnsureSubnetRequest {
+            deployment,
+            network,
+            host,
+        } = request.into_inner();
+        if host != sender.hostname {
+            return Err(Error::new(
+                ErrorCode::PrivilegeDenied,
+                "a member asks for blocks of its own host only",
+            )
+            .with("host", host)
+            .into());
+        }
+        let key = SubnetKey {
+            deployment,
+            network,
+            host,
+        };
+        let cidr = node.allocator()?.ensure(key).await.map_err(Error::from)?;
+        Ok(Response::new(v1::EnsureSubnetResponse {
+            cidr: cidr.to_string(),
+        }))
     }
 
     async fn state_digest(
         &self,
-        _: Request<v1::StateDigestRequest>,
+        request: Request<v1::StateDigestRequest>,
     ) -> Result<Response<v1::StateDigestResponse>, Status> {
-        Err(refused())
+        let (_, node) = self.member(&request)?;
+        let response = digest::answer(&node, request.get_ref()).await;
+        Ok(Response::new(response))
     }
 }

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures::future::BoxFuture;
@@ -19,11 +19,17 @@ use tonic::{
 use tower::{Layer, Service};
 
 use super::{
-    admission::{Facts, Transport, admit},
+    admission::{Admitted, Facts, Shown, Transport, admit},
     caller::Caller,
+    forward,
+    forwarded::Forwarded,
+    methods::{Class, Effect, Method, Place, method},
     typed,
 };
-use crate::node::Shared;
+use crate::{
+    node::{Shared, leader::Whereabouts, removed},
+    peer::Sender,
+};
 
 /// Metadata by which a caller asks for a confirmed read.
 const READ: &str = "jaco-read";
@@ -78,20 +84,38 @@ where
         let (transport, shared) = (self.transport, self.shared.clone());
         Box::pin(async move {
             let started = Instant::now();
-            let method = request.uri().path().to_owned();
+            let name = request.uri().path().to_owned();
+            let method = method(&name);
             let request_id = request_id(&request);
+            let sender = match transport {
+                Transport::Peer => request.extensions_mut().remove::<Sender>(),
+                Transport::Process | Transport::Local | Transport::Api => None,
+            };
             let peer = peer(&request);
-            let peer_text = describe(transport, &request, peer);
+            let peer_text = describe(transport, &request, peer, sender.as_ref());
             tracing::debug!(
                 subsystem = "daemon/grpc",
-                %method, %request_id, peer = %peer_text,
+                method = %name, %request_id, peer = %peer_text,
                 "request started"
             );
             let linearizable = linearizable(request.headers());
-            let admitted = match decide(transport, &method, &request, &shared) {
-                Ok(identity) => match linearizable {
-                    Ok(false) => Ok(identity),
-                    Ok(true) => confirm(&shared).await.map(|()| identity),
+            let decided = decide(transport, method, &request, sender.as_ref(), &shared);
+            let joiner = peer.filter(|_| method.class == Class::InBody);
+            let decided = match joiner {
+                Some(peer) => decided.and_then(|admitted| {
+                    let wait = shared.join_attempt(peer.ip(), started);
+                    wait.map(|()| admitted).map_err(too_many_joins)
+                }),
+                None => decided,
+            };
+            // From anybody else it means nothing, and nobody behind this shall take it for more.
+            Forwarded::strip(request.headers_mut());
+            // Whoever serves a request that is passed on confirms what it reads as well.
+            let passed_on = method.place == Place::Leader && transport != Transport::Peer;
+            let admitted = match decided {
+                Ok(admitted) => match linearizable {
+                    Ok(true) if !passed_on => confirm(&shared).await.map(|()| (admitted, true)),
+                    Ok(linearizable) => Ok((admitted, linearizable)),
                     Err(error) => Err(error),
                 },
                 Err(error) => {
@@ -103,39 +127,102 @@ where
                 }
             };
             let response = match admitted {
-                Ok(identity) => {
-                    request.extensions_mut().insert(Caller {
+                Ok((Admitted { identity, token }, linearizable)) => {
+                    let caller = Caller {
                         identity,
+                        token,
                         transport,
+                        sender,
                         request_id: request_id.clone(),
-                    });
-                    typed::typed(&method, inner.call(request).await?)
+                    };
+                    let mut response = if passed_on {
+                        let here = Typed(inner);
+                        forward::to_leader(&shared, here, method, caller, linearizable, request)
+                            .await
+                    } else {
+                        request.extensions_mut().insert(caller);
+                        typed::typed(&name, inner.call(request).await?)
+                    };
+                    if method.place == Place::Leader {
+                        forward::stamp(response.headers_mut(), &shared);
+                    }
+                    response
                 }
                 Err(error) => Status::from(error).into_http(),
             };
-            outcome(&method, &request_id, &peer_text, &response, started);
+            if let Some(peer) = joiner.filter(|_| !response.headers().contains_key("grpc-status")) {
+                shared.joined_from(peer.ip());
+            }
+            outcome(&name, method, &request_id, &peer_text, &response, started);
             Ok(response)
         })
     }
 }
 
+fn too_many_joins(wait: Duration) -> Error {
+    let message = "too many joins from this address";
+    Error::new(ErrorCode::StateUnavailable, message)
+        .with("retry_after", format!("{}s", wait.as_secs() + 1))
+}
+
+/// The services, with their refusals in the words of the API.
+struct Typed<S>(S);
+
+impl<S> Service<Request<Body>> for Typed<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let name = request.uri().path().to_owned();
+        let answer = self.0.call(request);
+        Box::pin(async move { Ok(typed::typed(&name, answer.await?)) })
+    }
+}
+
 fn decide(
     transport: Transport,
-    method: &str,
+    method: Method,
     request: &Request<Body>,
+    sender: Option<&Sender>,
     shared: &Shared,
-) -> Result<String, Error> {
+) -> Result<Admitted, Error> {
+    if shared.is_removed() && method.class != Class::Public {
+        return Err(removed());
+    }
+    if transport == Transport::Peer && method.place == Place::Leader {
+        // A request is passed on once; who has lost the lead says so before anything else, for
+        // it may not know a token that the next leader does.
+        let node = shared.running()?;
+        if node.leader.whereabouts() != Whereabouts::Here {
+            return Err(node.leader.leaderless());
+        }
+    }
     let state = shared.state();
     let facts = Facts {
         state: state.as_deref(),
         member: shared.is_member(),
         setup_token: shared.setup_token(),
     };
-    let authorization = request
-        .headers()
-        .get("authorization")
-        .map(|value| value.as_bytes());
-    admit(transport, method, authorization, &facts)
+    let headers = request.headers();
+    let forwarded = match sender {
+        Some(_) => Forwarded::read(headers)?,
+        None => None,
+    };
+    let shown = Shown {
+        authorization: headers.get("authorization").map(HeaderValue::as_bytes),
+        sender,
+        forwarded: forwarded.as_ref(),
+    };
+    admit(transport, method, shown, &facts)
 }
 
 fn request_id(request: &Request<Body>) -> String {
@@ -154,10 +241,19 @@ fn peer(request: &Request<Body>) -> Option<SocketAddr> {
         .and_then(|info| info.get_ref().remote_addr())
 }
 
-/// The caller as the log shows it: an address, or the process on the other end of the socket.
-fn describe(transport: Transport, request: &Request<Body>, peer: Option<SocketAddr>) -> String {
+/// The caller as the log shows it: an address, a member, or the process at the other end of the
+/// socket.
+fn describe(
+    transport: Transport,
+    request: &Request<Body>,
+    peer: Option<SocketAddr>,
+    sender: Option<&Sender>,
+) -> String {
     if let Some(peer) = peer {
         return peer.to_string();
+    }
+    if let Some(sender) = sender {
+        return format!("member {}", sender.hostname);
     }
     if transport == Transport::Process {
         return "this process".to_owned();
@@ -196,7 +292,8 @@ async fn confirm(shared: &Shared) -> Result<(), Error> {
 
 /// Writes are worth a line at info, reads only at debug.
 fn outcome(
-    method: &str,
+    name: &str,
+    method: Method,
     request_id: &str,
     peer: &str,
     response: &Response<Body>,
@@ -214,30 +311,11 @@ fn outcome(
         .and_then(|value| value.to_str().ok())
         .filter(|message| message.parse::<ErrorCode>().is_ok());
     let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    if is_write(method) {
-        tracing::info!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, error, millis, "request");
+    let notable = method.effect == Effect::Write || method.place == Place::Leader;
+    // What members submit for themselves is their daily bread.
+    if notable && method.class != Class::Peer {
+        tracing::info!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");
     } else {
-        tracing::debug!(subsystem = "daemon/grpc", %method, %request_id, %peer, code, error, millis, "request");
+        tracing::debug!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");
     }
-}
-
-fn is_write(method: &str) -> bool {
-    let name = method.rsplit('/').next().unwrap_or_default();
-    matches!(
-        name,
-        "Init"
-            | "Join"
-            | "IssueJoinToken"
-            | "NodeJoin"
-            | "NodeRemove"
-            | "Backup"
-            | "KillActor"
-            | "Apply"
-            | "Rollback"
-            | "Delete"
-            | "Issue"
-            | "Revoke"
-            | "Add"
-            | "Remove"
-    )
 }

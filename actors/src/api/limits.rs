@@ -1,7 +1,7 @@
 //! Slows down callers that guess tokens.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -42,6 +42,56 @@ impl FailureLimiter {
     }
 }
 
+/// Joins an address may try in one minute.
+const JOINS: usize = 5;
+/// The minute.
+const JOIN_WINDOW: Duration = Duration::from_secs(60);
+
+/// Counts attempts to join by address, over the last minute.
+#[derive(Debug, Default)]
+pub(crate) struct JoinLimiter {
+    attempts: HashMap<IpAddr, VecDeque<Instant>>,
+}
+
+impl JoinLimiter {
+    /// Records an attempt.
+    ///
+    /// # Errors
+    /// How long the address has to wait if it made too many; the attempt is not counted then.
+    pub(crate) fn attempt(&mut self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+        if self.attempts.len() >= ADDRESSES && !self.attempts.contains_key(&address) {
+            self.attempts.retain(|_, times| {
+                let last = times.back();
+                last.is_some_and(|last| now.duration_since(*last) < JOIN_WINDOW)
+            });
+            if self.attempts.len() >= ADDRESSES {
+                return Err(JOIN_WINDOW);
+            }
+        }
+        let times = self.attempts.entry(address).or_default();
+        while times
+            .front()
+            .is_some_and(|first| now.duration_since(*first) >= JOIN_WINDOW)
+        {
+            times.pop_front();
+        }
+        match times.front() {
+            Some(first) if times.len() >= JOINS => Err(JOIN_WINDOW - now.duration_since(*first)),
+            Some(_) | None => {
+                times.push_back(now);
+                Ok(())
+            }
+        }
+    }
+
+    /// The last attempt of this address was a good one, and does not count.
+    pub(crate) fn forgive(&mut self, address: IpAddr) {
+        if let Some(times) = self.attempts.get_mut(&address) {
+            times.pop_back();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
@@ -65,6 +115,27 @@ mod tests {
             limiter.failed(a, start + Duration::from_secs(1)),
             Duration::ZERO
         );
+    }
+
+    #[test]
+    fn the_sixth_join_in_a_minute_waits_unless_one_of_them_was_good() {
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let mut limiter = JoinLimiter::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for second in 0..5 {
+            assert_eq!(limiter.attempt(address, at(second)), Ok(()));
+        }
+        let wait = Err(Duration::from_secs(50));
+        assert_eq!(limiter.attempt(address, at(10)), wait);
+        assert_eq!(limiter.attempt([10, 0, 0, 2].into(), at(10)), Ok(()));
+        limiter.forgive(address);
+        assert_eq!(limiter.attempt(address, at(10)), Ok(()));
+        assert_eq!(
+            limiter.attempt(address, at(59)),
+            Err(Duration::from_secs(1))
+        );
+        assert_eq!(limiter.attempt(address, at(60)), Ok(()));
     }
 
     #[test]

@@ -1,24 +1,66 @@
-//! `Deploy.Logs`: the tail of this host's replicas as a stream.
+//! `Deploy.Logs`: the lines of every host that has replicas, as they arrive.
+//!
+//! Each host is a stream of its own that is read only as fast as the client reads: what is slow
+//! to be taken waits where it was written. A host that cannot be asked, or stops answering, ends
+//! only its own part.
 
-use futures::{Stream, stream};
+mod hosts;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use futures::{FutureExt as _, Stream, StreamExt as _, stream, stream::BoxStream};
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::Propose;
+use jaco_raftnode::{Propose as _, State};
 
 use crate::{
     node::Running,
     runtime::logs::{Query, Tail},
 };
+use hosts::{Piece, merge, remote};
 
-/// Opens the tail that a request asks for.
+/// Opens the tails that a request asks for, here and on other members.
 ///
 /// # Errors
 /// `deployment_not_found` or `unknown_service` for names that do not exist; `logs_unavailable`
-/// if the engine does not answer, so that silence is not taken for a quiet service.
+/// if this host alone could tell something and its engine does not answer, so that silence is
+/// not taken for a quiet service.
 pub(super) async fn tail(
     node: &Running,
     request: v1::LogsRequest,
 ) -> Result<impl Stream<Item = Result<v1::LogLine, Error>> + Send + use<>, Error> {
     let state = node.raft.state();
+    check(&state, &request)?;
+    let mut others = hosts_of(&state, &request);
+    let here = others.remove(&node.hostname);
+    let follow = request.follow;
+    let mut sources: Vec<BoxStream<'static, Piece>> = Vec::new();
+    if here || others.is_empty() {
+        match own(node, request.clone()).await {
+            Ok(lines) => sources.push(lines.map(Piece::from).boxed()),
+            Err(error) if others.is_empty() => return Err(error),
+            Err(error) => sources.push(stream::iter([Piece::Failed(error)]).boxed()),
+        }
+    }
+    for host in others {
+        let known = state
+            .nodes
+            .get(&host)
+            .is_some_and(|row| !row.address.is_empty());
+        sources.push(if known {
+            let lines = remote(node.peers.channel(&host), host, request.clone());
+            lines.flatten_stream().boxed()
+        } else {
+            let reason = "its address is not known".to_owned();
+            stream::iter([Piece::Skipped { host, reason }]).boxed()
+        });
+    }
+    Ok(merge(sources, follow))
+}
+
+fn check(state: &State, request: &v1::LogsRequest) -> Result<(), Error> {
     let Some(deployment) = state.deployments.get(&request.deployment) else {
         return Err(Error::new(
             ErrorCode::DeploymentNotFound,
@@ -41,6 +83,30 @@ pub(super) async fn tail(
         .with("deployment", &request.deployment)
         .with("service", &request.service));
     }
+    Ok(())
+}
+
+/// The hosts that have replicas which a request asks for.
+fn hosts_of(state: &State, request: &v1::LogsRequest) -> BTreeSet<String> {
+    let matches = |wanted: &str, value: &str| wanted.is_empty() || wanted == value;
+    state
+        .replicas_desired
+        .values()
+        .filter(|row| row.deployment == request.deployment)
+        .filter(|row| matches(&request.service, &row.service))
+        .filter(|row| matches(&request.replica_id, &row.id))
+        .map(|row| row.host.clone())
+        .collect()
+}
+
+/// Opens the tail of this host alone; names that it does not know match nothing.
+///
+/// # Errors
+/// `logs_unavailable` if the engine does not answer.
+pub(super) async fn own(
+    node: &Running,
+    request: v1::LogsRequest,
+) -> Result<impl Stream<Item = Result<v1::LogLine, Error>> + Send + use<>, Error> {
     if let Err(error) = node.engine.ping().await {
         return Err(
             Error::new(ErrorCode::LogsUnavailable, "the engine does not answer")

@@ -55,6 +55,15 @@ const REQUEST_BYTES: usize = 5 << 20;
 /// Largest apply. Far above what a manifest may have, so that one that is too large is refused
 /// as such, with its place, and not as a frame that cannot be read. Only operators get here.
 const APPLY_BYTES: usize = 16 << 20;
+/// Largest message of a request to `name`.
+pub(super) fn request_bytes(name: &str) -> usize {
+    if name.starts_with("/jaco.v1.Deploy/") {
+        APPLY_BYTES
+    } else {
+        REQUEST_BYTES
+    }
+}
+
 /// TLS handshakes under way at once; the next connection waits in the kernel's queue.
 const HANDSHAKES: usize = 512;
 /// Time a client has for its handshake.
@@ -106,7 +115,7 @@ fn routes(shared: &Arc<Shared>) -> Routes {
         ))
         .add_service(service!(AuditServer, AuditService(shared.clone())))
         .add_service(service!(WatchServer, WatchService(shared.clone())))
-        .add_service(service!(InternalServer, InternalService))
+        .add_service(service!(InternalServer, InternalService(shared.clone())))
 }
 
 /// A listener's end, the only thing a listener actor can hear.

@@ -8,7 +8,7 @@ use jaco_raftnode::State;
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::caller::Caller;
+use super::{caller::Caller, forwarded::TokenHash};
 use crate::node::Shared;
 
 /// A boxed response stream.
@@ -24,22 +24,18 @@ pub(super) fn guarded<T: Send + 'static>(
     states: watch::Receiver<Arc<State>>,
     mut stopping: watch::Receiver<bool>,
 ) -> ResponseStream<T> {
-    let identity = caller.has_token().then(|| caller.identity.clone());
-    // Taken now, not when the stream is first polled: a token may change in between.
-    let admitted = identity
-        .as_deref()
-        .and_then(|identity| secret(&states.borrow(), identity));
+    let token = caller.token.map(|token| (caller.identity.clone(), token));
     let over = async move {
         let stopped = async {
             // An error is a node that is gone already.
             let _ = stopping.wait_for(|&stopping| stopping).await;
             Shared::stopped()
         };
-        match identity {
+        match token {
             None => stopped.await,
-            Some(identity) => tokio::select! {
+            Some((identity, token)) => tokio::select! {
                 error = stopped => error,
-                error = revoked(identity, admitted, states) => error,
+                error = revoked(identity, token, states) => error,
             },
         }
     };
@@ -64,15 +60,14 @@ pub(super) fn guarded<T: Send + 'static>(
     ))
 }
 
-/// Returns when the secret that `identity` was `admitted` with admits nobody any more.
+/// Returns when `token`, with which `identity` was admitted, admits nobody any more.
 async fn revoked(
     identity: String,
-    admitted: Option<Vec<u8>>,
+    token: TokenHash,
     mut states: watch::Receiver<Arc<State>>,
 ) -> Error {
     loop {
-        let now = secret(&states.borrow_and_update(), &identity);
-        if now.is_none() || now != admitted {
+        if !admits(&states.borrow_and_update(), &identity, token) {
             return Error::new(ErrorCode::TokenRevoked, "the token was revoked")
                 .with("identity", &identity);
         }
@@ -82,13 +77,9 @@ async fn revoked(
     }
 }
 
-/// Hash of the secret that `identity` is admitted with now.
-fn secret(state: &State, identity: &str) -> Option<Vec<u8>> {
-    let token = state.tokens.get(identity)?;
-    token
-        .revoked_at
-        .is_none()
-        .then(|| token.hashed_secret.clone())
+fn admits(state: &State, identity: &str, TokenHash(hash): TokenHash) -> bool {
+    let row = state.tokens.get(identity);
+    row.is_some_and(|row| row.revoked_at.is_none() && row.hashed_secret == hash)
 }
 
 #[cfg(test)]
@@ -101,7 +92,9 @@ mod tests {
     fn caller(transport: Transport) -> Caller {
         Caller {
             identity: "ci".to_owned(),
+            token: (transport == Transport::Api).then_some(TokenHash([1; 32])),
             transport,
+            sender: None,
             request_id: String::new(),
         }
     }
@@ -111,7 +104,7 @@ mod tests {
         state.tokens.insert(
             "ci".to_owned(),
             Arc::new(v1::Token {
-                hashed_secret: vec![secret],
+                hashed_secret: vec![secret; 32],
                 revoked_at: revoked.then(Default::default),
                 ..Default::default()
             }),

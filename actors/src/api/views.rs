@@ -18,13 +18,15 @@ pub(super) fn deployment(stored: &v1::Deployment) -> v1::Deployment {
     }
 }
 
+/// When a host was heard last, if it is fresh.
+pub(super) type Heard<'a> = &'a dyn Fn(&str) -> Option<Timestamp>;
+
 /// An observation as shown: the host falls back to the scheduled one, and a running replica of a
 /// live node is as healthy as the node was last heard.
 pub(super) fn observed(
     state: &State,
     stored: &v1::ReplicaObserved,
-    node: &str,
-    now: Timestamp,
+    heard: Heard<'_>,
 ) -> v1::ReplicaObserved {
     let mut shown = stored.clone();
     if shown.host.is_empty()
@@ -32,8 +34,10 @@ pub(super) fn observed(
     {
         shown.host.clone_from(&desired.host);
     }
-    if stored.state() == ReplicaState::Running && shown.host == node {
-        shown.last_health_at = Some(now);
+    if stored.state() == ReplicaState::Running
+        && let Some(at) = heard(&shown.host)
+    {
+        shown.last_health_at = Some(at);
     }
     shown
 }
@@ -42,8 +46,7 @@ pub(super) fn observed(
 pub(super) fn status(
     state: &State,
     request: &v1::DeployStatusRequest,
-    node: &str,
-    now: Timestamp,
+    heard: Heard<'_>,
 ) -> v1::DeployStatusResponse {
     let matches = |deployment: &str, service: &str| {
         filter(&request.deployment_filter, deployment) && filter(&request.service_filter, service)
@@ -53,7 +56,7 @@ pub(super) fn status(
         .values()
         .filter(|desired| matches(&desired.deployment, &desired.service))
         .map(|desired| match state.replicas_observed.get(&desired.id) {
-            Some(stored) => observed(state, stored, node, now),
+            Some(stored) => observed(state, stored, heard),
             None => v1::ReplicaObserved {
                 id: desired.id.clone(),
                 state: ReplicaState::Pending.into(),
@@ -84,8 +87,7 @@ pub(super) fn status(
 pub(super) fn replicas(
     state: &State,
     request: &v1::GetReplicasRequest,
-    node: &str,
-    now: Timestamp,
+    heard: Heard<'_>,
 ) -> v1::GetReplicasResponse {
     let mut projects = BTreeMap::new();
     let replicas = state
@@ -103,7 +105,7 @@ pub(super) fn replicas(
                     let stored = state.deployments.get(&desired.deployment)?;
                     Project::parse(&stored.compose_yaml).ok()
                 });
-            replica(state, desired, project.as_ref(), node, now)
+            replica(state, desired, project.as_ref(), heard)
         })
         .collect();
     v1::GetReplicasResponse { replicas }
@@ -113,13 +115,12 @@ fn replica(
     state: &State,
     desired: &v1::ReplicaDesired,
     project: Option<&Project>,
-    node: &str,
-    now: Timestamp,
+    heard: Heard<'_>,
 ) -> v1::ReplicaDetail {
     let seen = state
         .replicas_observed
         .get(&desired.id)
-        .map(|stored| observed(state, stored, node, now))
+        .map(|stored| observed(state, stored, heard))
         .unwrap_or_else(|| v1::ReplicaObserved {
             state: ReplicaState::Pending.into(),
             host: desired.host.clone(),
@@ -325,9 +326,13 @@ mod tests {
         nanos: 0,
     };
 
+    fn one(host: &str) -> Option<Timestamp> {
+        (host == "one").then_some(NOW)
+    }
+
     #[test]
     fn a_replica_nobody_reported_is_pending_on_its_scheduled_host() {
-        let status = status(&world(), &v1::DeployStatusRequest::default(), "one", NOW);
+        let status = status(&world(), &v1::DeployStatusRequest::default(), &one);
         let shown = status
             .replicas
             .iter()
@@ -341,19 +346,18 @@ mod tests {
 
     #[test]
     fn the_content_kept_for_a_rollback_is_never_shown() {
-        let status = status(&world(), &v1::DeployStatusRequest::default(), "one", NOW);
+        let status = status(&world(), &v1::DeployStatusRequest::default(), &one);
         assert_eq!(status.deployments[0].previous, None);
     }
 
     #[test]
-    fn a_running_replica_of_this_node_is_fresh_and_one_of_another_is_not() {
+    fn a_running_replica_of_a_fresh_node_is_as_healthy_as_the_node_and_others_are_not() {
         let state = world();
         let stored = &state.replicas_observed["app-web-0"];
-        assert_eq!(
-            observed(&state, stored, "one", NOW).last_health_at,
-            Some(NOW)
-        );
-        assert_eq!(observed(&state, stored, "two", NOW).last_health_at, None);
+        assert_eq!(observed(&state, stored, &one).last_health_at, Some(NOW));
+        assert_eq!(observed(&state, stored, &|_| None).last_health_at, None);
+        let failed = &state.replicas_observed["app-db-1"];
+        assert_eq!(observed(&state, failed, &one).last_health_at, None);
     }
 
     #[test]
@@ -362,7 +366,7 @@ mod tests {
             service_filter: "web".into(),
             ..Default::default()
         };
-        let response = replicas(&world(), &request, "one", NOW);
+        let response = replicas(&world(), &request, &one);
         let dependency = &response.replicas[0].depends_on[0];
         assert_eq!(dependency.service, "db");
         assert_eq!(dependency.state(), ReplicaState::Degraded);

@@ -17,8 +17,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What the core is told; each with the time of this node's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// This node leads, or a leader said that it hears this node.
-    Listed,
+    /// This node leads, or a leader said whether it hears this node.
+    Listed(bool),
     /// Whether the newest state calls this node `unhealthy` or `offline`.
     Condemned(bool),
     /// Time passed.
@@ -66,13 +66,16 @@ impl Core {
             self.lose();
         }
         match input {
-            Input::Listed => {
+            Input::Listed(true) => {
                 self.listed = Some(now);
                 self.touched = Some(now);
             }
+            Input::Listed(false) => self.listed = None,
             Input::Condemned(condemned) => {
                 let already = std::mem::replace(&mut self.condemned, condemned);
                 if condemned && !already {
+                    // What was said before the verdict is no way back from it.
+                    self.listed = None;
                     self.lose();
                 }
             }
@@ -168,7 +171,7 @@ mod tests {
             for _ in 0..4 * seconds {
                 self.now += Duration::from_millis(250);
                 if listed {
-                    attempts.extend(self.tell(Input::Listed));
+                    attempts.extend(self.tell(Input::Listed(true)));
                 }
                 attempts.extend(self.tell(Input::Tick));
             }
@@ -214,10 +217,25 @@ mod tests {
     }
 
     #[test]
+    fn only_the_newest_word_of_a_leader_lists_a_node() {
+        let mut world = World::current();
+        world.tell(Input::Listed(true));
+        assert!(world.core.is_listed(world.now));
+        world.tell(Input::Listed(false));
+        assert!(!world.core.is_listed(world.now));
+        world.tell(Input::Listed(true));
+        world.tell(Input::Condemned(true));
+        assert!(
+            !world.core.is_listed(world.now),
+            "that was before the verdict"
+        );
+    }
+
+    #[test]
     fn a_long_pause_shows_though_the_first_thing_heard_is_a_leader() {
         let mut world = World::current();
         world.now += Duration::from_secs(30);
-        let attempt = world.tell(Input::Listed).expect("it asks");
+        let attempt = world.tell(Input::Listed(true)).expect("it asks");
         assert!(!world.core.is_current());
         // The answer to an attempt from before the pause is no answer.
         world.answer(attempt - 1, true);

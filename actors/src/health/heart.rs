@@ -174,7 +174,7 @@ impl Heart {
         inner.judge(now, core::Input::Leads(leads));
         inner.judge(now, core::Input::Tick);
         let input = if leads {
-            contact::Input::Listed
+            contact::Input::Listed(true)
         } else {
             contact::Input::Tick
         };
@@ -291,9 +291,7 @@ impl Pulse for Heart {
                 term: heartbeat.term,
                 hears: heartbeat.hears,
             });
-            if listed {
-                inner.contact(now, contact::Input::Listed);
-            }
+            inner.contact(now, contact::Input::Listed(listed));
         }
         self.publish(&inner, now);
     }

@@ -19,6 +19,7 @@ use super::{
     table::{Facts, route_table, same_input},
 };
 use crate::{
+    health::Hosts,
     repeat::Repeats,
     supervision::{Context, Failure, Reply, TaskHandle, Worker},
 };
@@ -37,6 +38,7 @@ const DRAIN: Duration = Duration::from_secs(4);
 pub struct ProxyArgs {
     state: Arc<dyn Propose>,
     facts: Facts,
+    fresh: watch::Receiver<Hosts>,
     http_port: u16,
     proxy: Proxy,
     /// Whether there ever was a route: listeners stay for the life of the node.
@@ -45,13 +47,20 @@ pub struct ProxyArgs {
 
 impl ProxyArgs {
     /// The data plane `proxy` for one node that listens on `http_port` of all addresses; port 0 lets the
-    /// system choose.
+    /// system choose. Replicas of the hosts in `fresh` may serve.
     #[must_use]
-    pub fn new(state: Arc<dyn Propose>, facts: Facts, http_port: u16, proxy: Proxy) -> Self {
+    pub fn new(
+        state: Arc<dyn Propose>,
+        facts: Facts,
+        fresh: watch::Receiver<Hosts>,
+        http_port: u16,
+        proxy: Proxy,
+    ) -> Self {
         let opened = Arc::new(AtomicBool::new(false));
         Self {
             state,
             facts,
+            fresh,
             http_port,
             proxy,
             opened,
@@ -73,6 +82,8 @@ impl fmt::Debug for ProxyArgs {
 pub enum Msg {
     /// The state moved on; `false` if it never will again.
     Changed(bool),
+    /// Other hosts are fresh than before.
+    Fresh,
     /// A change may be worth acting on.
     Due,
     /// It is time to bind again.
@@ -90,6 +101,7 @@ pub enum Msg {
 pub struct ProxyActor {
     args: ProxyArgs,
     states: watch::Receiver<Arc<State>>,
+    fresh: watch::Receiver<Hosts>,
     /// The newest state looked at.
     seen: Arc<State>,
     debounce: Debounce,
@@ -108,9 +120,12 @@ impl Worker for ProxyActor {
     async fn start(ctx: &Context<Self>, args: ProxyArgs) -> Result<Self, Failure> {
         let mut states = args.state.subscribe();
         let seen = states.borrow_and_update().clone();
+        let mut fresh = args.fresh.clone();
+        fresh.mark_unchanged();
         let mut actor = Self {
             args,
             states,
+            fresh,
             seen,
             debounce: Debounce::new(QUIET, LIMIT),
             timer: None,
@@ -121,6 +136,7 @@ impl Worker for ProxyActor {
         actor.publish();
         actor.open(ctx);
         actor.follow(ctx);
+        actor.follow_fresh(ctx);
         Ok(actor)
     }
 
@@ -135,6 +151,12 @@ impl Worker for ProxyActor {
                     self.arm(ctx);
                 }
                 self.follow(ctx);
+            }
+            Msg::Fresh => {
+                self.fresh.mark_unchanged();
+                self.debounce.handle_change(Instant::now());
+                self.arm(ctx);
+                self.follow_fresh(ctx);
             }
             Msg::Due => {
                 if self.debounce.handle_timeout(Instant::now()) {
@@ -168,6 +190,17 @@ impl ProxyActor {
         ctx.spawn(async move { Msg::Changed(states.changed().await.is_ok()) });
     }
 
+    /// Asks for one message when other hosts are fresh than the table was made with.
+    fn follow_fresh(&self, ctx: &Context<Self>) {
+        let mut fresh = self.fresh.clone();
+        ctx.spawn(async move {
+            if fresh.changed().await.is_err() {
+                std::future::pending::<()>().await; // the node is going down
+            }
+            Msg::Fresh
+        });
+    }
+
     /// Sets the timer to when the debounced changes are due.
     fn arm(&mut self, ctx: &Context<Self>) {
         if let Some(timer) = self.timer.take() {
@@ -181,7 +214,8 @@ impl ProxyActor {
 
     /// Hands the proxy the table of the current state.
     fn publish(&self) {
-        let table = route_table(&self.seen, &self.args.facts);
+        let fresh = self.fresh.borrow().clone();
+        let table = route_table(&self.seen, &self.args.facts, &fresh);
         if !table.is_empty() {
             self.args.opened.store(true, Ordering::Relaxed);
         }

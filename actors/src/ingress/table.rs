@@ -1,9 +1,8 @@
 //! Which replicas serve which route, as seen from one node.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
-    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use jaco_net::proxy::{RouteTable, Rule, Upstream};
@@ -12,9 +11,6 @@ use jaco_raftnode::State;
 
 use crate::network::names::{DEFAULT_NETWORK, NetworkId};
 
-/// How old the last sign of health of another node's replica may be.
-const FRESH_FOR: Duration = Duration::from_secs(10);
-
 /// What a node knows besides the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -22,15 +18,23 @@ pub struct Facts {
     pub hostname: String,
     /// Whether HTTPS is served, so that plain HTTP redirects to it where a route wants that.
     pub https: bool,
+    /// Whether addresses of containers on other hosts can be reached from here.
+    ///
+    /// Each host numbers its containers from blocks that only its own kernel routes. Without a
+    /// mesh between the hosts such an address is nobody's here, or worse somebody else's, so
+    /// replicas of other hosts stay out of the table and their share of requests goes to the own
+    /// ones. Whoever makes the blocks routable sets this; freshness is looked after already.
+    pub mesh: bool,
 }
 
 /// The table of all routes; routes without an eligible replica are in it with none.
 ///
-/// A replica is eligible if it is wanted, reported as running, and has an address on one of
-/// its service's networks. What this node reports itself is always fresh; what another node
-/// reports must be proven by a sign of health, whose age is checked when it is picked.
+/// A replica is eligible if it is wanted, reported as running by a host in `fresh` or by this
+/// one, has an address on one of its service's networks, and that address can be reached.
+/// Whoever calls this calls it again when `fresh` changes: a replica whose host is silent leaves
+/// the table, so no age is looked at when one is picked.
 #[must_use]
-pub fn route_table(state: &State, facts: &Facts) -> RouteTable {
+pub fn route_table(state: &State, facts: &Facts, fresh: &BTreeSet<String>) -> RouteTable {
     let services = wanted(state);
     RouteTable::new(state.routes.values().map(|route| {
         let service = (route.deployment.as_str(), route.service.as_str());
@@ -44,7 +48,7 @@ pub fn route_table(state: &State, facts: &Facts) -> RouteTable {
                 .get(&service)
                 .into_iter()
                 .flatten()
-                .filter_map(|id| upstream(state, facts, route, id))
+                .filter_map(|id| upstream(state, facts, fresh, route, id))
                 .collect(),
         }
     }))
@@ -69,28 +73,38 @@ fn wanted(state: &State) -> BTreeMap<(&str, &str), Vec<&str>> {
     services
 }
 
-pub(crate) fn upstream(
+fn upstream(
     state: &State,
     facts: &Facts,
+    fresh: &BTreeSet<String>,
     route: &v1::Route,
     id: &str,
 ) -> Option<Upstream> {
+    let is_fresh = |host: &str| host == facts.hostname || fresh.contains(host);
+    let addr = ready(state, is_fresh, route, id)?;
+    let host = &state.replicas_observed.get(id)?.host;
+    let reachable = facts.mesh || *host == facts.hostname;
+    reachable.then(|| Upstream {
+        replica: id.into(),
+        addr,
+        fresh_until: None,
+    })
+}
+
+/// Where replica `id` serves `route`, if it runs on a host that `is_fresh` holds for; whether it
+/// can be reached from here is another question.
+pub(crate) fn ready(
+    state: &State,
+    is_fresh: impl Fn(&str) -> bool,
+    route: &v1::Route,
+    id: &str,
+) -> Option<SocketAddr> {
     let observed = state.replicas_observed.get(id)?;
-    if observed.state() != v1::ReplicaState::Running {
+    if observed.state() != v1::ReplicaState::Running || !is_fresh(&observed.host) {
         return None;
     }
-    let fresh_until = if observed.host == facts.hostname {
-        None
-    } else {
-        Some(time(observed.last_health_at.as_ref()?)? + FRESH_FOR)
-    };
     let port = u16::try_from(route.port).ok().filter(|port| *port != 0)?;
-    let ip = address(state, route, observed)?;
-    Some(Upstream {
-        replica: id.into(),
-        addr: SocketAddr::new(ip, port),
-        fresh_until,
-    })
+    Some(SocketAddr::new(address(state, route, observed)?, port))
 }
 
 /// The address on the first network of the service, in attach order, that has one.
@@ -109,14 +123,6 @@ fn address(state: &State, route: &v1::Route, observed: &v1::ReplicaObserved) -> 
     } else {
         service.networks.iter().find_map(|network| on(network))
     }
-}
-
-fn time(timestamp: &prost_types::Timestamp) -> Option<SystemTime> {
-    let seconds = u64::try_from(timestamp.seconds).ok()?;
-    let nanos = u32::try_from(timestamp.nanos)
-        .ok()
-        .filter(|nanos| *nanos < 1_000_000_000)?;
-    UNIX_EPOCH.checked_add(Duration::new(seconds, nanos))
 }
 
 #[cfg(test)]

@@ -9,8 +9,10 @@ mod quarantine;
 
 use std::{fmt, sync::Arc};
 
+use futures::future::BoxFuture;
 use jaco_proto::{ErrorCode, v1};
 use jaco_raftnode::{ProposeError, State};
+use tokio::sync::watch;
 
 use super::cidr::Cidr;
 
@@ -148,11 +150,53 @@ impl From<Error> for jaco_proto::Error {
 /// Something that gives networks their blocks: the allocator here, or the leader's.
 pub trait Allocator: Send + Sync + 'static {
     /// Gives `key` its block; asking again gives the same one.
-    fn ensure(&self, key: SubnetKey) -> futures::future::BoxFuture<'static, Result<Cidr, Error>>;
+    fn ensure(&self, key: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>>;
 }
 
 /// An allocator that is shared.
 pub type SharedAllocator = Arc<dyn Allocator>;
+
+/// The allocator of whoever leads: `here` while this node does, `elsewhere` while it does not.
+#[must_use]
+pub fn leaders(
+    here: SharedAllocator,
+    elsewhere: SharedAllocator,
+    is_leader: watch::Receiver<bool>,
+) -> SharedAllocator {
+    Arc::new(Leaders {
+        here,
+        elsewhere,
+        is_leader,
+    })
+}
+
+struct Leaders {
+    here: SharedAllocator,
+    elsewhere: SharedAllocator,
+    is_leader: watch::Receiver<bool>,
+}
+
+impl Allocator for Leaders {
+    fn ensure(&self, key: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>> {
+        if *self.is_leader.borrow() {
+            self.here.ensure(key)
+        } else {
+            self.elsewhere.ensure(key)
+        }
+    }
+}
+
+/// The allocator of a node that has no peers: it never gives a block.
+#[must_use]
+pub fn nobody() -> SharedAllocator {
+    struct Nobody;
+    impl Allocator for Nobody {
+        fn ensure(&self, _: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>> {
+            Box::pin(std::future::ready(Err(Error::NotLeader)))
+        }
+    }
+    Arc::new(Nobody)
+}
 
 /// Decides about the block of `key`; `quarantined` blocks are not handed out.
 #[must_use]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::Role;
+use jaco_raftnode::{Propose as _, Role};
 
 use super::{
     Running, Shared,
@@ -15,10 +15,23 @@ use super::{
     files::{FilesError, Layout},
     init::{self, Founding},
     marker::{self, Teller},
+    removed, renew,
     start::{fatal, leading, verticals},
 };
-use crate::supervision::{ChildSpec, Context, Failure, Reply, Worker};
+use crate::{
+    runtime::engine::DockerEngine,
+    supervision::{ChildSpec, Context, Failure, Reply, Worker},
+};
 
+/// Keys of a member's verticals, in start order.
+const VERTICALS: [&str; 6] = [
+    "raft",
+    "health",
+    "network",
+    "runtime",
+    "scheduler",
+    "ingress",
+];
 /// How long the start of a node waits for raft.
 const RAFT_BUDGET: Duration = Duration::from_secs(5);
 
@@ -30,6 +43,10 @@ pub enum Msg {
     Init(Founding, Reply<Result<v1::ClusterInitResponse, Error>>),
     /// The cluster knows what it needs to know about this node.
     Announced,
+    /// This node is no member any more.
+    Removed,
+    /// Nothing of a removed node runs any more.
+    Quiet,
     /// The founding finished on its blocking thread.
     Founded(
         Result<v1::ClusterInitResponse, Error>,
@@ -43,6 +60,28 @@ pub struct Args {
     pub(super) shared: Arc<Shared>,
     pub(super) layout: Layout,
     pub(super) hostname: String,
+}
+
+impl Args {
+    /// Stops the containers of a removed node's host; returns when none runs.
+    async fn quieten(self) {
+        let config = &self.shared.config;
+        if let Some(node) = self.shared.try_running() {
+            let (state, engine) = (node.raft.state(), node.engine.clone());
+            let (cluster, host) = (node.cluster_id.clone(), node.hostname.clone());
+            return removed::stop_replicas(engine, &cluster, &host, &state).await;
+        }
+        let layout = self.layout.clone();
+        let member = match self.layout.read_membership(config) {
+            Ok(Some(member)) => member,
+            Ok(None) | Err(_) => return,
+        };
+        let read = tokio::task::spawn_blocking(move || removed::last_state(&layout));
+        let Ok(state) = read.await else { return };
+        let engine = Arc::new(DockerEngine::new(&config.docker_socket));
+        let (cluster, host) = (&member.cluster_id, &member.hostname);
+        removed::stop_replicas(engine, cluster, host, &state).await;
+    }
 }
 
 /// What was opened from disk. It outlives the actor that opened it: a database can be open only
@@ -80,7 +119,8 @@ impl Worker for NodeActor {
                 self.init(ctx, founding, reply);
                 Ok(())
             }
-            Msg::Announced => Ok(()),
+            Msg::Announced | Msg::Quiet => Ok(()),
+            Msg::Removed => self.retire(ctx).await,
             Msg::Founded(result, reply) => {
                 self.founding = false;
                 if result.is_ok() {
@@ -97,6 +137,10 @@ impl NodeActor {
     /// Starts the verticals of a member, or what the instance before did not come to start.
     async fn open(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         let shared = &self.args.shared;
+        if shared.is_removed() {
+            shared.settled.send_replace(true);
+            return self.silence(ctx).await;
+        }
         let args = self.args.clone();
         // Opening reads the whole state from disk.
         let opened = tokio::task::spawn_blocking(move || open(&args)).await?;
@@ -122,10 +166,55 @@ impl NodeActor {
         lock(&shared.setup_token).take();
         self.args.layout.remove_setup();
         shared.settled.send_replace(true);
-        let config = shared.config.clone();
+        let (config, node) = (shared.config.clone(), running.clone());
+        let (owner, layout) = (shared.clone(), self.args.layout.clone());
         ctx.spawn(async move {
-            announce(running, config).await;
+            announce(node.clone(), config).await;
+            renew::renew(owner, node, layout).await;
             Msg::Announced
+        });
+        let (owner, layout) = (shared.clone(), self.args.layout.clone());
+        ctx.spawn(async move {
+            // A certificate that the cluster knows may be waiting since a crash.
+            let hostname = running.hostname.clone();
+            let another_try = move || {
+                let promoted = renew::promote(&owner, &layout, &hostname);
+                promoted.unwrap_or(false)
+            };
+            removed::told(running, another_try).await;
+            Msg::Removed
+        });
+        Ok(())
+    }
+
+    /// Ends the life of a member: remembers it, then stops what a member does.
+    async fn retire(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
+        let shared = &self.args.shared;
+        if shared.removed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        tracing::error!(
+            subsystem = "raft",
+            "this node was removed from its cluster; its data stays until the directory is emptied"
+        );
+        let layout = self.args.layout.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || layout.mark_removed()).await? {
+            // After a restart it finds out again.
+            tracing::warn!(subsystem = "raft", %error, "the removal was not written down");
+        }
+        self.silence(ctx).await
+    }
+
+    /// Stops the verticals of a removed node, and the containers of its host.
+    async fn silence(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
+        for vertical in VERTICALS.iter().rev() {
+            // One that never ran needs no stop.
+            let _ = ctx.supervisor().stop_child(vertical).await;
+        }
+        let args = self.args.clone();
+        ctx.spawn(async move {
+            args.quieten().await;
+            Msg::Quiet
         });
         Ok(())
     }
@@ -176,7 +265,10 @@ async fn able(running: &Running) {
     let mut status = running.raft.subscribe_status();
     // The sender lives as long as the handle.
     let _ = status
-        .wait_for(|raft| raft.leading || (raft.role != Role::Stopped && raft.voters.len() > 1))
+        .wait_for(|raft| {
+            let alone = raft.voters == [raft.raft_id];
+            raft.leading || (raft.role != Role::Stopped && !alone)
+        })
         .await;
 }
 
@@ -191,6 +283,7 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
             return Ok(None);
         };
         let (identity, fingerprint) = args.layout.identity(&membership)?;
+        let ca_pem = args.layout.authority(&membership)?;
         let running = super::start::open(shared, &args.layout, &membership, fingerprint).map_err(
             |source| FilesError::Storage {
                 path: args.layout.raft(),
@@ -198,7 +291,7 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
             },
         )?;
         shared.certificate.replace(&identity);
-        let unstarted = verticals(shared, &running).into();
+        let unstarted = verticals(shared, &running, ca_pem).into();
         marker::tell(Teller {
             raft: running.raft.clone(),
             is_leader: leading(&running.raft),

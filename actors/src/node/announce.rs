@@ -55,6 +55,7 @@ pub(super) fn text(address: Option<SocketAddr>) -> String {
 
 /// Brings this node's record up to date; returns when it is.
 pub(super) async fn announce(node: Arc<Running>, config: NodeConfig) {
+    let submitter = node.submitter();
     let mut states = node.raft.subscribe();
     loop {
         let state = states.borrow_and_update().clone();
@@ -68,7 +69,7 @@ pub(super) async fn announce(node: Arc<Running>, config: NodeConfig) {
             return;
         };
         let command = node.command(IDENTITY, Payload::NodeUpdateSelf(update));
-        match node.raft.propose(command).await {
+        match submitter.propose(command).await {
             Ok(_) => return,
             Err(ProposeError::Rejected(error)) => {
                 tracing::warn!(subsystem = "daemon/grpc", %error, "own record was not updated");

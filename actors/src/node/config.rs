@@ -7,6 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use jaco_net::pki::dialable;
+
 use crate::{clock::Clock, network::ipam::Pool};
 
 /// Everything a node takes from outside; made and checked by a [`super::NodeBuilder`].
@@ -43,4 +45,13 @@ pub struct NodeConfig {
     pub fault_injection: bool,
     /// Source of timestamps.
     pub clock: Clock,
+}
+
+impl NodeConfig {
+    /// The addresses that a certificate signed by another node may carry.
+    pub(super) fn dialable_ips(&self) -> Vec<IpAddr> {
+        let mut ips = self.certificate_ips.clone();
+        ips.retain(|ip| dialable(*ip));
+        ips
+    }
 }

@@ -9,17 +9,21 @@ use std::{
 
 use jaco_net::{
     pki::{
-        self, BootstrapCert,
+        self, BootstrapCert, Fingerprint, NodeCert,
         files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
     },
     tls::Identity,
 };
-use jaco_proto::secret::SecretString;
+use jaco_proto::{secret::SecretString, v1};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::NodeConfig;
-use crate::{api::admission, node::random_token};
+use crate::{
+    api::admission,
+    node::random_token,
+    peer::{Origin, Record},
+};
 
 /// Why the files of a node cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +100,35 @@ pub(super) struct Membership {
     pub(super) hostname: String,
     pub(super) raft_id: u64,
     pub(super) advertise_addr: String,
-    pub(super) peers: Vec<String>,
+    /// The members it joined, as the leader told them; empty for the founder.
+    pub(super) peers: Vec<KnownPeer>,
+}
+
+/// A member as this node knew it when it joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KnownPeer {
+    pub(super) hostname: String,
+    pub(super) raft_id: u64,
+    /// `host:port` of its peer transport.
+    pub(super) address: String,
+    /// SHA-256 of its certificate, as `sha256:<hex>`.
+    pub(super) fingerprint: String,
+}
+
+impl KnownPeer {
+    /// The member that a Node row speaks of.
+    pub(super) fn of(node: &v1::Node) -> Self {
+        let print = <[u8; 32]>::try_from(node.server_cert_fingerprint.as_slice());
+        Self {
+            hostname: node.hostname.clone(),
+            raft_id: node.raft_id,
+            address: node.address.clone(),
+            // A member that has not told its fingerprint yet is known once the state is there.
+            fingerprint: print
+                .map(|bytes| Fingerprint::from_bytes(bytes).to_string())
+                .unwrap_or_default(),
+        }
+    }
 }
 
 /// Paths under one data directory.
@@ -129,6 +161,61 @@ impl Layout {
 
     fn membership(&self) -> PathBuf {
         self.node().join("join.json")
+    }
+
+    /// Says that this node was removed from its cluster, and is to do nothing any more.
+    fn removed(&self) -> PathBuf {
+        self.node().join("removed")
+    }
+
+    /// Whether this node was removed from its cluster.
+    pub(super) fn is_removed(&self) -> Result<bool, FilesError> {
+        let path = self.removed();
+        path.try_exists().map_err(FilesError::io("look at", &path))
+    }
+
+    /// Remembers that it was.
+    pub(super) fn mark_removed(&self) -> Result<(), FilesError> {
+        Ok(pki::files::replace(
+            &self.removed(),
+            b"",
+            pki::files::SECRET,
+            None,
+        )?)
+    }
+
+    /// Where a certificate waits until the cluster knows it.
+    fn staged_certificate(&self, hostname: &str) -> PathBuf {
+        self.node().join(format!("{hostname}.crt.next"))
+    }
+
+    /// Keeps a certificate for the key of this node until the cluster knows it.
+    pub(super) fn stage_certificate(
+        &self,
+        hostname: &str,
+        cert: &NodeCert,
+    ) -> Result<(), FilesError> {
+        let path = self.staged_certificate(hostname);
+        Ok(pki::files::replace(
+            &path,
+            cert.pem().as_bytes(),
+            PUBLIC,
+            None,
+        )?)
+    }
+
+    /// Puts the certificate that waits in the place of the one in force; `false` if none waits.
+    pub(super) fn promote_certificate(&self, hostname: &str) -> Result<bool, FilesError> {
+        let path = self.staged_certificate(hostname);
+        let pem = match fs::read(&path) {
+            Ok(pem) => pem,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(FilesError::io("read", &path)(error)),
+        };
+        let place = self.node().join(format!("{hostname}.crt"));
+        pki::files::replace(&place, &pem, PUBLIC, None)?;
+        pki::files::remove(&path)?;
+        Ok(true)
     }
 
     /// Says that the cluster was restored; consumed at the first start after it.
@@ -262,6 +349,13 @@ impl Layout {
         Ok((identity, fingerprint))
     }
 
+    /// Certificate of the cluster's authority, PEM.
+    pub(super) fn authority(&self, member: &Membership) -> Result<String, FilesError> {
+        let dir = self.node();
+        let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
+        Ok(files.ca_pem)
+    }
+
     /// The certificate and token of the setup phase, made on the first start and kept, so that
     /// an operator's pin survives a restart.
     pub(super) fn setup(
@@ -336,6 +430,25 @@ fn corrupt(path: &Path, error: &dyn std::error::Error) -> FilesError {
 }
 
 impl Membership {
+    /// This node and the members it joined; one whose fingerprint is not one is left out.
+    pub(super) fn origin(&self) -> Origin {
+        let known = self.peers.iter().filter_map(|peer| {
+            let print: Fingerprint = peer.fingerprint.parse().ok()?;
+            let print = *print.as_bytes();
+            Some(Record::new(
+                &peer.hostname,
+                peer.raft_id,
+                &peer.address,
+                print,
+            ))
+        });
+        Origin {
+            hostname: self.hostname.clone(),
+            raft_id: self.raft_id,
+            members: known.collect(),
+        }
+    }
+
     /// The file's content.
     pub(super) fn to_json(&self) -> Vec<u8> {
         // A struct of strings and numbers always serialises.

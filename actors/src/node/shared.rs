@@ -20,23 +20,27 @@ use jaco_raftnode::{
     Committed, Limits, Propose, ProposeError, RaftHandle, ReadError, State, Storage,
 };
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{OwnedMutexGuard, Semaphore, mpsc, watch},
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
 use zeroize::Zeroize as _;
 
-use super::{NodeConfig, NodeMsg, actor::Opened, init::Founding};
+use super::{
+    NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink, submit::Submitter,
+};
 use crate::{
     api::{
         Caller,
         admission::{self, Transport},
         backup,
-        limits::FailureLimiter,
+        limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
     health::Heart,
-    peer::Peers,
+    membership::Membership,
+    network::ipam::SharedAllocator,
+    peer::{Network, Peers},
     runtime::{
         Runtime,
         engine::{DockerEngine, Engine},
@@ -70,6 +74,14 @@ pub struct Shared {
     pub(super) metrics: Metrics,
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
+    /// Whether this node was removed from its cluster.
+    pub(super) removed: AtomicBool,
+    /// Name this node has, or will have in its cluster.
+    pub(super) hostname: OnceLock<String>,
+    /// Held while a cluster is founded or joined.
+    pub(super) founding: Arc<tokio::sync::Mutex<()>>,
+    /// Failed joins by address.
+    pub(super) join_attempts: Mutex<JoinLimiter>,
     /// Set once the disk was looked at, and what it says was done.
     pub(super) settled: watch::Sender<bool>,
     /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
@@ -98,9 +110,15 @@ pub struct Running {
     pub engine: Arc<dyn Engine>,
     /// The containers of this node, once the runtime was assembled.
     pub(super) runtime: OnceLock<Runtime>,
+    /// What gives networks their blocks, once the network was assembled.
+    pub(super) allocator: OnceLock<SharedAllocator>,
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
+    /// The way to whoever leads.
+    pub(crate) leader: LeaderLink,
+    /// The ways to them, if this node has any.
+    pub network: Option<Arc<Network>>,
     /// Who is alive, and what this node says of that.
     pub heart: Arc<Heart>,
     pub(super) limits: Limits,
@@ -108,6 +126,10 @@ pub struct Running {
     pub clock: Clock,
     /// Held by the one apply, rollback or delete that may validate and commit.
     pub applies: tokio::sync::Mutex<()>,
+    /// Held by the one join that may choose a raft id and commit.
+    pub(crate) joins: tokio::sync::Mutex<()>,
+    /// Who votes, on the leader.
+    pub(super) membership: OnceLock<Membership>,
 }
 
 impl Shared {
@@ -141,6 +163,10 @@ impl Shared {
             tls,
             failures: Mutex::default(),
             member: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
+            hostname: OnceLock::new(),
+            founding: Arc::default(),
+            join_attempts: Mutex::default(),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
             stopping_here: watch::Sender::new(false),
@@ -150,7 +176,13 @@ impl Shared {
     }
 
     /// Puts a membership in place that has neither files nor actors.
-    pub(crate) fn become_member(&self, hostname: &str, raft: RaftHandle, storage: Arc<Storage>) {
+    pub(crate) fn become_member(
+        &self,
+        hostname: &str,
+        raft: RaftHandle,
+        storage: Arc<Storage>,
+        peers: Peers,
+    ) {
         let cluster_id = raft
             .state()
             .cluster
@@ -163,17 +195,22 @@ impl Shared {
         self.running.get_or_init(|| {
             Arc::new(Running {
                 hostname: hostname.to_owned(),
+                leader: LeaderLink::new(raft.clone(), peers.clone()),
                 heart,
                 raft,
                 cluster_id,
                 fingerprint: [0; 32],
                 engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
                 runtime: OnceLock::new(),
+                allocator: OnceLock::new(),
                 storage,
-                peers: Peers::default(),
+                peers,
+                network: None,
                 limits: Limits::default(),
                 clock: self.config.clock.clone(),
                 applies: tokio::sync::Mutex::default(),
+                joins: tokio::sync::Mutex::default(),
+                membership: OnceLock::new(),
             })
         });
         self.member.store(true, Ordering::Release);
@@ -193,6 +230,11 @@ impl Shared {
     /// Whether this node belongs to a cluster, even if it has not opened its state yet.
     pub(crate) fn is_member(&self) -> bool {
         self.member.load(Ordering::Acquire)
+    }
+
+    /// Whether this node was removed from its cluster.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
     }
 
     pub(crate) fn try_running(&self) -> Option<Arc<Running>> {
@@ -223,6 +265,23 @@ impl Shared {
             .failed(address, now)
     }
 
+    /// Counts an attempt to join from `address`; what is returned is how long the next one has to
+    /// wait if there were too many.
+    pub(crate) fn join_attempt(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+        self.join_attempts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .attempt(address, now)
+    }
+
+    /// The last attempt from `address` was that of somebody who may join.
+    pub(crate) fn joined_from(&self, address: IpAddr) {
+        self.join_attempts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .forgive(address);
+    }
+
     /// Creates a cluster of this one node.
     pub(crate) async fn init(&self, name: String) -> Result<v1::ClusterInitResponse, Error> {
         let unavailable = |why| Error::new(ErrorCode::StateUnavailable, why);
@@ -230,6 +289,7 @@ impl Shared {
             return Err(unavailable("the node is starting; try again"));
         };
         let founding = Founding::new(name)?;
+        let _one = self.begin_membership()?;
         let deadline = Deadline::now() + INIT_BUDGET;
         let mut stopping = self.stopping();
         loop {
@@ -252,6 +312,14 @@ impl Shared {
         }
     }
 
+    /// The right to make this node a member, until it is dropped.
+    pub(super) fn begin_membership(&self) -> Result<OwnedMutexGuard<()>, Error> {
+        Arc::clone(&self.founding).try_lock_owned().map_err(|_| {
+            let message = "another init or join is under way";
+            Error::new(ErrorCode::StateUnavailable, message)
+        })
+    }
+
     /// Waits for a founding under way and drops what was assembled but never started.
     pub(super) fn forget(&self) {
         self.opened
@@ -269,7 +337,7 @@ impl Shared {
     pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
         match caller.transport {
             Transport::Process => self.stopping_here.subscribe(),
-            Transport::Local | Transport::Api => self.stopping.subscribe(),
+            Transport::Local | Transport::Api | Transport::Peer => self.stopping.subscribe(),
         }
     }
 
@@ -321,14 +389,26 @@ impl Running {
     /// # Errors
     /// `no_leader`, `quorum_lost` or `raft_unavailable`.
     pub(crate) async fn confirmed(&self) -> Result<Arc<State>, Error> {
-        self.raft.read_index().await.map_err(|error| {
-            let code = match error {
-                ReadError::NoLeader => ErrorCode::NoLeader,
-                ReadError::QuorumLost => ErrorCode::QuorumLost,
-                ReadError::Unavailable => ErrorCode::RaftUnavailable,
-            };
-            Error::new(code, "the read could not be confirmed")
+        self.raft.read_index().await.map_err(|error| match error {
+            ReadError::NoLeader => self.leader.leaderless(),
+            ReadError::Unavailable => Error::new(
+                ErrorCode::RaftUnavailable,
+                "the read could not be confirmed",
+            ),
+            ReadError::QuorumLost => self.leader.quorum_lost(),
         })
+    }
+
+    /// Raft id of this node.
+    pub(crate) fn raft_id(&self) -> u64 {
+        self.storage.raft_id()
+    }
+
+    /// Who votes, on the leader.
+    pub(crate) fn membership(&self) -> Result<&Membership, Error> {
+        self.membership
+            .get()
+            .ok_or_else(|| Error::new(ErrorCode::StateUnavailable, "the node is starting"))
     }
 
     /// The containers of this node.
@@ -336,6 +416,18 @@ impl Running {
         self.runtime
             .get()
             .ok_or_else(|| Error::new(ErrorCode::LogsUnavailable, "the runtime is starting"))
+    }
+
+    /// What gives networks their blocks while this node leads.
+    pub(crate) fn allocator(&self) -> Result<&SharedAllocator, Error> {
+        self.allocator
+            .get()
+            .ok_or_else(|| Error::new(ErrorCode::IpamUnavailable, "the network is starting"))
+    }
+
+    /// Where this node proposes what it has to say, whoever leads.
+    pub(crate) fn submitter(&self) -> Submitter {
+        Submitter::new(self.leader.clone())
     }
 
     /// Largest encoded command that raft takes.
@@ -370,26 +462,28 @@ impl Running {
 /// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
 /// `raft_apply_failed` with `outcome=unknown` if it may have been.
 pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<Committed, Error> {
-    let unknown = |reason: String| {
-        Error::new(
-            ErrorCode::RaftApplyFailed,
-            "the commit's outcome is unknown",
-        )
-        .with("outcome", "unknown")
-        .with("reason", reason)
-    };
     match tokio::time::timeout(COMMIT_BUDGET, raft.propose(command)).await {
         Ok(Ok(committed)) => Ok(committed),
         Ok(Err(ProposeError::Rejected(error))) => Err(error),
         Ok(Err(ProposeError::NoLeader)) => {
-            Err(Error::new(ErrorCode::NoLeader, "no leader is known"))
+            Err(Error::new(ErrorCode::NoLeader, "this node does not lead"))
         }
         Ok(Err(error @ (ProposeError::Busy | ProposeError::Unavailable))) => {
             Err(Error::new(ErrorCode::RaftUnavailable, error.to_string()))
         }
-        Ok(Err(ProposeError::Unknown(reason))) => Err(unknown(reason)),
-        Err(_) => Err(unknown("no answer within 5 s".to_owned())),
+        Ok(Err(ProposeError::Unknown(reason))) => Err(unknown_outcome(reason)),
+        Err(_) => Err(unknown_outcome("no answer within 5 s".to_owned())),
     }
+}
+
+/// What a client is told about a change that may or may not come.
+pub(crate) fn unknown_outcome(reason: String) -> Error {
+    Error::new(
+        ErrorCode::RaftApplyFailed,
+        "the commit's outcome is unknown",
+    )
+    .with("outcome", "unknown")
+    .with("reason", reason)
 }
 
 /// A new secret: 32 random bytes as 64 lower-case hexadecimal digits.

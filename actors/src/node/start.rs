@@ -22,13 +22,18 @@ use super::{
     ConfigError, NodeBuilder, NodeConfig, Running, Shared,
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
+    leader::LeaderLink,
+    subnets::AtLeader,
 };
 use crate::{
-    api::{ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
+    api::{
+        ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor, admission::Transport,
+        service,
+    },
     health::{self, Heart},
     ingress::{self, ProxyActor, ProxyArgs},
-    network,
-    peer::Peers,
+    membership, network,
+    peer::{self, Network, Services},
     runtime::{self, engine::DockerEngine},
     scheduler,
     supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
@@ -37,6 +42,8 @@ use crate::{
 
 /// Longest wait for clients that are being served when the node stops.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Longest wait for another voter to take over leadership when the node stops.
+const HANDOVER: Duration = Duration::from_secs(3);
 
 /// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +98,7 @@ impl Node {
         let lock = layout.open()?;
         layout.sweep()?;
         let membership = layout.read_membership(&config)?;
+        let removed = membership.is_some() && layout.is_removed()?;
         let (hostname, identity, setup_token) = match &membership {
             Some(member) => (member.hostname.clone(), layout.identity(member)?.0, None),
             None => {
@@ -111,9 +119,11 @@ impl Node {
         let shared = Arc::new(Shared {
             setup_token: Mutex::new(setup_token),
             member: AtomicBool::new(membership.is_some()),
+            removed: AtomicBool::new(removed),
             ..shared
         });
 
+        let _ = shared.hostname.set(hostname.clone()); // set once, right here
         let args = Args {
             shared: shared.clone(),
             layout,
@@ -228,9 +238,19 @@ impl Node {
 
     /// Stops the node; containers keep running.
     ///
-    /// Calls are answered as by [`Node::drain`] before the actors stop, in reverse start order.
+    /// Calls are answered as by [`Node::drain`] and leadership is handed over, before the actors
+    /// stop, in reverse start order.
     pub async fn stop(&self) {
         self.drain().await;
+        if let Some(running) = self.shared.running.get()
+            && running.raft.status().voters.len() > 1
+            && !running.raft.step_down(HANDOVER).await
+        {
+            tracing::info!(
+                subsystem = "raft",
+                "no other voter could take over leadership"
+            );
+        }
         self.abandon().await;
     }
 
@@ -282,6 +302,9 @@ pub(super) fn open(
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
+    let address = shared.config.cluster_addr;
+    let network = address.map(|_| Network::new(membership.origin(), raft.clone()));
+    let peers = network.as_ref().map(Network::peers).unwrap_or_default();
     let clock = shared.config.clock.clone();
     let heart = Heart::new(&membership.hostname, raft.subscribe_status(), clock.clone());
     Ok(Arc::new(Running {
@@ -289,24 +312,35 @@ pub(super) fn open(
         heart: Arc::new(heart),
         cluster_id: membership.cluster_id.clone(),
         fingerprint,
+        leader: LeaderLink::new(raft.clone(), peers.clone()),
         raft,
         storage,
-        peers: Peers::default(),
+        peers,
+        network,
         limits,
         engine,
         runtime: OnceLock::new(),
+        allocator: OnceLock::new(),
         clock,
         applies: tokio::sync::Mutex::default(),
+        joins: tokio::sync::Mutex::default(),
+        membership: OnceLock::new(),
     }))
 }
 
 /// The verticals of a member, in start order; called once in the life of a node.
-pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildSpec> {
+pub(super) fn verticals(
+    shared: &Arc<Shared>,
+    node: &Arc<Running>,
+    ca_pem: String,
+) -> Vec<ChildSpec> {
+    // For what only a leader decides, and for what any node has to say.
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
+    let submitter: Arc<dyn Propose> = Arc::new(node.submitter());
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
 
-    let (network, _, directory) = network::supervisor(network::Args {
+    let (network, _, directory, allocator) = network::supervisor(network::Args {
         cluster_id: node.cluster_id.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
@@ -316,14 +350,16 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
         engine: Arc::new(network::engine::DockerNetworks::new(
             &shared.config.docker_socket,
         )),
+        elsewhere: Arc::new(AtLeader(node.leader.clone())),
     });
+    let _ = node.allocator.set(allocator); // set once: the verticals are assembled once
     let (runtime, access) = runtime::supervisor(
         "runtime",
         runtime::Deps {
             host: node.hostname.clone(),
             engine: node.engine.clone(),
             networks: Arc::new(directory),
-            raft: raft.clone(),
+            raft: submitter.clone(),
             clock: clock.clone(),
             caught_up: node.heart.caught_up(),
             metrics: shared.metrics.clone(),
@@ -333,7 +369,7 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
         heart: node.heart.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
-        cluster: raft.clone(),
+        cluster: submitter.clone(),
         confirm: health::confirm_with(&node.raft),
         settled: access.settled(),
         engine: node.engine.clone(),
@@ -351,14 +387,15 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
         let facts = ingress::table::Facts {
             hostname: node.hostname.clone(),
             https: false,
+            mesh: false,
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-        let proxy = ProxyArgs::new(raft, facts, port, proxy);
+        let proxy = ProxyArgs::new(raft, facts, node.heart.fresh(), port, proxy);
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
-        raft_supervisor(shared, node),
+        raft_supervisor(shared, node, ca_pem),
         health,
         network,
         runtime,
@@ -367,14 +404,14 @@ pub(super) fn verticals(shared: &Arc<Shared>, node: &Arc<Running>) -> Vec<ChildS
     ]
 }
 
-/// The actor that owns raft; everything that will hang on it comes after it and restarts with
-/// it.
-fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
+/// The actor that owns raft; everything that hangs on it comes after it and restarts with it.
+fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) -> ChildSpec {
     let report = shared.clone();
+    let transport = node.network.as_ref().map(Network::transport);
     let args = RaftArgs {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
-        transport: Arc::new(NoTransport),
+        transport: transport.unwrap_or_else(|| Arc::new(NoTransport)),
         observer: Arc::new(shared.metrics.clone()),
         on_fatal: Arc::new(move |error: &storage::Error| {
             let _ = fatal(&report, error);
@@ -389,11 +426,25 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>) -> ChildSpec {
                 .map_err(|error| SpawnErr::StartupFailed(Box::new(error)))
         }
     });
-    let (spec, _) = ChildSpec::supervisor(
-        "raft",
-        SupervisorSpec::new(Strategy::RestForOne).child(raft),
-    );
-    spec
+    let deps = membership::Deps {
+        raft: Arc::new(node.raft.clone()),
+        clock: node.clock.clone(),
+    };
+    let (members, membership) = membership::actor(node.raft.clone(), deps);
+    let _ = node.membership.set(membership); // set once: the verticals are assembled once
+    let mut spec = SupervisorSpec::new(Strategy::RestForOne).child(raft);
+    if let (Some(network), Some(address)) = (&node.network, shared.config.cluster_addr) {
+        spec = spec.child(peer::supervisor(peer::Args {
+            network: network.clone(),
+            address,
+            identity: shared.certificate.clone(),
+            ca_pem,
+            services: Services::new(service(shared, Transport::Peer)),
+            pulse: node.heart.clone(),
+            metrics: shared.metrics.clone(),
+        }));
+    }
+    ChildSpec::supervisor("raft", spec.child(members)).0
 }
 
 /// Whether this node leads and has applied an entry of its own term, as it changes.

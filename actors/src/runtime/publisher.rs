@@ -1,8 +1,12 @@
 //! The newest observation of each replica, on its way into the state.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use jaco_proto::v1::{Batch, Command, ReplicaObserved, ReplicaObservedUpdate, command::Payload};
+use jaco_proto::v1::{Command, ReplicaObserved, ReplicaObservedUpdate, command::Payload};
 use jaco_raftnode::{Committed, ProposeError};
 use tracing::{debug, warn};
 
@@ -14,8 +18,8 @@ use crate::{
 
 /// Wait after a proposal that raft could not take.
 const RETRY: Duration = Duration::from_millis(500);
-/// Observations of one command at most.
-const BATCH: usize = 256;
+/// Proposals under way at most; raft writes what arrives together in one go.
+const UNDER_WAY: usize = 64;
 
 /// What a [`PublisherActor`] starts from.
 #[derive(Clone)]
@@ -28,23 +32,25 @@ pub struct Args {
 pub enum Msg {
     /// A replica changed; replaces what is still waiting for it.
     Report(Box<ReplicaObserved>),
-    /// Outcome of the proposal in flight.
-    Proposed(Vec<ReplicaObserved>, Result<Committed, ProposeError>),
+    /// Outcome of a proposal.
+    Proposed(Box<ReplicaObserved>, Result<Committed, ProposeError>),
     /// A pause is over.
     Retry,
     /// This instance is new: what its predecessor held is asked for again.
     Recover,
 }
 
-/// Writes observations, many in one command, one command at a time.
+/// Writes observations, each in a command of its own: a node that does not lead may submit no
+/// batch. Those of one replica are written one after the other.
 ///
 /// It keeps one observation per replica, so an outage of raft costs nothing but time.
 pub struct PublisherActor {
     shared: Arc<Shared>,
     waiting: BTreeMap<String, ReplicaObserved>,
-    /// Refused as part of a batch, so proposed one by one.
-    alone: BTreeMap<String, ReplicaObserved>,
-    busy: bool,
+    /// Replicas with a proposal under way.
+    under_way: BTreeSet<String>,
+    /// Until the next retry.
+    paused: bool,
     failures: Repeats,
 }
 
@@ -58,8 +64,8 @@ impl Worker for PublisherActor {
         Ok(Self {
             shared: args.shared,
             waiting: BTreeMap::new(),
-            alone: BTreeMap::new(),
-            busy: false,
+            under_way: BTreeSet::new(),
+            paused: false,
             failures: Repeats::default(),
         })
     }
@@ -67,13 +73,12 @@ impl Worker for PublisherActor {
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
             Msg::Report(row) => {
-                self.alone.remove(&row.id);
                 self.waiting.insert(row.id.clone(), *row);
                 self.flush(ctx);
             }
-            Msg::Proposed(sent, result) => self.proposed(ctx, sent, result),
+            Msg::Proposed(row, result) => self.proposed(ctx, *row, result),
             Msg::Retry => {
-                self.busy = false;
+                self.paused = false;
                 self.flush(ctx);
             }
             Msg::Recover => {
@@ -89,51 +94,39 @@ impl Worker for PublisherActor {
 
 impl PublisherActor {
     fn flush(&mut self, ctx: &Context<Self>) {
-        if self.busy {
-            return;
+        while !self.paused && self.under_way.len() < UNDER_WAY {
+            let free = |id: &&String| !self.under_way.contains(*id);
+            let Some(id) = self.waiting.keys().find(free).cloned() else {
+                return;
+            };
+            let Some(row) = self.waiting.remove(&id) else {
+                return;
+            };
+            let Some(command) = self.command(&row) else {
+                // Without a cluster there is nothing to write to yet.
+                self.put_back(row);
+                self.pause(ctx);
+                return;
+            };
+            self.under_way.insert(id);
+            let proposal = self.shared.deps.raft.propose(command);
+            ctx.spawn(async move { Msg::Proposed(Box::new(row), proposal.await) });
         }
-        let rows: Vec<ReplicaObserved> = match self.alone.pop_first() {
-            Some((_, row)) => vec![row],
-            None => std::iter::from_fn(|| self.waiting.pop_first())
-                .take(BATCH)
-                .map(|(_, row)| row)
-                .collect(),
-        };
-        if rows.is_empty() {
-            return;
-        }
-        self.busy = true;
-        let Some(command) = self.command(&rows) else {
-            // Without a cluster there is nothing to write to yet.
-            self.put_back(rows);
-            ctx.send_after(RETRY, Msg::Retry);
-            return;
-        };
-        let proposal = self.shared.deps.raft.propose(command);
-        ctx.spawn(async move { Msg::Proposed(rows, proposal.await) });
     }
 
     fn proposed(
         &mut self,
         ctx: &Context<Self>,
-        sent: Vec<ReplicaObserved>,
+        row: ReplicaObserved,
         result: Result<Committed, ProposeError>,
     ) {
-        self.busy = false;
+        self.under_way.remove(&row.id);
         match result {
             Ok(_) => {
                 self.failures.clear();
             }
-            Err(ProposeError::Rejected(error)) if sent.len() == 1 => {
-                debug!(subsystem = "runtime/reconciler", %error, "observation refused");
-            }
-            Err(ProposeError::Rejected(_)) => {
-                // One of them spoils the command; the others still count.
-                for row in sent {
-                    if !self.waiting.contains_key(&row.id) {
-                        self.alone.insert(row.id.clone(), row);
-                    }
-                }
+            Err(ProposeError::Rejected(error)) => {
+                debug!(subsystem = "runtime/reconciler", replica_id = %row.id, %error, "observation refused");
             }
             Err(
                 error @ (ProposeError::NoLeader
@@ -141,46 +134,39 @@ impl PublisherActor {
                 | ProposeError::Unavailable
                 | ProposeError::Unknown(_)),
             ) => {
+                self.put_back(row);
                 if self.failures.is_news(&error) {
-                    warn!(subsystem = "runtime/reconciler", %error, observations = sent.len(), "observations not written yet");
+                    warn!(subsystem = "runtime/reconciler", %error, observations = self.waiting.len(), "observations not written yet");
                 }
-                self.put_back(sent);
-                self.busy = true;
-                ctx.send_after(RETRY, Msg::Retry);
-                return;
+                self.pause(ctx);
             }
         }
         self.flush(ctx);
     }
 
-    /// Keeps what was not written, unless something newer waits.
-    fn put_back(&mut self, rows: Vec<ReplicaObserved>) {
-        for row in rows {
-            self.waiting.entry(row.id.clone()).or_insert(row);
+    fn pause(&mut self, ctx: &Context<Self>) {
+        if !std::mem::replace(&mut self.paused, true) {
+            ctx.send_after(RETRY, Msg::Retry);
         }
     }
 
-    fn command(&self, rows: &[ReplicaObserved]) -> Option<Command> {
+    /// Keeps what was not written, unless something newer waits.
+    fn put_back(&mut self, row: ReplicaObserved) {
+        self.waiting.entry(row.id.clone()).or_insert(row);
+    }
+
+    fn command(&self, row: &ReplicaObserved) -> Option<Command> {
         let deps = &self.shared.deps;
         let cluster_id = deps.raft.state().cluster.as_ref()?.cluster_id.clone();
-        let ts = deps.clock.timestamp();
-        let envelope = |payload| Command {
-            cluster_id: cluster_id.clone(),
-            ts: Some(ts),
+        let payload = Payload::ReplicaObservedUpdate(ReplicaObservedUpdate {
+            replica: Some(row.clone()),
+        });
+        Some(Command {
+            cluster_id,
+            ts: Some(deps.clock.timestamp()),
             identity: IDENTITY.to_owned(),
             payload: Some(payload),
             ..Default::default()
-        };
-        let update = |row: &ReplicaObserved| {
-            envelope(Payload::ReplicaObservedUpdate(ReplicaObservedUpdate {
-                replica: Some(row.clone()),
-            }))
-        };
-        Some(match rows {
-            [row] => update(row),
-            rows => envelope(Payload::Batch(Batch {
-                children: rows.iter().map(update).collect(),
-            })),
         })
     }
 }

@@ -22,6 +22,7 @@ struct Node {
     engine: FakeEngine,
     tree: Tree,
     caught_up: watch::Sender<bool>,
+    settled: watch::Receiver<bool>,
 }
 
 struct NoNetworks;
@@ -49,18 +50,21 @@ impl Node {
             })),
             ..Default::default()
         };
-        let raft = MemoryRaft::new(state);
+        Self::of(MemoryRaft::new(state), "n1", engine, caught_up).await
+    }
+
+    async fn of(raft: MemoryRaft, host: &str, engine: FakeEngine, caught_up: bool) -> Self {
         let (caught_up, watched) = watch::channel(caught_up);
         let deps = Deps {
-            host: "n1".into(),
+            host: host.into(),
             engine: Arc::new(engine.clone()),
             networks: Arc::new(NoNetworks),
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
             caught_up: watched,
-            metrics: Metrics::new("n1", Clock::system()),
+            metrics: Metrics::new(host, Clock::system()),
         };
-        let (spec, _) = supervisor("runtime", deps);
+        let (spec, runtime) = supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);
         let tree = Tree::start("node", root).await.unwrap();
         Self {
@@ -68,6 +72,7 @@ impl Node {
             engine,
             tree,
             caught_up,
+            settled: runtime.settled(),
         }
     }
 
@@ -511,3 +516,5 @@ async fn nothing_is_swept_before_the_node_has_caught_up() {
         .await;
     assert!(!swept_early);
 }
+
+mod moves;

@@ -1,13 +1,18 @@
 //! Which hosts the replicas of a service run on.
 //!
-//! A pure function of the state: the same rows and the same eligible hosts give the same
-//! answer on every leader, whatever passes came before. A placed replica stays where it is as
-//! long as its host is eligible; only the others get a host, in index order.
+//! A pure function of the state: the same rows and the same members give the same answer on
+//! every leader, whatever passes came before. A placed replica stays where it is as long as its
+//! host is eligible, or silent for a moment, or holds data that is nowhere else; only the others
+//! get a host, in index order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, service_spec::PlacementMode};
 use jaco_raftnode::State;
+
+mod hosts;
+
+pub use hosts::{Hosts, Standing, Stuck};
 
 /// One wanted replica and its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +23,8 @@ pub struct Placed {
     pub index: i32,
     /// Host it is to run on.
     pub host: String,
+    /// Why it is in trouble there, and stays nevertheless.
+    pub stuck: Option<Stuck>,
 }
 
 /// Why a service cannot be placed; its rows are left as they are.
@@ -56,6 +63,9 @@ pub struct Subject<'a> {
     pub deployment: &'a str,
     /// Scheduling settings.
     pub spec: &'a v1::ServiceSpec,
+    /// It keeps data on its host, so it is never started on another one while its host is a
+    /// member.
+    pub stateful: bool,
 }
 
 /// Replicas per host over all services, kept up to date within a pass.
@@ -95,18 +105,6 @@ impl Load {
     }
 }
 
-/// Hostnames that may be given replicas, bytewise ascending.
-#[must_use]
-pub fn eligible_hosts(state: &State) -> Vec<String> {
-    let ready = v1::NodeStatus::Ready;
-    state
-        .nodes
-        .iter()
-        .filter(|(_, node)| node.status() == ready && !node.draining)
-        .map(|(hostname, _)| hostname.clone())
-        .collect()
-}
-
 /// Id of replica `index` under every mode but `global`.
 #[must_use]
 pub fn positional_id(deployment: &str, service: &str, index: usize) -> String {
@@ -137,72 +135,76 @@ pub fn fnv1a32(text: &str) -> u32 {
 
 /// Places every wanted replica of one service, by index.
 ///
-/// `rows` are the current rows of this service by id, `eligible` is sorted; `load` counts all
-/// replicas and is moved along with the placements made here.
+/// `rows` are the current rows of this service by id; `load` counts all replicas and is moved
+/// along with the placements made here.
 ///
 /// # Errors
 /// [`Unplaceable`] if the service cannot be placed as a whole; `load` is unchanged then.
 pub fn place(
     subject: Subject<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,
-    eligible: &[String],
+    hosts: &Hosts,
     load: &mut Load,
 ) -> Result<Vec<Placed>, Unplaceable> {
-    let replicas = usize::try_from(subject.spec.replicas).unwrap_or(0);
-    let mode = subject.spec.placement();
-    match mode {
-        PlacementMode::Global => global(subject, rows, eligible, load),
+    let eligible = || hosts.eligible().iter().map(String::as_str);
+    match subject.spec.placement() {
+        PlacementMode::Global => global(subject, rows, hosts, load),
         PlacementMode::Hosts => {
             let listed: BTreeSet<&str> = subject.spec.hosts.iter().map(String::as_str).collect();
-            let eligible: Vec<&str> = borrowed(eligible)
-                .filter(|host| listed.contains(host))
-                .collect();
-            check_eligible(subject, &eligible, replicas)?;
-            if eligible.len() < replicas {
-                return Err(Unplaceable::TooFewHosts {
-                    service: subject.spec.name.clone(),
-                    eligible: eligible.len(),
-                    replicas,
-                });
-            }
-            Ok(positional(subject, rows, &eligible, replicas, load, pinned))
+            let field = Field {
+                hosts,
+                eligible: eligible().filter(|host| listed.contains(host)).collect(),
+                listed: Some(&listed),
+            };
+            positional(subject, rows, &field, load, pinned)
         }
         PlacementMode::Pack => {
-            let eligible: Vec<&str> = borrowed(eligible).collect();
-            check_eligible(subject, &eligible, replicas)?;
+            let field = Field {
+                hosts,
+                eligible: eligible().collect(),
+                listed: None,
+            };
             let counts = count(rows.values().map(|row| row.host.as_str()));
-            Ok(positional(
-                subject,
-                rows,
-                &eligible,
-                replicas,
-                load,
-                |want| packed(want, &counts),
-            ))
+            positional(subject, rows, &field, load, |want| packed(want, &counts))
         }
         PlacementMode::Unspecified | PlacementMode::Spread => {
-            let eligible: Vec<&str> = borrowed(eligible).collect();
-            check_eligible(subject, &eligible, replicas)?;
-            Ok(positional(subject, rows, &eligible, replicas, load, spread))
+            let field = Field {
+                hosts,
+                eligible: eligible().collect(),
+                listed: None,
+            };
+            positional(subject, rows, &field, load, spread)
         }
     }
 }
 
-fn borrowed(hosts: &[String]) -> impl Iterator<Item = &str> {
-    hosts.iter().map(String::as_str)
+/// Where the replicas of one service may be.
+struct Field<'a> {
+    hosts: &'a Hosts,
+    /// Hosts for new replicas, sorted.
+    eligible: Vec<&'a str>,
+    /// The only hosts allowed, if the service names them.
+    listed: Option<&'a BTreeSet<&'a str>>,
 }
 
-fn check_eligible(
-    subject: Subject<'_>,
-    eligible: &[&str],
-    replicas: usize,
-) -> Result<(), Unplaceable> {
-    if replicas > 0 && eligible.is_empty() {
-        return Err(Unplaceable::NoEligibleHosts {
-            service: subject.spec.name.clone(),
-        });
+impl Field<'_> {
+    /// Standing of a host that may keep what it has; `None` if it must not, or is no member.
+    fn standing(&self, host: &str) -> Option<Standing> {
+        let allowed = self.listed.is_none_or(|listed| listed.contains(host));
+        self.hosts.standing(host).filter(|_| allowed)
     }
-    Ok(())
+
+    /// Whether a replica on `host` stays there without a look at the alternatives, and what is
+    /// the matter with it then.
+    fn keeps(&self, host: &str, stateful: bool) -> Option<Option<Stuck>> {
+        match self.standing(host)? {
+            Standing::Eligible | Standing::Holding => Some(None),
+            standing @ (Standing::Leaving(_) | Standing::Lost) if stateful => {
+                Some(standing.stuck())
+            }
+            Standing::Leaving(_) | Standing::Lost => None,
+        }
+    }
 }
 
 /// What a mode may look at when it chooses one host.
@@ -215,57 +217,89 @@ struct Want<'a> {
     load: &'a Load,
 }
 
-fn positional<'h>(
+fn positional<'r>(
     subject: Subject<'_>,
-    rows: &BTreeMap<&str, &v1::ReplicaDesired>,
-    eligible: &[&'h str],
-    replicas: usize,
+    rows: &BTreeMap<&'r str, &'r v1::ReplicaDesired>,
+    field: &Field<'r>,
     load: &mut Load,
     choose: impl Fn(&Want<'_>) -> Option<usize>,
-) -> Vec<Placed> {
+) -> Result<Vec<Placed>, Unplaceable> {
+    let replicas = usize::try_from(subject.spec.replicas).unwrap_or(0);
     let ids: Vec<String> = (0..replicas)
         .map(|index| positional_id(subject.deployment, &subject.spec.name, index))
         .collect();
     // What stays is settled first, so that no newcomer depends on the order of indexes.
-    let kept: Vec<Option<&'h str>> = ids
+    let kept: Vec<Option<(&'r str, Option<Stuck>)>> = ids
         .iter()
         .map(|id| {
-            let row = rows.get(id.as_str())?;
-            let at = eligible.binary_search(&row.host.as_str()).ok()?;
-            eligible.get(at).copied()
+            let host = rows.get(id.as_str())?.host.as_str();
+            let stuck = field.keeps(host, subject.stateful)?;
+            Some((host, stuck))
         })
         .collect();
-    let mut taken = count(kept.iter().flatten().copied());
+    let mut taken = count(kept.iter().flatten().map(|(host, _)| *host));
+    let mut moved = load.clone();
     let mut placed = Vec::with_capacity(replicas);
     for (index, (id, kept)) in ids.into_iter().zip(kept).enumerate() {
-        let host = match kept {
-            Some(host) => host,
+        let (host, stuck) = match kept {
+            Some(kept) => kept,
             None => {
+                let row = rows.get(id.as_str());
                 let want = Want {
                     id: &id,
                     index,
-                    eligible,
+                    eligible: &field.eligible,
                     taken: &taken,
-                    load,
+                    load: &moved,
                 };
-                let Some(host) = choose(&want).and_then(|at| eligible.get(at).copied()) else {
-                    continue; // only with no eligible host, which was refused above
+                let found = choose(&want).and_then(|at| field.eligible.get(at).copied());
+                let (host, stuck) = match (found, row) {
+                    (Some(host), _) => (host, None),
+                    (None, Some(row)) => (row.host.as_str(), Some(stays(subject, field, row)?)),
+                    (None, None) => return Err(unplaceable(subject, field)),
                 };
                 *taken.entry(host).or_default() += 1;
-                if let Some(row) = rows.get(id.as_str()) {
-                    load.remove(&row.host);
+                if let Some(row) = row {
+                    moved.remove(&row.host);
                 }
-                load.add(host);
-                host
+                moved.add(host);
+                (host, stuck)
             }
         };
         placed.push(Placed {
             index: i32::try_from(index).unwrap_or(i32::MAX),
             host: host.to_owned(),
             id,
+            stuck,
         });
     }
-    placed
+    *load = moved;
+    Ok(placed)
+}
+
+/// Why a replica that names its hosts stays where it is, when no other one takes it.
+fn stays(
+    subject: Subject<'_>,
+    field: &Field<'_>,
+    row: &v1::ReplicaDesired,
+) -> Result<Stuck, Unplaceable> {
+    let pinned = field.listed.is_some();
+    let standing = field.standing(&row.host).filter(|_| pinned);
+    standing
+        .and_then(Standing::stuck)
+        .ok_or_else(|| unplaceable(subject, field))
+}
+
+fn unplaceable(subject: Subject<'_>, field: &Field<'_>) -> Unplaceable {
+    let service = subject.spec.name.clone();
+    if field.eligible.is_empty() {
+        return Unplaceable::NoEligibleHosts { service };
+    }
+    Unplaceable::TooFewHosts {
+        service,
+        eligible: field.eligible.len(),
+        replicas: usize::try_from(subject.spec.replicas).unwrap_or(0),
+    }
 }
 
 /// Fewest of this service, then fewest in all, then the heaviest rendezvous weight.
@@ -299,27 +333,39 @@ fn pinned(want: &Want<'_>) -> Option<usize> {
     let start = want.index.checked_rem(hosts)?;
     (0..hosts)
         .map(|step| (start + step) % hosts)
-        .find(free)
-        .or(Some(start))
+        .find(|at| free(at))
 }
 
+/// One on each eligible host; a host that is silent or lost keeps the one it has, which goes on
+/// there when it is back.
 fn global(
     subject: Subject<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,
-    eligible: &[String],
+    hosts: &Hosts,
     load: &mut Load,
 ) -> Result<Vec<Placed>, Unplaceable> {
-    let mut placed = Vec::with_capacity(eligible.len());
+    let keeps = |row: &&&v1::ReplicaDesired| match hosts.standing(&row.host) {
+        Some(Standing::Holding | Standing::Lost) => {
+            row.id == global_id(subject.deployment, &subject.spec.name, &row.host)
+        }
+        Some(Standing::Eligible | Standing::Leaving(_)) | None => false,
+    };
+    let kept = rows.values().filter(keeps).map(|row| row.host.as_str());
+    let wanted: BTreeSet<&str> = kept
+        .chain(hosts.eligible().iter().map(String::as_str))
+        .collect();
+    let mut placed = Vec::with_capacity(wanted.len());
     let mut ids = BTreeSet::new();
-    for (index, host) in eligible.iter().enumerate() {
+    for (index, host) in wanted.into_iter().enumerate() {
         let id = global_id(subject.deployment, &subject.spec.name, host);
         if !ids.insert(id.clone()) {
             return Err(Unplaceable::IdConflict { id });
         }
         placed.push(Placed {
             index: i32::try_from(index).unwrap_or(i32::MAX),
-            host: host.clone(),
+            host: host.to_owned(),
             id,
+            stuck: None,
         });
     }
     for new in &placed {

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jaco_proto::{
-    manifest::{SpecHasher, compose::Project},
+    manifest::{
+        SpecHasher,
+        compose::{Mount, MountSource, Project, Service},
+    },
     v1,
 };
 use jaco_raftnode::State;
@@ -15,6 +18,8 @@ pub struct Template {
     pub image: String,
     /// Hash of everything the container is built from.
     pub spec_hash: Vec<u8>,
+    /// Whether it mounts something of its host: a path, or a volume with a name.
+    pub stateful: bool,
 }
 
 /// Templates of the services that the document has and gives an image, or why it cannot be
@@ -82,11 +87,24 @@ fn read(deployment: &v1::Deployment) -> Templates {
     let project = Project::parse(&deployment.compose_yaml).map_err(fault)?;
     let hasher = SpecHasher::new(&deployment.compose_yaml).map_err(fault)?;
     let template = |spec: &v1::ServiceSpec| {
-        let image = project.services.get(&spec.name)?.image.clone()?;
-        let spec_hash = hasher.hash(&spec.name, &spec.networks)?.to_vec();
-        Some((spec.name.clone(), Template { image, spec_hash }))
+        let service = project.services.get(&spec.name)?;
+        let template = Template {
+            image: service.image.clone()?,
+            spec_hash: hasher.hash(&spec.name, &spec.networks)?.to_vec(),
+            stateful: is_stateful(service),
+        };
+        Some((spec.name.clone(), template))
     };
     Ok(deployment.services.iter().filter_map(template).collect())
+}
+
+/// Whether a replica on another host would miss what this one left on its own.
+fn is_stateful(service: &Service) -> bool {
+    let lasts = |mount: &Mount| match mount.source {
+        MountSource::Bind { .. } | MountSource::Volume(_) | MountSource::Other { .. } => true,
+        MountSource::Anonymous | MountSource::Tmpfs => false,
+    };
+    service.volumes.iter().any(lasts)
 }
 
 #[cfg(test)]
@@ -122,6 +140,22 @@ mod tests {
     fn service_that_the_document_lacks_has_no_template() {
         let found = templates("services: {web: {image: nginx}}", &["web", "gone"]).unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), ["web"]);
+    }
+
+    #[test]
+    fn what_a_host_would_keep_makes_a_service_stateful() {
+        for (mount, stateful) in [
+            ("data:/data", true),
+            ("/srv/data:/data", true),
+            ("/data", false),
+            ("{type: tmpfs, target: /data}", false),
+        ] {
+            let text = format!(
+                "services:\n  web:\n    image: nginx\n    volumes: [{mount}]\nvolumes:\n  data: {{}}\n"
+            );
+            let found = templates(&text, &["web"]).unwrap();
+            assert_eq!(found["web"].stateful, stateful, "{mount}");
+        }
     }
 
     #[test]

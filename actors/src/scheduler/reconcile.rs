@@ -16,7 +16,7 @@ use jaco_raftnode::{State, batch, command};
 use prost_types::Timestamp;
 
 use super::{
-    placement::{self, Load},
+    placement::{Hosts, Load},
     projects::Projects,
     restarts::{self, Counted},
 };
@@ -75,7 +75,7 @@ pub fn reconcile(state: &State, memo: &mut Memo, now: Timestamp) -> Pass {
 struct Plan<'a> {
     state: &'a State,
     now: Timestamp,
-    eligible: Vec<String>,
+    hosts: Hosts,
     load: Load,
     /// Rows by (deployment, service, id), so that a service finds its own without a scan.
     rows: BTreeMap<(&'a str, &'a str), BTreeMap<&'a str, &'a v1::ReplicaDesired>>,
@@ -97,7 +97,7 @@ impl<'a> Plan<'a> {
         Self {
             state,
             now,
-            eligible: placement::eligible_hosts(state),
+            hosts: Hosts::of(state),
             load: Load::of(state),
             rows,
             issued: BTreeMap::new(),

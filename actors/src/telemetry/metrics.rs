@@ -15,7 +15,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{routes::Routes, snapshot::Sources, starts::Starts, text};
+use super::{round_trips::RoundTrips, routes::Routes, snapshot::Sources, starts::Starts, text};
 use crate::{clock::Clock, supervision::Tree};
 
 /// Upper bounds of the buckets of every histogram, in seconds.
@@ -52,6 +52,7 @@ struct Counts {
     revocation: Histogram,
     routes: Routes,
     starts: Starts,
+    round_trips: RoundTrips,
     sources: Sources,
 }
 
@@ -66,6 +67,7 @@ impl Metrics {
             revocation: buckets(),
             routes: Routes::new(),
             starts: Starts::new(),
+            round_trips: RoundTrips::new(),
             sources: Sources::default(),
         });
         let mut registry = Registry::with_prefix("jaco");
@@ -110,6 +112,11 @@ impl Metrics {
         self.0.counts.starts.count(deployment, service, ok);
     }
 
+    /// A packet to member `peer` was answered after this long.
+    pub(crate) fn peer_rtt(&self, peer: &str, rtt: Duration) {
+        self.0.counts.round_trips.observe(peer, rtt);
+    }
+
     /// Shows the actors of `tree` from here on; only the first tree counts.
     pub(crate) fn watch_tree(&self, tree: &Tree) {
         let _ = self.0.counts.sources.tree.set(tree.clone());
@@ -124,6 +131,7 @@ impl Metrics {
     pub(super) fn sweep(&self, state: &State) {
         self.0.counts.routes.sweep(state);
         self.0.counts.starts.sweep(state);
+        self.0.counts.round_trips.sweep(state);
     }
 
     /// The replicated state, once there is one.
@@ -186,6 +194,7 @@ struct OfNode(Arc<Counts>);
 impl Collector for OfNode {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.starts.encode(&mut encoder)?;
+        self.0.round_trips.encode(&mut encoder)?;
         self.0.sources.encode_node(&mut encoder)
     }
 }

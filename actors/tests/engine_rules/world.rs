@@ -63,7 +63,7 @@ impl World {
         state.nodes.insert(HOST.into(), Arc::new(node));
         let raft = MemoryRaft::new(state);
         let shared: Arc<dyn Propose> = Arc::new(raft.clone());
-        let (network, _, directory) = network::supervisor(network::Args {
+        let (network, _, directory, _) = network::supervisor(network::Args {
             cluster_id: cluster_id.clone(),
             host: HOST.into(),
             raft: Arc::clone(&shared),
@@ -71,6 +71,7 @@ impl World {
             clock: Clock::system(),
             pool: pool(),
             engine: Arc::new(DockerNetworks::new(way)),
+            elsewhere: network::ipam::nobody(),
         });
         let deps = Deps {
             host: HOST.into(),

@@ -384,8 +384,9 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
     let facts = Facts {
         hostname: "h0".to_owned(),
         https: false,
+        mesh: false,
     };
-    let table = route_table(&state, &facts);
+    let table = route_table(&state, &facts, &BTreeSet::new());
     for route in &resolved.routes {
         // Host names have no case on the wire.
         let found = table.routes(&route.domain.to_ascii_lowercase());

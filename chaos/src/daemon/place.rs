@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::{Engine, Rng, rng};
 
@@ -14,24 +14,25 @@ use crate::{Engine, Rng, rng};
 /// # Errors
 /// When it was not built.
 pub fn program(name: &str) -> Result<PathBuf> {
-    let dir = match std::env::var_os("JACO_BIN_DIR") {
-        Some(dir) => PathBuf::from(dir),
+    let dirs = match std::env::var_os("JACO_BIN_DIR") {
+        Some(dir) => vec![PathBuf::from(dir)],
         None => {
-            let test = std::env::current_exe()?;
-            let dir = test
-                .parent()
-                .and_then(Path::parent)
-                .context("target directory")?;
-            dir.to_owned()
+            // A test is one directory below the other programs.
+            let this = std::env::current_exe()?;
+            this.ancestors()
+                .skip(1)
+                .take(2)
+                .map(Path::to_owned)
+                .collect()
         }
     };
-    let path = dir.join(name);
-    ensure!(
-        path.is_file(),
-        "{} is missing: run `cargo build -p jaco-cli --bins` first, or set JACO_BIN_DIR",
-        path.display()
-    );
-    Ok(path)
+    let mut paths = dirs.iter().map(|dir| dir.join(name));
+    paths.find(|path| path.is_file()).with_context(|| {
+        format!(
+            "{name} is not in {dirs:?}: run `cargo build -p jaco-cli --bins` first, or set \
+             JACO_BIN_DIR"
+        )
+    })
 }
 
 /// Ports that nobody listens on, below those the system hands out to clients.

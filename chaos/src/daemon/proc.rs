@@ -40,6 +40,21 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / TICKS))
 }
 
+/// Whether no thread of it runs, because of a signal.
+///
+/// # Errors
+/// When there is no such process.
+pub fn is_stopped(pid: u32) -> Result<bool> {
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(task?.path().join("stat"))?;
+        let (_, fields) = stat.rsplit_once(')').context("no name")?;
+        if !fields.starts_with(" T") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

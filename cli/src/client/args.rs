@@ -44,11 +44,12 @@ pub(crate) struct Globals {
 
     /// Operator token for remote daemons [env: JACO_TOKEN]
     ///
+    /// With `node join` it is the join token [env: JACO_JOIN_TOKEN].
     /// Other users of this machine can see it; a file or the variable is safer.
     #[arg(long, global = true, value_name = "TOKEN")]
     token: Option<SecretString>,
 
-    /// File with the operator token for remote daemons
+    /// File with that token
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "token")]
     token_file: Option<PathBuf>,
 
@@ -150,7 +151,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: cluster::Command,
     },
-    /// Show the machines of the cluster
+    /// Add, show and remove the machines of the cluster
     Node {
         #[command(subcommand)]
         command: node::Command,
@@ -245,6 +246,7 @@ impl Command {
             Self::Status(args) => &args.read,
             Self::Audit(args) => &args.read,
             Self::Cluster { .. }
+            | Self::Node { .. }
             | Self::Apply(_)
             | Self::Logs(_)
             | Self::Rollback(_)
@@ -260,6 +262,16 @@ impl Command {
             | Self::Man(_) => return false,
         };
         read.consistent
+    }
+
+    /// Whether the token among the flags is not an operator's.
+    pub(crate) fn takes_join_token(&self) -> bool {
+        matches!(
+            self,
+            Self::Node {
+                command: node::Command::Join(_)
+            }
+        )
     }
 
     /// Whether a remote daemon is only called with a token.

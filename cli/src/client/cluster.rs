@@ -1,19 +1,19 @@
 //! `jaco cluster`: founding a cluster and looking at its members.
 
-mod systemd;
+mod digest;
 
 use std::time::Duration;
 
 use jaco_proto::v1::{self, cluster_client::ClusterClient, node_suffrage::Kind};
 use serde::Serialize;
 
-use self::systemd::Systemd;
 use super::{
     args::ReadArgs,
     connection::Client,
     failure::Stop,
     node::NodeRow,
-    output::{Format, Ui, View},
+    output::{Ui, View},
+    systemd::{self, Systemd},
 };
 
 const INIT_DEADLINE: Duration = Duration::from_secs(60);
@@ -38,6 +38,8 @@ pub(crate) enum Command {
     },
     /// Show whether there is a cluster, who leads it and who votes
     Status(ReadArgs),
+    /// Compare the state of all members at one log index
+    Digest,
 }
 
 /// Does it.
@@ -48,6 +50,7 @@ pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> 
             no_systemd_enable,
         } => init(name, !no_systemd_enable, client, ui).await,
         Command::Status(_) => status(client, ui).await,
+        Command::Digest => digest::run(client, ui).await,
     }
 }
 
@@ -85,12 +88,7 @@ async fn init(name: &str, enable: bool, client: &Client, ui: &mut Ui<'_>) -> Res
         ClusterClient::new(connection).init(request).await
     };
     let response = client.unary(INIT_DEADLINE, call).await?;
-    let enable = enable && client.is_local();
-    let (systemd, remark) = if enable {
-        systemd::enable("systemctl")
-    } else {
-        (Systemd::Skipped, None)
-    };
+    let (systemd, remark) = systemd::step(enable, client);
     // The token comes first: nothing that goes wrong from here on may lose it.
     ui.data(&InitView {
         cluster_id: response.cluster_id,
@@ -98,20 +96,7 @@ async fn init(name: &str, enable: bool, client: &Client, ui: &mut Ui<'_>) -> Res
         systemd,
         terse: ui.quiet,
     })?;
-    match (systemd, remark, ui.format) {
-        (Systemd::Enabled, Some(line), Format::Table) if !ui.quiet => {
-            ui.write(&format!("{line}\n"))
-        }
-        (Systemd::Enabled | Systemd::Skipped, _, _) => Ok(()),
-        (Systemd::Unavailable, remark, _) => {
-            remark.iter().for_each(|text| ui.note(text));
-            Ok(())
-        }
-        (Systemd::Failed, remark, _) => {
-            remark.iter().for_each(|text| ui.warn(text));
-            Ok(())
-        }
-    }
+    systemd::tell(systemd, remark, ui)
 }
 
 #[derive(Serialize)]
@@ -209,7 +194,7 @@ mod tests {
     use super::*;
     use crate::client::{
         fake::{self, Fake},
-        output::json,
+        output::{Format, json},
     };
 
     fn response() -> v1::ClusterStatusResponse {

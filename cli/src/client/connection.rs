@@ -132,6 +132,15 @@ impl Client {
             .all(|place| matches!(place, Place::Socket(_)))
     }
 
+    /// The remote daemon that answered last, or the first one if none has yet; `None` on a socket.
+    pub(crate) fn server(&self) -> Option<String> {
+        let at = self.live().as_ref().map_or(0, |(at, _)| *at);
+        match self.places.get(at)? {
+            Place::Socket(_) => None,
+            Place::Remote(address) => Some(address.to_string()),
+        }
+    }
+
     /// Calls one address after the other until one does not fail for reasons of its own.
     ///
     /// `deadline` is for each address.

@@ -37,6 +37,8 @@ pub(crate) enum Local {
     DeploymentNotFound,
     /// A cluster was not restored; nothing changed.
     RestoreFailed,
+    /// Members that applied the same entries differ.
+    StateDiverged,
     /// A defect of this program or a broken answer.
     Internal,
 }
@@ -60,6 +62,7 @@ impl Local {
             Self::ReplicaNotFound => "replica_not_found",
             Self::DeploymentNotFound => "deployment_not_found",
             Self::RestoreFailed => "restore_failed",
+            Self::StateDiverged => "state_diverged",
             Self::Internal => "internal",
         }
     }

@@ -56,6 +56,7 @@ pub(crate) struct Script {
     pub(crate) audit: Vec<v1::AuditEvent>,
     pub(crate) cluster: v1::ClusterStatusResponse,
     pub(crate) actors: Vec<v1::ActorInfo>,
+    pub(crate) digest: v1::DigestResponse,
     pub(crate) routes: Vec<v1::RealizedRoute>,
     pub(crate) tokens: Vec<v1::TokenInfo>,
     pub(crate) credentials: Vec<v1::RegistryCredentialSummary>,

@@ -37,6 +37,15 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// The same connection without a token.
+    pub(crate) fn without_token(self) -> Self {
+        Self {
+            token: None,
+            token_file: None,
+            ..self
+        }
+    }
+
     /// Reads the environment through `var`; an empty variable counts as unset.
     pub(crate) fn from_env(var: impl Fn(&str) -> Option<String>) -> Self {
         let var = |name: &str| var(name).filter(|value| !value.is_empty());
@@ -252,7 +261,7 @@ fn remote(
 }
 
 /// The token in a file, without the blanks around it.
-fn token_in(path: &Path, machine: &impl Machine) -> Result<SecretString, Failure> {
+pub(super) fn token_in(path: &Path, machine: &impl Machine) -> Result<SecretString, Failure> {
     let shown = path.display();
     let failed = |why: String| {
         let message = format!("the token file {shown} {why}");

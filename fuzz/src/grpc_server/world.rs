@@ -16,8 +16,8 @@ use jaco_raftnode::{RaftHandle, Storage, command, storage, testing::MemoryRaft};
 use prost_types::Timestamp;
 use tokio::runtime::Runtime;
 
-/// Longest time the calls of one input may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time the calls of one input may take: a digest of the future is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node in the middle of its life, or one before it.
 pub(super) struct World {

@@ -209,7 +209,8 @@ fn check_request(params: &CertificateParams, hostname: &str) -> Result<Vec<IpAdd
 }
 
 /// Whether another machine could reach this one by `ip`.
-fn dialable(ip: IpAddr) -> bool {
+#[must_use]
+pub fn dialable(ip: IpAddr) -> bool {
     let local = match ip {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),

@@ -5,6 +5,7 @@ use std::{fmt, net::IpAddr};
 use jaco_proto::secret::SecretString;
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, PublicKeyData};
 use rustls_pki_types::CertificateDer;
+use x509_parser::extensions::GeneralName;
 
 use super::{
     Error, Fingerprint,
@@ -106,6 +107,27 @@ impl NodeCert {
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.der)
+    }
+
+    /// The addresses that it names.
+    ///
+    /// # Errors
+    /// [`Error::Pem`] if it does not parse.
+    pub fn ips(&self) -> Result<Vec<IpAddr>, Error> {
+        let damaged = |_| Error::Pem("certificate");
+        let (_, cert) = x509_parser::parse_x509_certificate(&self.der).map_err(damaged)?;
+        let names = cert.subject_alternative_name();
+        let names = names.map_err(|_| Error::Pem("certificate"))?;
+        let names = names.map(|names| names.value.general_names.as_slice());
+        let ips = names.unwrap_or_default().iter().filter_map(|name| {
+            let GeneralName::IPAddress(bytes) = name else {
+                return None;
+            };
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from))
+                .ok()
+        });
+        Ok(ips.collect())
     }
 
     /// Checks that the certificate was made for `key`.

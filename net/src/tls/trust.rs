@@ -1,6 +1,6 @@
 //! What a client trusts.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use rustls::{
     CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme,
@@ -13,7 +13,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::{Error, provider};
-use crate::pki::{Fingerprint, certificates};
+use crate::pki::{Fingerprint, NodeCert, certificates};
 
 /// What a client pins. In every case the leaf must be valid now, be meant for servers and
 /// match the dialled name.
@@ -49,6 +49,27 @@ impl Trust {
             provider,
         }))
     }
+}
+
+/// Checks a certificate that a member was given: it verifies under the authority `ca_pem`, is
+/// valid at `now` and carries `hostname`.
+///
+/// # Errors
+/// [`Error::Pem`] or [`Error::Anchor`] if the authority cannot be used, [`Error::Unusable`] with
+/// what is wrong with the certificate.
+pub fn check_member(
+    ca_pem: &str,
+    cert: &NodeCert,
+    hostname: &str,
+    now: SystemTime,
+) -> Result<(), Error> {
+    let name = ServerName::try_from(hostname.to_owned())
+        .map_err(|_| Error::Unusable(CertificateError::NotValidForName.into()))?;
+    let since = now.duration_since(SystemTime::UNIX_EPOCH);
+    let now = UnixTime::since_unix_epoch(since.unwrap_or_default());
+    let verifier = Trust::Ca(ca_pem.to_owned()).verifier()?;
+    let verified = verifier.verify_server_cert(cert.der(), &[], &name, &[], now);
+    verified.map(drop).map_err(Error::Unusable)
 }
 
 /// A verifier that accepts chains under `anchors` only.

@@ -62,8 +62,8 @@ pub(super) struct Shared {
     threads: watch::Sender<usize>,
     pub(super) incoming: Arc<Slot>,
     pub(super) refused_snapshots: AtomicU64,
-    /// Storage of the running actor; not kept open by it.
-    storage: Mutex<Weak<Storage>>,
+    /// Storage of the running actor, which is not kept open by this, and where it is.
+    storage: Mutex<(Weak<Storage>, PathBuf)>,
 }
 
 impl Shared {
@@ -73,18 +73,25 @@ impl Shared {
         self.storage
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+            .0
             .upgrade()
     }
 
     pub(super) fn set_storage(&self, storage: &Arc<Storage>) {
         let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
-        *current = Arc::downgrade(storage);
+        *current = (Arc::downgrade(storage), storage.path().to_owned());
+    }
+
+    /// Nobody else gets the storage from here on; see [`RaftHandle::closed`].
+    pub(super) fn forget_storage(&self) {
+        let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
+        current.0 = Weak::new();
     }
 
     /// Where received snapshots are kept until they are whole.
-    pub(super) fn snapshots(&self) -> Option<PathBuf> {
-        let storage = self.storage()?;
-        Some(storage.path().with_file_name("snapshots"))
+    pub(super) fn snapshots(&self) -> PathBuf {
+        let storage = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
+        storage.1.with_file_name("snapshots")
     }
 }
 
@@ -214,7 +221,7 @@ impl RaftHandle {
             );
             return;
         }
-        if decoded.get_msg_type() == MessageType::MsgSnapshot {
+        if decoded.msg_type == MessageType::MsgSnapshot as i32 {
             tracing::warn!(
                 subsystem = "raft",
                 from,

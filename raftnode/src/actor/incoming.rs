@@ -61,7 +61,7 @@ impl RaftHandle {
         }
         let snapshot = message.get_snapshot();
         let empty = snapshot.data.is_empty() && message.entries.is_empty();
-        if message.get_msg_type() != MessageType::MsgSnapshot || !empty {
+        if message.msg_type != MessageType::MsgSnapshot as i32 || !empty {
             return Err(SnapshotRefused::NotASnapshot);
         }
         let index = snapshot.get_metadata().index;
@@ -73,10 +73,7 @@ impl RaftHandle {
             let commit = status.commit;
             return Err(SnapshotRefused::Stale { index, commit });
         }
-        let directory = self
-            .shared
-            .snapshots()
-            .ok_or(SnapshotRefused::Unavailable)?;
+        let directory = self.shared.snapshots();
         let claim = self.shared.incoming.claim(message.term, Instant::now());
         let claim = claim.ok_or(SnapshotRefused::Busy)?;
         let limit = self.shared.limits.snapshot_bytes;

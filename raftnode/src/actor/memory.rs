@@ -1,5 +1,7 @@
 //! The raft actor without raft: proposals are applied at once, in memory, and never fail.
 
+mod group;
+
 use std::sync::{Arc, atomic::Ordering};
 
 use jaco_proto::v1;
@@ -7,6 +9,9 @@ use prost::Message as _;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 
 use super::{RaftHandle, msg::Msg};
+
+pub use group::MemoryGroup;
+
 use crate::{Committed, Propose as _, ProposeError, core::Role, fsm};
 
 /// Serves `handle` as the leader and only voter of a group, until the actor is stopped.

@@ -40,6 +40,8 @@ pub(super) struct Shell {
     applier: Applier,
     /// Proposals since the last flush.
     batch: Vec<(Ticket, Vec<u8>)>,
+    /// Whether a flush is in the mailbox.
+    flush_queued: bool,
     proposals: HashMap<Ticket, Waiting>,
     reads: HashMap<Ticket, ReadReply>,
     captures: Captures,
@@ -64,9 +66,7 @@ impl Shell {
         let shared = Arc::clone(&args.handle.shared);
         shared.set_storage(storage);
         shared.incoming.reset();
-        if let Some(directory) = shared.snapshots()
-            && let Err(error) = snapshot::clear(&directory)
-        {
+        if let Err(error) = snapshot::clear(&shared.snapshots()) {
             tracing::warn!(subsystem = "raft", %error, "old snapshots cannot be removed");
         }
         let shell = Self {
@@ -74,6 +74,7 @@ impl Shell {
             core,
             applier: Applier::new(state),
             batch: Vec::new(),
+            flush_queued: false,
             proposals: HashMap::new(),
             reads: HashMap::new(),
             captures: Captures::default(),
@@ -97,23 +98,31 @@ impl Shell {
         self.run()
     }
 
-    /// Takes one message. `true` asks for a [`Msg::Flush`] behind what is in the mailbox now.
+    /// Takes one message. `true` asks for a [`Msg::Flush`] behind what is in the mailbox now: what
+    /// arrives while a write waits for the disk becomes one step and one write.
     pub(super) fn handle(&mut self, msg: Msg) -> Result<bool, Failure> {
         match msg {
+            Msg::Flush => {
+                self.flush_queued = false;
+                self.core.handle_propose(std::mem::take(&mut self.batch));
+                self.run()?;
+                return Ok(false);
+            }
+            Msg::Install(received) => {
+                self.install(received)?;
+                return Ok(false);
+            }
             Msg::Propose(data, waiting) => {
                 let ticket = self.ticket();
                 self.proposals.insert(ticket, waiting);
                 self.batch.push((ticket, data));
-                return Ok(self.batch.len() == 1);
             }
-            Msg::Flush => self.core.handle_propose(std::mem::take(&mut self.batch)),
             Msg::Read(reply) => {
                 let ticket = self.ticket();
                 self.reads.insert(ticket, reply);
                 self.core.handle_read(ticket);
             }
             Msg::Deliver(message) => self.deliver(*message),
-            Msg::Install(received) => return self.install(received).map(|()| false),
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
             Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
             Msg::ChangeMembers(change, reply) => {
@@ -124,14 +133,12 @@ impl Shell {
                 if self.captures.add(index, reply, self.applier.state()) {
                     self.applier.want(index);
                 }
-                return Ok(false);
             }
             Msg::Reachable(ids) => self.core.handle_reachable(ids),
             Msg::Transfer(to) => self.core.handle_transfer(to),
             Msg::Tick => self.core.handle_tick(),
         }
-        self.run()?;
-        Ok(false)
+        Ok(!std::mem::replace(&mut self.flush_queued, true))
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -232,8 +239,8 @@ impl Shell {
             let state = Arc::clone(self.applier.state());
             let index = state.applied_index;
             // State first: a subscriber that hears of a change must find it there.
+            self.shared.state.send_replace(Arc::clone(&state));
             self.captures.reached(&wanted, &state);
-            self.shared.state.send_replace(state);
             if installed {
                 self.shared.hub.reset(index);
             }

@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     RaftArgs, RaftHandle,
+    handle::Thread,
     msg::Msg,
     shell::{Failure, Shell},
 };
@@ -94,6 +95,9 @@ struct Running {
     /// Set while a tick waits in the mailbox: a long write is one late tick, not many.
     tick_queued: Arc<AtomicBool>,
     ticker: JoinHandle<()>,
+    /// Dropped last. An actor that ends leaves its state to its supervisor, so the storage may be
+    /// let go of on another thread than raft's, and later.
+    _alive: Thread,
 }
 
 impl Drop for Running {
@@ -118,8 +122,11 @@ impl Actor for RaftActor {
         let shell = loaded.map_err(|failure| report(&args, failure))?;
         args.handle.shared.mailbox.store(0, Ordering::Relaxed);
         let id = myself.get_id();
+        let alive = args.handle.thread();
         // Whoever learns of a leader writes to it at once, so its address is there first.
         args.handle.shared.actor.send_replace(Some(myself));
+        // Again: a predecessor that ended late may have taken it away.
+        args.handle.shared.set_storage(&args.storage);
         let tick_queued = Arc::new(AtomicBool::new(false));
         let ticker = tokio::spawn(tick(
             args.handle.clone(),
@@ -132,6 +139,7 @@ impl Actor for RaftActor {
             args,
             tick_queued,
             ticker,
+            _alive: alive,
         };
         match running.shell.start() {
             Ok(()) => Ok(running),
@@ -194,6 +202,7 @@ fn close(handle: &RaftHandle, id: ActorId) {
     if !closed {
         return;
     }
+    handle.shared.forget_storage();
     handle.shared.mailbox.store(0, Ordering::Relaxed);
     handle.shared.status.send_modify(|status| {
         status.role = Role::Stopped;

@@ -396,8 +396,14 @@ async fn long_log_is_compacted_and_the_node_restarts_from_its_rows() {
 async fn messages_of_peers_that_make_no_sense_are_survived() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
-    for bytes in [&b""[..], b"\xff\xff\xff", &[8, 1, 16, 1, 24, 2]] {
+    for bytes in [
+        &b""[..],
+        b"\xff\xff\xff",
+        &[8, 1, 16, 1, 24, 2],
+        &[8, 99, 16, 1, 24, 2],
+    ] {
         handle.deliver(2, bytes.to_vec());
+        assert!(handle.receive_snapshot(2, bytes.to_vec()).is_err());
     }
     handle.unreachable(9);
     handle.snapshot_sent(9, false);

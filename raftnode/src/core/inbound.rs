@@ -2,9 +2,11 @@
 //!
 //! Raft panics on a message that no correct peer sends, and a peer is other people's software.
 
+use std::collections::BTreeSet;
+
 use raft::{
-    RawNode, Storage,
-    eraftpb::{Message, MessageType},
+    RawNode, StateRole, Storage,
+    eraftpb::{ConfState, EntryType, Message, MessageType},
 };
 
 /// A message that no correct peer sends.
@@ -21,12 +23,26 @@ pub enum Refused {
     /// Its type exists inside a node only, or is not known.
     #[error("message type {0} does not travel between nodes")]
     Type(i32),
-    /// Its entries do not follow each other.
+    /// Its entries do not follow each other, are of later terms than itself, or of no known kind.
     #[error("entries do not follow log index {0}")]
     Entries(u64),
+    /// The configuration of its snapshot is none that a cluster can have.
+    #[error("the configuration of the snapshot at index {0} is impossible")]
+    Configuration(u64),
+    /// It acknowledges an entry that this leader never had.
+    #[error("index {index} is acknowledged, but the log ends at {last}")]
+    Acknowledged {
+        /// What it claims.
+        index: u64,
+        /// Where the log ends.
+        last: u64,
+    },
     /// A term or an index that no cluster reaches.
     #[error("term or index {0} is out of range")]
     Range(u64),
+    /// It asks for the vote of a node that has just been created, which has none.
+    #[error("this node has no vote yet")]
+    Newcomer,
     /// It lacks what its type must carry.
     #[error("message type {0} is incomplete")]
     Incomplete(i32),
@@ -40,6 +56,9 @@ pub enum Refused {
     },
 }
 
+/// Raft counts upwards from what it is told without checking for overflow.
+const LARGEST: u64 = u64::MAX / 2;
+
 pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(), Refused> {
     let raft = &raw.raft;
     if message.to != raft.id || message.from == raft.id || message.from == raft::INVALID_ID {
@@ -51,26 +70,53 @@ pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(
     let Some(kind) = MessageType::from_i32(message.msg_type) else {
         return Err(Refused::Type(message.msg_type));
     };
-    // Raft counts upwards from these without checking for overflow.
-    let largest = message.index.max(message.term).max(message.commit);
-    if largest > u64::MAX / 2 {
-        return Err(Refused::Range(largest));
+    let numbers = [
+        message.index,
+        message.term,
+        message.log_term,
+        message.commit,
+        message.commit_term,
+        message.reject_hint,
+        message.request_snapshot,
+        message
+            .snapshot
+            .as_ref()
+            .map_or(0, |s| s.get_metadata().index),
+        message
+            .snapshot
+            .as_ref()
+            .map_or(0, |s| s.get_metadata().term),
+    ];
+    if let Some(&number) = numbers.iter().find(|&&number| number > LARGEST) {
+        return Err(Refused::Range(number));
+    }
+    // Raft takes a message without a term for one of its own; only read requests have none.
+    if (message.term == 0) != (kind == MessageType::MsgReadIndex) {
+        return Err(Refused::Range(message.term));
     }
     match kind {
         MessageType::MsgHup
         | MessageType::MsgBeat
         | MessageType::MsgPropose
+        | MessageType::MsgTransferLeader
         | MessageType::MsgUnreachable
         | MessageType::MsgSnapStatus
         | MessageType::MsgCheckQuorum => Err(Refused::Type(message.msg_type)),
         MessageType::MsgAppend => {
-            let expected = (message.index + 1..).zip(&message.entries);
-            for (index, entry) in expected {
-                if entry.index != index {
-                    return Err(Refused::Entries(message.index));
-                }
+            let mut before = message.log_term;
+            let mut follow = (message.index + 1..).zip(&message.entries);
+            let sound = follow.all(|(index, entry)| {
+                let term = std::mem::replace(&mut before, entry.term);
+                let known = EntryType::from_i32(entry.entry_type).is_some();
+                entry.index == index && known && (term..=message.term).contains(&entry.term)
+            });
+            // Raft says term 0 of every index beyond its log, so 0 would match there.
+            let anchored = (message.log_term == 0) == (message.index == 0);
+            if sound && anchored {
+                Ok(())
+            } else {
+                Err(Refused::Entries(message.index))
             }
-            Ok(())
         }
         MessageType::MsgHeartbeat => {
             let last = raft.raft_log.last_index();
@@ -84,9 +130,16 @@ pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(
         }
         MessageType::MsgSnapshot => {
             let metadata = message.snapshot.as_ref().and_then(|s| s.metadata.as_ref());
-            match metadata.and_then(|m| m.conf_state.as_ref()) {
-                Some(conf) if !conf.voters.is_empty() => Ok(()),
-                _ => Err(Refused::Incomplete(message.msg_type)),
+            let Some(metadata) = metadata.filter(|m| m.index > 0 && m.term > 0) else {
+                return Err(Refused::Incomplete(message.msg_type));
+            };
+            if metadata.term > message.term {
+                return Err(Refused::Range(metadata.term));
+            }
+            match &metadata.conf_state {
+                None => Err(Refused::Incomplete(message.msg_type)),
+                Some(conf) if is_possible(conf) => Ok(()),
+                Some(_) => Err(Refused::Configuration(metadata.index)),
             }
         }
         MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => {
@@ -96,13 +149,46 @@ pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(
                 Err(Refused::Incomplete(message.msg_type))
             }
         }
-        MessageType::MsgAppendResponse
+        MessageType::MsgAppendResponse => {
+            let (index, last) = (message.index, raft.raft_log.last_index());
+            let counts = raft.state == StateRole::Leader && message.term == raft.term;
+            if counts && !message.reject && index > last {
+                return Err(Refused::Acknowledged { index, last });
+            }
+            Ok(())
+        }
+        // Raft would refuse in its own term, and panics if that is 0.
+        MessageType::MsgRequestPreVote if raft.term == 0 => Err(Refused::Newcomer),
+        MessageType::MsgRequestPreVote
         | MessageType::MsgRequestVote
         | MessageType::MsgRequestVoteResponse
         | MessageType::MsgHeartbeatResponse
-        | MessageType::MsgTransferLeader
         | MessageType::MsgTimeoutNow
-        | MessageType::MsgRequestPreVote
         | MessageType::MsgRequestPreVoteResponse => Ok(()),
     }
+}
+
+/// Whether raft can have produced this configuration. It panics on one that it cannot restore.
+fn is_possible(conf: &ConfState) -> bool {
+    let set = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<_>>();
+    let lists = [
+        &conf.voters,
+        &conf.voters_outgoing,
+        &conf.learners,
+        &conf.learners_next,
+    ];
+    let distinct = lists
+        .iter()
+        .all(|ids| set(ids).len() == ids.len() && !ids.contains(&0));
+    let [voters, outgoing, learners, next] = lists.map(|ids| set(ids));
+    // Voters that become learners wait for the end of a joint configuration.
+    let joint = !outgoing.is_empty() || (next.is_empty() && !conf.auto_leave);
+    distinct
+        && joint
+        && !voters.is_empty()
+        && learners.is_disjoint(&voters)
+        && learners.is_disjoint(&outgoing)
+        && next.is_disjoint(&voters)
+        && next.is_disjoint(&learners)
+        && next.is_subset(&outgoing)
 }

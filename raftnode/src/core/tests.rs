@@ -1,6 +1,7 @@
 //! Nodes in memory: a network that loses and delays, disks that forget what was not synced.
 
 mod contact;
+mod hostile;
 mod sim;
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Message, MessageType};

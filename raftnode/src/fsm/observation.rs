@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 
 use jaco_proto::{
     Error,
-    v1::{self, ReplicaState},
+    v1::{self, NodeStatus, ReplicaState},
 };
-use prost_types::Timestamp;
 
-use super::{Origin, Tx, reject, time};
+use super::{Tx, reject};
 
-/// How long a report of a running container is believed.
-const FRESH_SECONDS: i64 = 10;
 /// Code of a replica whose restart budget is spent.
 const RESTART_EXHAUSTED: &str = "restart_exhausted";
 
@@ -24,11 +21,7 @@ const MOVE_REASON: &str = "move_reason";
 ///
 /// A dropped report is no rejection: reports are sent in batches, and one late report must not
 /// take the others with it.
-pub(super) fn update(
-    tx: &mut Tx,
-    origin: &Origin<'_>,
-    command: &v1::ReplicaObservedUpdate,
-) -> Result<(), Error> {
+pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result<(), Error> {
     let report = reject::required("replica", command.replica.as_ref())?;
     match ReplicaState::try_from(report.state) {
         Ok(ReplicaState::Unspecified) | Err(_) => {
@@ -40,7 +33,9 @@ pub(super) fn update(
         return Ok(());
     };
     let current = tx.get::<v1::ReplicaObserved>(&report.id);
-    match resolve(&desired, current.as_deref(), report, &origin.ts) {
+    let current = current.as_deref();
+    let heard = current.is_some_and(|current| is_heard(tx, &current.host));
+    match resolve(&desired, current, report, heard) {
         Some(observed) => tx.put_of(Some(desired.deployment.clone()), observed),
         None => Ok(()),
     }
@@ -65,12 +60,34 @@ fn speaker(desired: &v1::ReplicaDesired, host: &str) -> Option<Speaker> {
     }
 }
 
-/// The record that `report` leads to; `None` if it is dropped.
+/// Whether what `host` reported last can still be believed. A report is written only when it
+/// changes, so its age says nothing; whether its node is heard does.
+fn is_heard(tx: &Tx, host: &str) -> bool {
+    let node = tx.get::<v1::Node>(&host.to_owned());
+    node.is_some_and(|node| match node.status() {
+        NodeStatus::Ready
+        | NodeStatus::Joining
+        | NodeStatus::IsolationUnavailable
+        | NodeStatus::DrainTimeout => true,
+        NodeStatus::Unhealthy | NodeStatus::Offline | NodeStatus::Unspecified => false,
+    })
+}
+
+/// Drops what was reported about a row that has moved on, unless its host still has a say.
+pub(super) fn outdate(tx: &mut Tx, desired: &v1::ReplicaDesired) {
+    let current = tx.get::<v1::ReplicaObserved>(&desired.id);
+    if current.is_some_and(|current| speaker(desired, &current.host).is_none()) {
+        tx.remove_of::<v1::ReplicaObserved>(Some(desired.deployment.clone()), &desired.id);
+    }
+}
+
+/// The record that `report` leads to; `None` if it is dropped. `heard` says whether the node of
+/// the current record is.
 fn resolve(
     desired: &v1::ReplicaDesired,
     current: Option<&v1::ReplicaObserved>,
     report: &v1::ReplicaObserved,
-    now: &Timestamp,
+    heard: bool,
 ) -> Option<v1::ReplicaObserved> {
     let from = speaker(desired, &report.host)?;
     if from == Speaker::Owner && report.desired_raft_index < desired.raft_index {
@@ -86,13 +103,13 @@ fn resolve(
         return None;
     }
     match (from, speaker(desired, &current.host)) {
-        (Speaker::Owner, Some(Speaker::Previous)) => Some(
-            if !is_running(report) && is_running(current) && is_fresh(current, now) {
+        (Speaker::Owner, Some(Speaker::Previous)) => {
+            Some(if !is_running(report) && is_running(current) && heard {
                 with_move(current.clone(), report)
             } else {
                 report.clone()
-            },
-        ),
+            })
+        }
         (Speaker::Previous, Some(Speaker::Owner))
             if current.desired_raft_index >= desired.raft_index =>
         {
@@ -117,11 +134,6 @@ fn is_running(observed: &v1::ReplicaObserved) -> bool {
 
 fn is_exhausted(observed: &v1::ReplicaObserved) -> bool {
     observed.state() == ReplicaState::Failed && observed.code == RESTART_EXHAUSTED
-}
-
-fn is_fresh(observed: &v1::ReplicaObserved, now: &Timestamp) -> bool {
-    let age = time::nanos(Some(now)) - time::nanos(observed.last_health_at.as_ref());
-    age < time::seconds(FRESH_SECONDS)
 }
 
 /// `serving`, with the progress of the new host in its details.

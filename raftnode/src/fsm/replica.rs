@@ -2,7 +2,7 @@
 
 use jaco_proto::{Error, v1};
 
-use super::{Tx, reject};
+use super::{Tx, observation, reject};
 
 /// Stores the replica under the index of this entry, which tells its owner to recreate it.
 pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<(), Error> {
@@ -16,6 +16,7 @@ pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<
         }
     }
     replica.raft_index = tx.index();
+    observation::outdate(tx, &replica);
     tx.put(replica)
 }
 

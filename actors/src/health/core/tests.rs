@@ -66,7 +66,8 @@ impl World {
         let until = self.now + time;
         while self.now < until {
             self.now += TICK;
-            let beat = (self.now - self.began).as_millis() % BEAT.as_millis() == 0;
+            let ran = (self.now - self.began).as_millis();
+            let beat = ran.is_multiple_of(BEAT.as_millis());
             for host in beating.iter().filter(|_| beat) {
                 self.tell(Input::Heard((*host).to_owned()));
             }

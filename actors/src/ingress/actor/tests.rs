@@ -54,12 +54,19 @@ struct World {
 const PATH: &str = "node/proxy";
 
 async fn start(state: Arc<Fake>, http_port: u16) -> World {
+    // Nobody else is ever fresh.
+    let (_, fresh) = watch::channel(Hosts::default());
+    start_with(state, fresh, http_port).await
+}
+
+async fn start_with(state: Arc<Fake>, fresh: watch::Receiver<Hosts>, http_port: u16) -> World {
     let facts = Facts {
         hostname: "here".to_owned(),
         https: false,
+        mesh: true,
     };
     let proxy = Proxy::new(Settings::default());
-    let args = ProxyArgs::new(state, facts, http_port, proxy.clone());
+    let args = ProxyArgs::new(state, facts, fresh, http_port, proxy.clone());
     let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
     let tree = Tree::start(
         "node",
@@ -258,4 +265,25 @@ async fn a_stop_lets_a_running_request_finish() {
         .unwrap();
     assert_eq!(answer(client).await, "204");
     stop.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_falls_silent_takes_its_replicas_out_and_brings_them_back() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    add_replica(&mut state, "web-1", "there", "10.1.1.2");
+    let hosts =
+        |hosts: &[&str]| -> Hosts { Arc::new(hosts.iter().map(|&host| host.to_owned()).collect()) };
+    let (fresh, watched) = watch::channel(hosts(&["here", "there"]));
+    let world = start_with(Fake::new(state), watched, 0).await;
+    assert_eq!(world.served(), ["web-0", "web-1"]);
+    for (now, expected) in [
+        (&["here"][..], &["web-0"][..]),
+        (&["here", "there"], &["web-0", "web-1"]),
+        (&[], &["web-0"]),
+    ] {
+        fresh.send_replace(hosts(now));
+        sleep(LIMIT).await;
+        assert_eq!(world.served(), expected);
+    }
 }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use prost_types::Timestamp;
-
 use super::*;
 
 /// A state with the route `a.example` to service `web` of deployment `shop`.
@@ -63,11 +61,18 @@ fn facts() -> Facts {
     Facts {
         hostname: "here".to_owned(),
         https: false,
+        mesh: false,
     }
 }
 
 fn served(state: &State) -> Vec<Upstream> {
-    route_table(state, &facts()).routes("a.example")[0]
+    served_with(state, &facts(), &[])
+}
+
+/// What serves while these hosts are fresh.
+fn served_with(state: &State, facts: &Facts, fresh: &[&str]) -> Vec<Upstream> {
+    let fresh = fresh.iter().map(|&host| host.to_owned()).collect();
+    route_table(state, facts, &fresh).routes("a.example")[0]
         .upstreams()
         .to_vec()
 }
@@ -175,24 +180,30 @@ fn a_service_without_networks_is_on_the_default_one() {
 }
 
 #[test]
-fn what_this_node_sees_is_fresh_and_what_others_report_ages() {
-    assert_eq!(served_if(|_| {})[0].fresh_until, None);
-    assert_eq!(
-        served_if(|observed| observed.host = "there".to_owned()),
-        [],
-        "no sign of health"
-    );
-    let reported = served_if(|observed| {
-        observed.host = "there".to_owned();
-        observed.last_health_at = Some(Timestamp {
-            seconds: 100,
-            nanos: 5,
-        });
-    });
-    assert_eq!(
-        reported[0].fresh_until,
-        Some(UNIX_EPOCH + Duration::new(110, 5))
-    );
+fn replicas_of_other_hosts_serve_while_they_are_fresh_and_can_be_reached() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    add_replica(&mut state, "web-1", "there", "10.1.1.2");
+    for (mesh, fresh, expected) in [
+        (true, &["here", "there"][..], &["web-0", "web-1"][..]),
+        (true, &["here"], &["web-0"]),
+        (true, &[], &["web-0"]),
+        (false, &["here", "there"], &["web-0"]),
+    ] {
+        let served = served_with(&state, &Facts { mesh, ..facts() }, fresh);
+        let served: Vec<&str> = served.iter().map(|u| &*u.replica).collect();
+        assert_eq!(served, expected, "{mesh} {fresh:?}");
+    }
+}
+
+#[test]
+fn a_ready_replica_counts_wherever_it_is() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-1", "there", "10.1.1.2");
+    let key = ("a.example".to_owned(), String::new());
+    let route = state.routes.get(&key).unwrap();
+    assert!(ready(&state, |host| host == "there", route, "web-1").is_some());
+    assert!(ready(&state, |_| false, route, "web-1").is_none());
 }
 
 #[test]
@@ -217,7 +228,7 @@ fn redirects_need_both_a_route_that_wants_them_and_https() {
         let mut route = (**state.routes.get(&key).unwrap()).clone();
         route.tls_auto = tls_auto;
         state.routes.insert(key, Arc::new(route));
-        let table = route_table(&state, &Facts { https, ..facts() });
+        let table = route_table(&state, &Facts { https, ..facts() }, &BTreeSet::new());
         let redirects = matches!(table.lookup("a.example", "/"), Some(Match::Redirect));
         assert_eq!(redirects, tls_auto && https);
     }

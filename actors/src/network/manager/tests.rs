@@ -46,8 +46,9 @@ impl Lab {
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
             pool: Pool::default(),
             engine: shared,
+            elsewhere: ipam::nobody(),
         };
-        let (network, _, directory) = crate::network::supervisor(args);
+        let (network, _, directory, _) = crate::network::supervisor(args);
         let tree = Tree::start(
             "node",
             SupervisorSpec::new(Strategy::OneForOne).child(network),

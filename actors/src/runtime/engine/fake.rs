@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -38,6 +39,9 @@ struct Inner {
     scripts: VecDeque<BoxStream<'static, Result<(), EngineError>>>,
     outputs: BTreeMap<String, Output>,
     frames_read: u64,
+    /// Containers made and removed, by name.
+    journal: Vec<String>,
+    stopping_takes: Duration,
     /// Held by every read of an output.
     reads: Arc<()>,
 }
@@ -116,6 +120,16 @@ impl FakeEngine {
         self.inner().scripts.push_back(script.boxed());
     }
 
+    /// What was created and removed so far, in order: `+name` and `-name`.
+    pub(crate) fn journal(&self) -> Vec<String> {
+        self.inner().journal.clone()
+    }
+
+    /// Every stop takes this long.
+    pub(crate) fn set_stopping_takes(&self, time: Duration) {
+        self.inner().stopping_takes = time;
+    }
+
     pub(crate) fn set_down(&self, down: bool) {
         self.inner().down = down;
     }
@@ -125,6 +139,13 @@ impl FakeEngine {
         let mut names: Vec<_> = inner.containers.values().map(|c| c.name.clone()).collect();
         names.sort();
         names
+    }
+
+    /// Containers whose process runs.
+    pub(crate) fn running(&self) -> usize {
+        let inner = self.inner();
+        let running = |container: &&Container| container.status == Status::Running;
+        inner.containers.values().filter(running).count()
     }
 
     /// Adds a container past the runtime.
@@ -299,6 +320,7 @@ impl Engine for FakeEngine {
             return Err(EngineError::Conflict(format!("{name} is in use")));
         }
         inner.made += 1;
+        inner.journal.push(format!("+{name}"));
         let id = format!("c{}", inner.made);
         let container = Container {
             name: name.to_owned(),
@@ -321,6 +343,10 @@ impl Engine for FakeEngine {
     }
 
     async fn stop(&self, container: &str) -> Result<(), EngineError> {
+        let takes = self.inner().stopping_takes;
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
         if let Some(found) = self.call()?.containers.get_mut(container) {
             found.status = Status::Exited;
         }
@@ -332,7 +358,10 @@ impl Engine for FakeEngine {
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
-        self.call()?.containers.remove(container);
+        let mut inner = self.call()?;
+        if let Some(removed) = inner.containers.remove(container) {
+            inner.journal.push(format!("-{}", removed.name));
+        }
         Ok(())
     }
 

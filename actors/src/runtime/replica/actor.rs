@@ -267,17 +267,23 @@ impl ReplicaActor {
     /// Repeats the last report if the state holds something else of this host, or nothing.
     fn say_again(&mut self) {
         let shared = &self.args.shared;
-        let state = shared.deps.raft.state();
-        let own = state
-            .replicas_desired
-            .get(&self.args.id)
-            .filter(|row| row.host == shared.deps.host);
-        let (Some(row), Some(report)) = (own, self.core.last_report().cloned()) else {
+        let (state, host) = (shared.deps.raft.state(), &shared.deps.host);
+        let row = state.replicas_desired.get(&self.args.id);
+        let (Some(row), Some(report)) = (row, self.core.last_report().cloned()) else {
             return;
         };
         let known = state.replicas_observed.get(&self.args.id);
-        let heard = known.is_some_and(|seen| Report::from(seen.as_ref()).says_the_same_as(&report));
-        if !heard && report.raft_index >= row.raft_index {
+        let unheard = if row.host == *host {
+            let heard =
+                known.is_some_and(|seen| Report::from(seen.as_ref()).says_the_same_as(&report));
+            !heard && report.raft_index >= row.raft_index
+        } else {
+            // Serving for a new host that is not up yet. That one's progress is in the details,
+            // so they differ; and once it runs, nobody asks this host.
+            let silent = known.is_none_or(|seen| seen.state() != ReplicaState::Running);
+            row.previous_host == *host && report.state == ReplicaState::Running && silent
+        };
+        if unheard {
             self.publish(&report);
         }
     }

@@ -16,6 +16,11 @@ fn hosts(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
+fn ready(names: &[String]) -> Hosts {
+    let names = names.iter().cloned();
+    names.map(|name| (name, Standing::Eligible)).collect()
+}
+
 /// Rows of one service and the load of the others, moved on by repeated placements.
 #[derive(Clone, Default)]
 struct World {
@@ -31,6 +36,7 @@ impl World {
                 id: positional_id("app", "web", index),
                 index: index as i32,
                 host: host.to_owned(),
+                stuck: None,
             };
             world.put(&placed);
         }
@@ -52,9 +58,19 @@ impl World {
         spec: &v1::ServiceSpec,
         eligible: &[String],
     ) -> Result<Vec<Placed>, Unplaceable> {
+        self.plan_on(spec, false, &ready(eligible))
+    }
+
+    fn plan_on(
+        &self,
+        spec: &v1::ServiceSpec,
+        stateful: bool,
+        hosts: &Hosts,
+    ) -> Result<Vec<Placed>, Unplaceable> {
         let subject = Subject {
             deployment: "app",
             spec,
+            stateful,
         };
         let rows = self
             .rows
@@ -65,7 +81,7 @@ impl World {
         for row in self.rows.values() {
             load.add(&row.host);
         }
-        place(subject, &rows, eligible, &mut load)
+        place(subject, &rows, hosts, &mut load)
     }
 
     fn apply(&mut self, spec: &v1::ServiceSpec, eligible: &[String]) -> Vec<Placed> {
@@ -106,7 +122,7 @@ fn only_ready_members_that_do_not_drain_are_eligible() {
         };
         state.nodes.insert(name.into(), std::sync::Arc::new(node));
     }
-    assert_eq!(eligible_hosts(&state), ["a", "d"]);
+    assert_eq!(Hosts::of(&state).eligible(), ["a", "d"]);
 }
 
 #[test]
@@ -333,3 +349,5 @@ proptest! {
         }
     }
 }
+
+mod standing;

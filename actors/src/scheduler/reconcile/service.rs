@@ -6,19 +6,23 @@ use jaco_proto::v1::{self, DeploymentStatus, command::Payload};
 
 use super::{Plan, Rearmed};
 use crate::scheduler::{
-    placement::{self, Placed, Subject, Unplaceable},
+    placement::{self, Placed, Stuck, Subject, Unplaceable},
     projects::{Template, Templates},
 };
 
-/// Why a deployment is pending.
-struct Blocked {
-    reason: String,
-    code: Option<&'static str>,
+/// Why a deployment is pending, as `status_details` says it.
+struct Blocked(BTreeMap<String, String>);
+
+impl<const N: usize> From<[(&str, String); N]> for Blocked {
+    fn from(details: [(&str, String); N]) -> Self {
+        let details = details.map(|(key, value)| (key.to_owned(), value));
+        Self(details.into())
+    }
 }
 
 impl From<String> for Blocked {
     fn from(reason: String) -> Self {
-        Self { reason, code: None }
+        [("reason", reason)].into()
     }
 }
 
@@ -30,11 +34,26 @@ impl From<Unplaceable> for Blocked {
             }
             Unplaceable::IdConflict { .. } => "replica_id_conflict",
         };
-        Self {
-            reason: why.to_string(),
-            code: Some(code),
-        }
+        [("reason", why.to_string()), ("code", code.to_owned())].into()
     }
+}
+
+/// Replicas that stay where they cannot run as they should, by why and host.
+type StuckAt = BTreeMap<Stuck, BTreeMap<String, Vec<String>>>;
+
+/// One reason with all its hosts and replicas; the gravest, since a reader acts on one at a time.
+fn stuck(at: StuckAt) -> Option<Blocked> {
+    let (why, hosts) = at.into_iter().next()?;
+    let list = |items: Vec<String>| items.join(",");
+    let (hosts, replicas): (Vec<String>, Vec<Vec<String>>) = hosts.into_iter().unzip();
+    Some(
+        [
+            ("reason", why.as_str().to_owned()),
+            ("host", list(hosts)),
+            ("replicas", list(replicas.concat())),
+        ]
+        .into(),
+    )
 }
 
 impl<'a> Plan<'a> {
@@ -57,18 +76,22 @@ impl<'a> Plan<'a> {
         let mut specs: Vec<&v1::ServiceSpec> = deployment.services.iter().collect();
         specs.sort_by(|a, b| a.name.cmp(&b.name));
         let mut blocked = None;
+        let mut at = StuckAt::new();
         for spec in specs {
-            let subject = Subject {
-                deployment: &deployment.name,
-                spec,
-            };
-            let outcome = self.service(deployment, subject, templates.get(&spec.name), rearmed);
+            let template = templates.get(&spec.name);
             // The first obstacle is the one shown; the others follow once it is gone.
-            if let Err(why) = outcome {
-                blocked.get_or_insert(why);
+            match self.service(deployment, spec, template, rearmed) {
+                Ok(stuck) => {
+                    for (why, host, id) in stuck {
+                        at.entry(why).or_default().entry(host).or_default().push(id);
+                    }
+                }
+                Err(why) => {
+                    blocked.get_or_insert(why);
+                }
             }
         }
-        self.status(deployment, blocked);
+        self.status(deployment, blocked.or_else(|| stuck(at)));
     }
 
     /// Removes the replicas of services the revision no longer has.
@@ -89,20 +112,26 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Plans one service; returns its replicas that are stuck, and where.
     fn service(
         &mut self,
         deployment: &'a v1::Deployment,
-        subject: Subject<'a>,
+        spec: &'a v1::ServiceSpec,
         template: Option<&Template>,
         rearmed: &mut Rearmed,
-    ) -> Result<(), Blocked> {
-        let name = &subject.spec.name;
+    ) -> Result<Vec<(Stuck, String, String)>, Blocked> {
+        let name = &spec.name;
         let template =
             template.ok_or_else(|| format!("service {name:?} not found in compose project"))?;
-        let owner = (subject.deployment, subject.spec.name.as_str());
+        let owner = (deployment.name.as_str(), spec.name.as_str());
+        let subject = Subject {
+            deployment: &deployment.name,
+            spec,
+            stateful: template.stateful,
+        };
         let rows = self.rows.get(&owner).cloned().unwrap_or_default();
         let mut load = self.load.clone();
-        let placed = placement::place(subject, &rows, &self.eligible, &mut load)?;
+        let placed = placement::place(subject, &rows, &self.hosts, &mut load)?;
         if let Some(placed) = placed
             .iter()
             .find(|placed| self.is_taken(&placed.id, owner))
@@ -133,7 +162,8 @@ impl<'a> Plan<'a> {
         for (id, host) in surplus {
             self.remove(id, host);
         }
-        Ok(())
+        let stuck = |placed: Placed| Some((placed.stuck?, placed.host, placed.id));
+        Ok(placed.into_iter().filter_map(stuck).collect())
     }
 
     fn is_taken(&self, id: &str, owner: (&str, &str)) -> bool {
@@ -149,13 +179,6 @@ impl<'a> Plan<'a> {
         row: Option<&v1::ReplicaDesired>,
         template: &Template,
     ) -> v1::ReplicaDesired {
-        let previous_host = match row {
-            // The old host keeps serving until the new one runs, if it is there at all.
-            Some(row) if row.host != placed.host => row.host.as_str(),
-            Some(row) if !self.has_arrived(row) => row.previous_host.as_str(),
-            Some(_) | None => "",
-        };
-        let is_member = self.state.nodes.contains_key(previous_host);
         v1::ReplicaDesired {
             id: placed.id.clone(),
             deployment: deployment.to_owned(),
@@ -165,12 +188,20 @@ impl<'a> Plan<'a> {
             image: template.image.clone(),
             raft_index: 0, // set by the apply
             spec_hash: template.spec_hash.clone(),
-            previous_host: if is_member {
-                previous_host.to_owned()
-            } else {
-                String::new()
-            },
+            previous_host: row
+                .and_then(|row| self.previous_host(row, &placed.host))
+                .unwrap_or_default()
+                .to_owned(),
         }
+    }
+
+    /// The host that serves until `row` runs on `host`, if one does: the one it leaves, or, if
+    /// that is gone before it ever ran the replica, the one before.
+    fn previous_host<'r>(&self, row: &'r v1::ReplicaDesired, host: &str) -> Option<&'r str> {
+        let left = (row.host != host).then_some(row.host.as_str());
+        let before = (!self.has_arrived(row)).then_some(row.previous_host.as_str());
+        let mut candidates = left.into_iter().chain(before);
+        candidates.find(|old| *old != host && self.hosts.serves(old))
     }
 
     /// Whether `row` runs where it is wanted, so that no move is under way.
@@ -200,11 +231,7 @@ impl<'a> Plan<'a> {
     fn status(&mut self, deployment: &v1::Deployment, blocked: Option<Blocked>) {
         let (status, details) = match blocked {
             None => (DeploymentStatus::Active, BTreeMap::new()),
-            Some(Blocked { reason, code }) => {
-                let code = code.map(|code| ("code".to_owned(), code.to_owned()));
-                let details = std::iter::once(("reason".to_owned(), reason)).chain(code);
-                (DeploymentStatus::Pending, details.collect())
-            }
+            Some(Blocked(details)) => (DeploymentStatus::Pending, details),
         };
         if deployment.status() == status && deployment.status_details == details {
             return;

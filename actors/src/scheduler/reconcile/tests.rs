@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::scheduler::projects::{Template, Templates};
 
-/// Reads documents of lines `service image hash`.
+/// Reads documents of lines `service image hash`; one whose hash starts with `data` is stateful.
 fn read(deployment: &v1::Deployment) -> Templates {
     let text = std::str::from_utf8(&deployment.compose_yaml).map_err(|e| e.to_string())?;
     let mut templates = BTreeMap::new();
@@ -20,6 +20,7 @@ fn read(deployment: &v1::Deployment) -> Templates {
         let template = Template {
             image: image.to_owned(),
             spec_hash: hash.as_bytes().to_vec(),
+            stateful: hash.starts_with("data"),
         };
         templates.insert(service.to_owned(), template);
     }
@@ -505,3 +506,5 @@ proptest! {
         }
     }
 }
+
+mod dead_nodes;

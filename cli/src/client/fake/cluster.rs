@@ -24,9 +24,10 @@ impl v1::cluster_server::Cluster for Service {
 
     async fn join(
         &self,
-        _: Request<v1::ClusterJoinRequest>,
+        request: Request<v1::ClusterJoinRequest>,
     ) -> Result<Response<v1::ClusterJoinResponse>, Status> {
-        absent()
+        self.admit(&request)?;
+        Ok(Response::new(v1::ClusterJoinResponse {}))
     }
 
     async fn bootstrap(
@@ -38,9 +39,16 @@ impl v1::cluster_server::Cluster for Service {
 
     async fn issue_join_token(
         &self,
-        _: Request<v1::IssueJoinTokenRequest>,
+        request: Request<v1::IssueJoinTokenRequest>,
     ) -> Result<Response<v1::IssueJoinTokenResponse>, Status> {
-        absent()
+        self.admit(&request)?;
+        let nodes = self.inner().script.cluster.nodes.clone();
+        let addresses = nodes.iter().map(|node| node.grpc_address.clone());
+        Ok(Response::new(v1::IssueJoinTokenResponse {
+            token: "jaco1.5ec2e7.d19e57".to_owned(),
+            ca_cert: b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_vec(),
+            leader_addrs: addresses.filter(|address| !address.is_empty()).collect(),
+        }))
     }
 
     async fn node_join(
@@ -52,9 +60,10 @@ impl v1::cluster_server::Cluster for Service {
 
     async fn node_remove(
         &self,
-        _: Request<v1::NodeRemoveRequest>,
+        request: Request<v1::NodeRemoveRequest>,
     ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
-        absent()
+        self.admit(&request)?;
+        Ok(Response::new(v1::NodeRemoveResponse {}))
     }
 
     async fn node_list(
@@ -115,6 +124,6 @@ impl v1::cluster_server::Cluster for Service {
         request: Request<v1::DigestRequest>,
     ) -> Result<Response<v1::DigestResponse>, Status> {
         self.admit(&request)?;
-        Ok(Response::new(v1::DigestResponse::default()))
+        Ok(Response::new(self.inner().script.digest.clone()))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Script,
-    world::{converging, empty, failing, full, pending, refusing, watched},
+    world::{converging, diverged, empty, failing, full, pending, refusing, watched},
 };
 
 /// One command line.
@@ -52,9 +52,48 @@ pub(super) const CASES: &[Case] = &[
     case("cluster-status", "cluster status", full),
     case("cluster-status.empty", "cluster status", empty),
     fails("cluster-status.error", "cluster status", refusing),
+    case("cluster-digest", "cluster digest", full),
+    fails("cluster-digest.diverged", "cluster digest", diverged),
+    fails("cluster-digest.error", "cluster digest", refusing),
     case("node-list", "node list", full),
     case("node-list.empty", "node list", empty),
     fails("node-list.error", "node list --consistent", refusing),
+    case("node-issue-join-token", "node issue-join-token", full),
+    case(
+        "node-issue-join-token.show-ca",
+        "node issue-join-token --show-ca -q",
+        full,
+    ),
+    case(
+        "node-issue-join-token.empty",
+        "node issue-join-token",
+        empty,
+    ),
+    fails(
+        "node-issue-join-token.error",
+        "node issue-join-token",
+        refusing,
+    ),
+    case(
+        "node-join",
+        "node join --peer 10.0.0.1:7000 --token t0k3n --no-systemd-enable",
+        full,
+    ),
+    case(
+        "node-join.quiet",
+        "node join --peer 10.0.0.1:7000 --token t0k3n --no-systemd-enable -q",
+        full,
+    ),
+    fails(
+        "node-join.error",
+        "node join --peer 10.0.0.1:7000 --token t0k3n --no-systemd-enable",
+        refusing,
+    ),
+    fails("node-join.usage-error", "node join --token t0k3n", full),
+    case("node-remove", "node remove b", full),
+    case("node-remove.forced", "node remove b --force", full),
+    case("node-remove.quiet", "node remove b -q", full),
+    fails("node-remove.error", "node remove b", refusing),
     case("apply", "apply DIR/jaco.yaml --detach", full),
     case("apply.dry-run", "apply DIR/jaco.yaml --dry-run", full),
     case(

@@ -15,7 +15,17 @@ const SHAPES: &[(&str, &str)] = &[
         "cluster-status",
         "{initialized, leader, raft_index, nodes: [{hostname, address, status, suffrage}]}",
     ),
+    (
+        "cluster-digest",
+        "{index, equal, nodes: [{hostname, index, digest?, error?}]}",
+    ),
     ("node-list", "{nodes: [{hostname, address, status}]}"),
+    (
+        "node-issue-join-token",
+        "{token, peer, expires_in_seconds, join_command, ca_cert?}",
+    ),
+    ("node-join", "{joined, peer, systemd}"),
+    ("node-remove", "{hostname, removed, forced}"),
     (
         "token-issue",
         "{identity, token, issued_at, allows_privileged}",

@@ -116,6 +116,7 @@ pub(super) fn full(script: &mut Script) {
         updated_at: Some(AT),
     }];
     script.actors = actors();
+    script.digest = digest(&[1; 32]);
     script.audit = audit();
     script.logs = logs();
     script.backup = vec![Ok(b"the archive".to_vec())];
@@ -358,6 +359,30 @@ fn cluster() -> v1::ClusterStatusResponse {
             suffrage("two", node_suffrage::Kind::Nonvoter),
         ],
         ..Default::default()
+    }
+}
+
+/// A cluster one of whose members went its own way.
+pub(super) fn diverged(script: &mut Script) {
+    full(script);
+    script.digest = digest(&[2; 32]);
+}
+
+/// Two members that answer, the second with `other`, and one that does not.
+fn digest(other: &[u8]) -> v1::DigestResponse {
+    let node = |hostname: &str, digest: &[u8], error: &str| v1::NodeDigest {
+        hostname: hostname.to_owned(),
+        index: if error.is_empty() { 97 } else { 0 },
+        digest: digest.to_vec(),
+        error: error.to_owned(),
+    };
+    v1::DigestResponse {
+        index: 97,
+        nodes: vec![
+            node("one", &[1; 32], ""),
+            node("three", &[], "peer_unreachable: the member does not answer"),
+            node("two", other, ""),
+        ],
     }
 }
 

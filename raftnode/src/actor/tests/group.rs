@@ -33,13 +33,15 @@ pub(super) struct Faults {
     pub(super) damage: bool,
 }
 
+type Between = Arc<dyn Fn(u64) + Send + Sync>;
+
 #[derive(Default)]
 struct Network {
     handles: Mutex<BTreeMap<u64, RaftHandle>>,
     faults: Mutex<Faults>,
     random: AtomicU64,
     /// Called with the sender after each chunk of a snapshot.
-    between: Mutex<Option<Arc<dyn Fn(u64) + Send + Sync>>>,
+    between: Mutex<Option<Between>>,
     snapshots: AtomicU64,
 }
 

@@ -289,6 +289,11 @@ impl World {
         self.core(id).handle_message(message)
     }
 
+    /// Performs what a node wants after [`World::inject`].
+    pub(super) fn answer(&mut self, id: u64) {
+        self.drive(id);
+    }
+
     pub(super) fn change(&mut self, id: u64, changes: &[(u64, ConfChangeType)]) -> bool {
         let appended = self.core(id).handle_conf_change(&super::change(changes));
         self.drive(id);
@@ -404,7 +409,7 @@ impl World {
     }
 
     /// Drops everything applied from the node's log, so that slow nodes need a snapshot.
-    fn compact(&mut self, id: u64) {
+    pub(super) fn compact(&mut self, id: u64) {
         let mut disk = self.nodes[&id].disk.0.borrow_mut();
         for content in [0, 1] {
             let content = match content {
@@ -449,6 +454,12 @@ impl World {
     /// Performs what the core of `id` wants, as the shell does.
     fn drive(&mut self, id: u64) {
         while let Some(write) = self.core(id).poll_write().unwrap() {
+            let early = write.messages.iter().find(|m| promises(m));
+            if let Some(message) = early.filter(|_| write.sync) {
+                let kind = message.get_msg_type();
+                self.violations
+                    .push(format!("{id} promised {kind:?} before its disk did"));
+            }
             self.network.extend(write.messages.iter().cloned());
             let (applied, term) = self.perform(id, &write);
             self.network.extend(write.messages_after);
@@ -470,6 +481,7 @@ impl World {
     fn perform(&mut self, id: u64, write: &Write) -> (u64, u64) {
         let mut disk = self.nodes[&id].disk.0.borrow_mut();
         disk.writes += 1;
+        let durable = disk.synced.last().0;
         let content = &mut disk.cached;
         if let Some(snapshot) = &write.snapshot {
             let metadata = snapshot.get_metadata();
@@ -491,6 +503,10 @@ impl World {
             content.hard_state = hard_state.clone();
         }
         for entry in &write.committed {
+            if entry.index > durable {
+                self.violations
+                    .push(format!("{id} applies {} before it is on disk", entry.index));
+            }
             if entry.index != content.applied.0 + 1 {
                 let at = content.applied.0;
                 self.violations
@@ -516,4 +532,15 @@ impl World {
         }
         disk.cached.applied
     }
+}
+
+/// Whether a message says that something is on the sender's disk.
+fn promises(message: &Message) -> bool {
+    let kind = message.get_msg_type();
+    let promise = [
+        MessageType::MsgAppendResponse,
+        MessageType::MsgRequestVote,
+        MessageType::MsgRequestVoteResponse,
+    ];
+    promise.contains(&kind) && !message.reject
 }

@@ -1,4 +1,4 @@
-use jaco_proto::v1::{ReplicaObserved, ReplicaState};
+use jaco_proto::v1::{NodeStatus, ReplicaObserved, ReplicaState};
 
 use super::*;
 
@@ -117,8 +117,26 @@ fn an_exhausted_replica_stays_so_until_it_runs_or_its_row_is_newer() {
     assert_eq!(world.observe(pulling.clone()), Some(pulling));
 }
 
+/// Makes `host` a member of this status.
+fn member(world: &mut World, host: &str, status: NodeStatus) {
+    if !world.state.nodes.contains_key(host) {
+        let raft_id = 1 + world.state.nodes.len() as u64;
+        world.ok(Payload::NodeJoin(v1::NodeJoin {
+            hostname: host.into(),
+            raft_id,
+            ..Default::default()
+        }));
+    }
+    world.ok(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+        hostname: host.into(),
+        status: status.into(),
+        ..Default::default()
+    }));
+}
+
 /// A replica that runs on `a` and was told to move to `b`; returns the new index.
 fn moving(world: &mut World) -> u64 {
+    member(world, "a", NodeStatus::Ready);
     let index = world.desired(ID, "a", "");
     world.observe(report("a", ReplicaState::Running, index));
     world.desired(ID, "b", "a")
@@ -131,7 +149,8 @@ fn while_the_old_host_serves_the_new_one_only_adds_its_progress() {
     let mut failed = report("b", ReplicaState::Failed, index);
     failed.code = "docker_error".into();
     failed.details.insert("reason".into(), "no space".into());
-    world.now += 9;
+    // However long ago that was: what does not change is not reported again.
+    world.now += 9_000;
     let shown = world.observe(failed).unwrap();
     assert_eq!(
         (shown.host.as_str(), shown.state()),
@@ -160,20 +179,48 @@ fn while_the_old_host_serves_the_new_one_only_adds_its_progress() {
 }
 
 #[test]
-fn a_report_of_the_old_host_that_is_ten_seconds_old_hides_nothing() {
-    let mut world = World::new();
-    let index = moving(&mut world);
-    world.now += 10;
-    let pulling = report("b", ReplicaState::Pulling, index);
-    assert_eq!(world.observe(pulling.clone()), Some(pulling));
+fn an_old_host_that_is_not_heard_hides_nothing() {
+    for status in [NodeStatus::Unhealthy, NodeStatus::Offline] {
+        let mut world = World::new();
+        let index = moving(&mut world);
+        member(&mut world, "a", status);
+        let pulling = report("b", ReplicaState::Pulling, index);
+        assert_eq!(world.observe(pulling.clone()), Some(pulling), "{status:?}");
 
-    let back = world
-        .observe(report("a", ReplicaState::Running, index - 1))
-        .unwrap();
-    assert_eq!(
-        (back.host.as_str(), back.details["move_state"].as_str()),
-        ("a", "pulling")
-    );
+        let back = world
+            .observe(report("a", ReplicaState::Running, index - 1))
+            .unwrap();
+        assert_eq!(
+            (back.host.as_str(), back.details["move_state"].as_str()),
+            ("a", "pulling")
+        );
+    }
+}
+
+#[test]
+fn an_old_host_that_serves_without_isolation_is_still_believed() {
+    for status in [NodeStatus::IsolationUnavailable, NodeStatus::DrainTimeout] {
+        let mut world = World::new();
+        let index = moving(&mut world);
+        member(&mut world, "a", status);
+        let shown = world.observe(report("b", ReplicaState::Pulling, index));
+        assert_eq!(shown.unwrap().host, "a", "{status:?}");
+    }
+}
+
+#[test]
+fn a_row_that_moves_away_for_good_takes_the_report_along() {
+    let mut world = World::new();
+    moving(&mut world);
+    assert_eq!(world.observed().unwrap().host, "a", "it serves on");
+    world.desired(ID, "c", "");
+    assert_eq!(world.observed(), None);
+    let mut world = World::new();
+    let index = world.desired(ID, "a", "");
+    let running = report("a", ReplicaState::Running, index);
+    world.observe(running.clone());
+    world.desired(ID, "a", "");
+    assert_eq!(world.observed(), Some(running), "a new row, the same host");
 }
 
 #[test]

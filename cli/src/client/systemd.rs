@@ -1,13 +1,19 @@
-//! Making the daemon start at boot.
+//! Making the daemon start at boot, after an init or a join.
 
 use std::{io, process::Command};
 
 use serde::Serialize;
 
+use super::{
+    connection::Client,
+    failure::Stop,
+    output::{Format, Ui},
+};
+
 /// What became of the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Systemd {
+pub(crate) enum Systemd {
     Enabled,
     /// This machine has no systemd.
     Unavailable,
@@ -16,8 +22,35 @@ pub(super) enum Systemd {
     Skipped,
 }
 
+/// Has the daemon start at boot, if it is the one of this machine and `wanted` says so.
+pub(crate) fn step(wanted: bool, client: &Client) -> (Systemd, Option<String>) {
+    if wanted && client.is_local() {
+        enable("systemctl")
+    } else {
+        (Systemd::Skipped, None)
+    }
+}
+
+/// Tells people what became of it: a line if it went well, a note or a warning if not.
+pub(crate) fn tell(systemd: Systemd, remark: Option<String>, ui: &mut Ui<'_>) -> Result<(), Stop> {
+    match (systemd, remark, ui.format) {
+        (Systemd::Enabled, Some(line), Format::Table) if !ui.quiet => {
+            ui.write(&format!("{line}\n"))
+        }
+        (Systemd::Enabled | Systemd::Skipped, _, _) => Ok(()),
+        (Systemd::Unavailable, remark, _) => {
+            remark.iter().for_each(|text| ui.note(text));
+            Ok(())
+        }
+        (Systemd::Failed, remark, _) => {
+            remark.iter().for_each(|text| ui.warn(text));
+            Ok(())
+        }
+    }
+}
+
 /// Enables the unit and says what to tell the user; never fails the command around it.
-pub(super) fn enable(systemctl: &str) -> (Systemd, Option<String>) {
+fn enable(systemctl: &str) -> (Systemd, Option<String>) {
     let failed = |why: String| {
         let remark =
             format!("{why}; make the daemon start at boot with `sudo systemctl enable jaco`");

@@ -1,0 +1,328 @@
+//! Any node takes every request: what only the leader can serve is passed on to it, whole.
+//!
+//! A request is tried again, here or there, as long as nothing was appended for it; one that may
+//! have been is answered as `outcome=unknown`. The answer of the leader says up to where it had
+//! applied, and goes to the client once this node has applied as much: whoever wrote through a
+//! node reads on it what was written.
+
+mod answer;
+mod timeout;
+
+#[cfg(test)]
+mod tests;
+
+use std::{convert::Infallible, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header::CONTENT_TYPE};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use jaco_proto::{Error, ErrorCode};
+use jaco_raftnode::{RaftStatus, Role};
+use tokio::time::Instant;
+use tonic::{Status, body::Body};
+use tower::{Service, ServiceExt as _};
+
+use super::{
+    caller::Caller,
+    forwarded::Forwarded,
+    methods::{Effect, Method},
+    server,
+};
+use crate::{
+    node::{
+        Running, Shared,
+        leader::{Leader, LeaderLink, Whereabouts, not_appended, quorum_lost},
+        unknown_outcome,
+    },
+    peer::CallError,
+};
+use answer::Answer;
+
+pub(super) use timeout::deadline;
+
+/// Up to where the state was applied that an answer reflects.
+pub(super) const APPLIED: HeaderName = HeaderName::from_static("jaco-applied-index");
+/// How long a leader is looked for: a little less than clients wait at least, so that they hear
+/// why, and enough for an election.
+const SEARCH: Duration = Duration::from_secs(9);
+/// How long an answer may take if the client sets no limit.
+const ANSWER: Duration = Duration::from_secs(60);
+/// The same where the leader waits for replicas to move.
+const DRAIN: Duration = Duration::from_secs(3600);
+/// How long a committed answer waits for the state here.
+const SHOW: Duration = Duration::from_secs(5);
+/// Wait before the second attempt; it doubles with each.
+const BACKOFF: Duration = Duration::from_millis(20);
+/// Longest wait between attempts.
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
+/// Metadata of the client that its request keeps on the way.
+const KEPT: [&str; 4] = [
+    "grpc-encoding",
+    "grpc-accept-encoding",
+    "jaco-read",
+    "traceparent",
+];
+
+/// A request on its way to whoever leads.
+struct Call<'a> {
+    node: &'a Running,
+    method: Method,
+    caller: Caller,
+    parts: http::request::Parts,
+    body: Bytes,
+    /// Until when the client waits.
+    deadline: Option<Instant>,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    /// The client gets this.
+    Over(Response<Body>),
+    /// Nothing was appended; why, if that was said.
+    Again(Option<Error>),
+}
+
+/// Has `request` served by the leader, wherever that is; `here` serves it on this node.
+pub(super) async fn to_leader<S>(
+    shared: &Shared,
+    mut here: S,
+    method: Method,
+    caller: Caller,
+    confirm: bool,
+    request: Request<Body>,
+) -> Response<Body>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+{
+    let node = match shared.running() {
+        Ok(node) => node,
+        Err(error) => return Status::from(error).into_http(),
+    };
+    let started = Instant::now();
+    let deadline = deadline(request.headers(), started);
+    let mut stopping = shared.stopping_for(&caller);
+    let (mut parts, body) = request.into_parts();
+    let body = match collect(parts.uri.path(), body).await {
+        Ok(body) => body,
+        Err(status) => return status.into_http(),
+    };
+    parts.extensions.insert(caller.clone());
+    let call = Call {
+        node: &node,
+        method,
+        caller,
+        parts,
+        body,
+        deadline,
+    };
+    let until = deadline.map_or(started + SEARCH, |deadline| deadline.min(started + SEARCH));
+    let mut backoff = BACKOFF;
+    let mut reason = None;
+    loop {
+        let seen = seen(&node.leader.raft().status());
+        let attempt = match node.leader.whereabouts() {
+            Whereabouts::Here => call.here(&mut here, confirm).await,
+            Whereabouts::There(leader) => call.there(&leader).await,
+            Whereabouts::Unknown => Attempt::Again(None),
+        };
+        match attempt {
+            Attempt::Over(response) => return response,
+            Attempt::Again(error) => reason = error.or(reason),
+        }
+        let error = node.leader.leaderless();
+        let status = node.leader.raft().status();
+        // There is nothing to wait for.
+        let hopeless = quorum_lost(&status).is_some() || status.halted.is_some();
+        let pause = (Instant::now() + backoff).min(until);
+        if hopeless || pause <= Instant::now() {
+            return Status::from(match reason {
+                Some(reason) if !hopeless => reason,
+                _ => error,
+            })
+            .into_http();
+        }
+        // Who leads shows at once; whether it can be reached by now does not.
+        let next = if status.leader_id.is_none() {
+            until
+        } else {
+            pause
+        };
+        tokio::select! {
+            () = news(&node.leader, seen) => {}
+            () = tokio::time::sleep_until(next) => {}
+            _ = stopping.wait_for(|&stopping| stopping) => {
+                return Status::from(Shared::stopped()).into_http();
+            }
+        }
+        backoff = (2 * backoff).min(MAX_BACKOFF);
+    }
+}
+
+/// What of raft's status decides where a request goes.
+fn seen(status: &RaftStatus) -> (Option<u64>, bool, bool, bool) {
+    (
+        status.leader_id,
+        status.leading,
+        status.role == Role::Stopped,
+        quorum_lost(status).is_some(),
+    )
+}
+
+/// Returns once something is not as it was `seen`.
+async fn news(leader: &LeaderLink, before: (Option<u64>, bool, bool, bool)) {
+    let mut status = leader.raft().subscribe_status();
+    // The sender lives as long as the handle.
+    let _ = status.wait_for(|status| seen(status) != before).await;
+}
+
+/// The whole body of a request, kept for another attempt.
+async fn collect(name: &str, body: Body) -> Result<Bytes, Status> {
+    let limit = server::request_bytes(name) + FRAME_HEADER;
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Error::new(
+            ErrorCode::ValidationFailed,
+            "the request is too large",
+        )
+        .with("field", "request")
+        .with("limit", limit)
+        .into()),
+        Err(error) => Err(Status::from_error(error)),
+    }
+}
+
+/// Bytes in front of each message.
+const FRAME_HEADER: usize = 5;
+
+impl Call<'_> {
+    async fn here<S>(&self, service: &mut S, confirm: bool) -> Attempt
+    where
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    {
+        if confirm && let Err(error) = self.node.confirmed().await {
+            return Attempt::Over(Status::from(error).into_http());
+        }
+        let body = Body::new(Full::new(self.body.clone()));
+        let request = Request::from_parts(self.parts.clone(), body);
+        let response = match service.ready().await {
+            Ok(service) => match service.call(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            },
+            Err(never) => match never {},
+        };
+        match answer::error(response.headers()) {
+            Some(error) if self.elsewhere(&error) => Attempt::Again(Some(error)),
+            Some(_) | None => Attempt::Over(response),
+        }
+    }
+
+    /// Whether this node could not write because it leads no more, or raft restarts.
+    fn elsewhere(&self, error: &Error) -> bool {
+        let status = self.node.raft.status();
+        match error.code {
+            ErrorCode::NoLeader => true,
+            ErrorCode::RaftUnavailable => status.role == Role::Stopped || !status.leading,
+            _ => false,
+        }
+    }
+
+    async fn there(&self, leader: &Leader) -> Attempt {
+        let limit = match self.parts.uri.path() {
+            "/jaco.v1.Cluster/NodeRemove" => DRAIN,
+            _ => ANSWER,
+        };
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + limit);
+        let request = self.request(deadline);
+        let link = &self.node.leader;
+        let called = match self.method.effect {
+            // It streams, however long; and it changes nothing that a second one would spoil.
+            Effect::Read => link
+                .call(leader, request, Some(deadline))
+                .await
+                .map(Answer::Streaming),
+            Effect::Write => {
+                let exchange = answer::exchange(link.peers(), &leader.hostname, request);
+                link.asking(leader, Some(deadline), exchange).await
+            }
+        };
+        tracing::debug!(
+            subsystem = "daemon/grpc",
+            method = self.parts.uri.path(),
+            request_id = %self.caller.request_id,
+            leader = %leader.hostname,
+            answered = called.is_ok(),
+            "request passed on"
+        );
+        match called {
+            Ok(answer) => match answer.error() {
+                Some(error) if not_appended(&error) => Attempt::Again(Some(error)),
+                Some(_) => Attempt::Over(answer.into_response()),
+                None => {
+                    if let Some(index) = answer.applied() {
+                        let until = deadline.min(Instant::now() + SHOW);
+                        link.shown(index, until).await;
+                    }
+                    Attempt::Over(answer.into_response())
+                }
+            },
+            Err(CallError::NotSent { .. }) => Attempt::Again(None),
+            Err(CallError::Unanswered { .. }) if self.method.effect == Effect::Read => {
+                Attempt::Again(None)
+            }
+            Err(error @ CallError::Unanswered { .. }) => {
+                let error = unknown_outcome(error.to_string());
+                Attempt::Over(Status::from(error).into_http())
+            }
+        }
+    }
+
+    /// The request as the leader gets it.
+    fn request(&self, deadline: Instant) -> Request<Body> {
+        let mut request = Request::new(Body::new(Full::new(self.body.clone())));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = self.parts.uri.clone();
+        *request.version_mut() = http::Version::HTTP_2;
+        let headers = request.headers_mut();
+        headers.insert("te", HeaderValue::from_static("trailers"));
+        let given = &self.parts.headers;
+        if let Some(kind) = given.get(CONTENT_TYPE) {
+            headers.insert(CONTENT_TYPE, kind.clone());
+        }
+        for name in KEPT {
+            if let Some(value) = given.get(name) {
+                headers.insert(name, value.clone());
+            }
+        }
+        if let Ok(id) = HeaderValue::from_str(&self.caller.request_id) {
+            headers.insert("x-request-id", id);
+        }
+        timeout::write(headers, deadline.saturating_duration_since(Instant::now()));
+        self.forwarded().write(headers);
+        request
+    }
+
+    fn forwarded(&self) -> Forwarded {
+        use super::methods::Class;
+        match self.method.class {
+            Class::InBody => Forwarded::default(),
+            Class::Public | Class::Setup | Class::Operator | Class::LocalOperator | Class::Peer => {
+                Forwarded {
+                    identity: Some(self.caller.identity.clone()),
+                    token: self.caller.token,
+                }
+            }
+        }
+    }
+}
+
+/// Says up to where the state was applied when `response` was made, if it is a success that does
+/// not say so itself.
+pub(super) fn stamp(headers: &mut HeaderMap, shared: &Shared) {
+    if headers.contains_key("grpc-status") || headers.contains_key(APPLIED) {
+        return;
+    }
+    if let Some(state) = shared.state() {
+        headers.insert(APPLIED, HeaderValue::from(state.applied_index));
+    }
+}

@@ -1,0 +1,108 @@
+//! The leader's answer to a request that was passed on.
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt as _, Full, Limited};
+use jaco_proto::Error;
+use tonic::{Status, body::Body};
+
+use super::{APPLIED, FRAME_HEADER};
+use crate::{
+    node::leader::typed,
+    peer::{CallError, Peers},
+};
+
+/// Largest answer; the largest there is, the preview of an apply, is far below.
+const MAX_BYTES: usize = 16 << 20;
+
+/// What the leader answered.
+pub(super) enum Answer {
+    /// One message and its status, all here.
+    Whole {
+        head: http::response::Parts,
+        body: Bytes,
+        trailers: Option<HeaderMap>,
+    },
+    /// Messages that are still to come.
+    Streaming(Response<Body>),
+}
+
+impl Answer {
+    fn head(&self) -> &HeaderMap {
+        match self {
+            Self::Whole { head, .. } => &head.headers,
+            Self::Streaming(response) => response.headers(),
+        }
+    }
+
+    /// The failure that it says, as far as this version knows it; [`None`] also for a failure
+    /// that it does not know.
+    pub(super) fn error(&self) -> Option<Error> {
+        match self {
+            Self::Whole {
+                trailers: Some(trailers),
+                ..
+            } => error(trailers),
+            Self::Whole { .. } | Self::Streaming(_) => error(self.head()),
+        }
+    }
+
+    /// Up to where the leader had applied.
+    pub(super) fn applied(&self) -> Option<u64> {
+        self.head().get(APPLIED)?.to_str().ok()?.parse().ok()
+    }
+
+    pub(super) fn into_response(self) -> Response<Body> {
+        match self {
+            Self::Streaming(response) => response,
+            Self::Whole {
+                head,
+                body,
+                trailers,
+            } => {
+                let body = match trailers {
+                    None => Body::empty(),
+                    Some(trailers) => {
+                        let trailers = std::future::ready(Some(Ok(trailers)));
+                        Body::new(Full::new(body).with_trailers(trailers))
+                    }
+                };
+                Response::from_parts(head, body)
+            }
+        }
+    }
+}
+
+/// The typed failure in headers or trailers.
+pub(super) fn error(headers: &HeaderMap) -> Option<Error> {
+    let status = Status::from_header_map(headers)?;
+    typed(&status)
+}
+
+/// Calls `host` and reads its answer to the end.
+///
+/// # Errors
+/// [`CallError::Unanswered`] also for an answer that breaks off, or is none.
+pub(super) async fn exchange(
+    peers: &Peers,
+    host: &str,
+    request: Request<Body>,
+) -> Result<Answer, CallError> {
+    let broken = |reason: String| CallError::Unanswered {
+        host: host.to_owned(),
+        reason,
+    };
+    let (head, body) = peers.call(host, request).await?.into_parts();
+    let collected = Limited::new(body, MAX_BYTES + FRAME_HEADER).collect().await;
+    let collected = collected.map_err(|error| broken(error.to_string()))?;
+    let trailers = collected.trailers().cloned();
+    let status = trailers.as_ref().unwrap_or(&head.headers);
+    if !status.contains_key("grpc-status") {
+        return Err(broken("the answer has no status".to_owned()));
+    }
+    Ok(Answer::Whole {
+        head,
+        body: collected.to_bytes(),
+        trailers,
+    })
+}

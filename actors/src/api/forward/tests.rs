@@ -1,0 +1,446 @@
+//! Requests on their way between members of one process.
+
+use std::time::Duration;
+
+use jaco_proto::{
+    error::DecodedError,
+    v1::{
+        self, cluster_client::ClusterClient, command::Payload, deploy_client::DeployClient,
+        tokens_client::TokensClient, watch_client::WatchClient,
+    },
+};
+use tokio::time::Instant;
+
+use crate::{
+    api::admission::{self, Transport},
+    testing::cluster::{Cluster, Door, Fault, with},
+};
+
+const BEARER: (&str, &str) = ("authorization", "Bearer secret");
+
+/// Issues a token through `door` and says under which identity.
+async fn issue(door: Door, metadata: &[(&'static str, &str)]) -> Result<String, DecodedError> {
+    let request = v1::TokenIssueRequest {
+        identity: "new".to_owned(),
+        allows_privileged: false,
+    };
+    let answer = TokensClient::new(door).issue(with(request, metadata)).await;
+    Ok(answer?.into_inner().identity)
+}
+
+fn code(result: Result<String, DecodedError>) -> String {
+    result.unwrap_err().code
+}
+
+fn issued(cluster: &Cluster) -> usize {
+    let commands = cluster.group.committed();
+    let issues = |command: &&v1::Command| matches!(command.payload, Some(Payload::TokenIssue(_)));
+    commands.iter().filter(issues).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_passes_a_write_on_and_shows_it_then() {
+    let cluster = Cluster::start(3).await;
+    for (id, transport, metadata, identity) in [
+        (2, Transport::Api, &[BEARER][..], "ci"),
+        (3, Transport::Local, &[][..], "local"),
+        (1, Transport::Api, &[BEARER][..], "ci"),
+    ] {
+        let calls = cluster.wire.calls().len();
+        issue(cluster.door(id, transport), metadata).await.unwrap();
+        assert!(cluster.state(id).tokens.contains_key("new"));
+        let commands = cluster.group.committed();
+        assert_eq!(commands.last().unwrap().identity, identity);
+        // The leader calls nobody.
+        let made = cluster.wire.calls().len() - calls;
+        assert_eq!(made, usize::from(id != 1));
+    }
+    let carried = &cluster.wire.calls()[0];
+    assert_eq!((carried.from.as_str(), carried.to.as_str()), ("n2", "n1"));
+    assert_eq!(carried.method, "/jaco.v1.Tokens/Issue");
+    let hash = admission::hash(b"secret");
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(carried.headers["jaco-forwarded"], "1");
+    assert_eq!(carried.headers["jaco-forwarded-identity"], "ci");
+    assert_eq!(carried.headers["jaco-forwarded-token"], hash.as_str());
+    assert_eq!(carried.headers["grpc-timeout"], "60000m");
+    assert!(carried.headers.contains_key("x-request-id"));
+    assert!(!carried.headers.contains_key("authorization"));
+    let local = &cluster.wire.calls()[1];
+    assert_eq!(local.headers["jaco-forwarded-identity"], "local");
+    assert!(!local.headers.contains_key("jaco-forwarded-token"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_waits_until_it_can_be_read_here_but_not_for_ever() {
+    let cluster = Cluster::start(2).await;
+    cluster.group.lag(2, true);
+    let begun = Instant::now();
+    let write = issue(cluster.door(2, Transport::Local), &[]);
+    let catch_up = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(issued(&cluster), 1);
+        cluster.group.lag(2, false);
+    };
+    let (answer, ()) = tokio::join!(write, catch_up);
+    answer.unwrap();
+    assert!(cluster.state(2).tokens.contains_key("new"));
+    assert_eq!(begun.elapsed().as_secs(), 1);
+
+    cluster.group.lag(2, true);
+    let begun = Instant::now();
+    issue(cluster.door(2, Transport::Local), &[]).await.unwrap();
+    assert_eq!(begun.elapsed(), super::SHOW);
+    let begun = Instant::now();
+    let soon = [("grpc-timeout", "2S")];
+    issue(cluster.door(2, Transport::Local), &soon)
+        .await
+        .unwrap();
+    assert_eq!(begun.elapsed(), Duration::from_millis(1900));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_answer_says_what_it_reflects() {
+    let cluster = Cluster::start(2).await;
+    for id in [1, 2] {
+        let mut tokens = TokensClient::new(cluster.door(id, Transport::Local));
+        let written = tokens
+            .issue(v1::TokenIssueRequest {
+                identity: "new".to_owned(),
+                allows_privileged: false,
+            })
+            .await
+            .unwrap();
+        let read = tokens.list(v1::TokenListRequest {}).await.unwrap();
+        let index = cluster.state(id).applied_index.to_string();
+        for metadata in [written.metadata(), read.metadata()] {
+            assert_eq!(metadata.get("jaco-applied-index").unwrap(), index.as_str());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_did_not_leave_is_sent_again() {
+    let cluster = Cluster::start(2).await;
+    cluster.wire.faults(&[Fault::NotSent; 3]);
+    issue(cluster.door(2, Transport::Local), &[]).await.unwrap();
+    assert_eq!((cluster.wire.calls().len(), issued(&cluster)), (4, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_been_served_is_not_sent_again() {
+    for fault in [Fault::Lose, Fault::Break] {
+        let cluster = Cluster::start(2).await;
+        cluster.wire.faults(&[fault]);
+        let error = issue(cluster.door(2, Transport::Local), &[])
+            .await
+            .unwrap_err();
+        assert_eq!(error.code, "raft_apply_failed");
+        assert_eq!(error.details["outcome"], "unknown");
+        assert_eq!((cluster.wire.calls().len(), issued(&cluster)), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_does_not_know_the_outcome_is_believed() {
+    let cluster = Cluster::start(2).await;
+    for id in [1, 2] {
+        cluster.group.lose_next_answers(1);
+        let error = issue(cluster.door(id, Transport::Local), &[])
+            .await
+            .unwrap_err();
+        assert_eq!(error.details["outcome"], "unknown");
+    }
+    assert_eq!(issued(&cluster), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_election_is_waited_for() {
+    let cluster = Cluster::start(3).await;
+    // Whoever is asked may lead in the end.
+    for (id, next) in [(2, 3), (3, 3), (1, 2)] {
+        cluster.group.elect(None);
+        let begun = Instant::now();
+        let write = issue(cluster.door(id, Transport::Local), &[]);
+        let election = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            cluster.group.elect(Some(next));
+        };
+        let (answer, ()) = tokio::join!(write, election);
+        answer.unwrap();
+        assert_eq!(begun.elapsed().as_secs(), 2, "the election is seen at once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_leader_the_client_hears_so_before_it_gives_up() {
+    let cluster = Cluster::start(2).await;
+    cluster.group.elect(None);
+    for (timeout, waited) in [(None, 9_000), (Some("2S"), 1_900), (Some("60S"), 9_000)] {
+        let begun = Instant::now();
+        let metadata: Vec<_> = timeout.iter().map(|&t| ("grpc-timeout", t)).collect();
+        let error = issue(cluster.door(2, Transport::Local), &metadata)
+            .await
+            .unwrap_err();
+        assert_eq!(error.code, "no_leader");
+        assert!(!error.details.contains_key("leader_hint"));
+        assert_eq!(begun.elapsed(), Duration::from_millis(waited));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minority_says_at_once_that_it_is_one() {
+    let cluster = Cluster::start(5).await;
+    cluster.group.isolate(2, &[2, 3]);
+    let begun = Instant::now();
+    let lost = |error: DecodedError| {
+        assert_eq!(error.code, "quorum_lost");
+        assert_eq!(error.details["reachable"], "2");
+        assert_eq!(error.details["needed"], "3");
+    };
+    lost(
+        issue(cluster.door(2, Transport::Local), &[])
+            .await
+            .unwrap_err(),
+    );
+    let mut here = TokensClient::new(cluster.door(2, Transport::Local));
+    let confirmed = with(v1::TokenListRequest {}, &[("jaco-read", "linearizable")]);
+    lost(here.list(confirmed).await.unwrap_err().into());
+    here.list(v1::TokenListRequest {}).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_finds_itself_in_the_minority_stops_to_wait() {
+    let cluster = Cluster::start(3).await;
+    for hangs in [false, true] {
+        if hangs {
+            cluster.group.elect(Some(1));
+            cluster.wire.faults(&[Fault::Hang]);
+        } else {
+            cluster.group.elect(None);
+        }
+        let begun = Instant::now();
+        let write = issue(cluster.door(2, Transport::Local), &[]);
+        let insight = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            cluster.group.isolate(2, &[2]);
+        };
+        let (answer, ()) = tokio::join!(write, insight);
+        let error = answer.unwrap_err();
+        // What was on its way may have arrived.
+        let (code, waited) = if hangs {
+            ("raft_apply_failed", 1_500)
+        } else {
+            ("quorum_lost", 1_000)
+        };
+        assert_eq!(error.code, code);
+        assert_eq!(begun.elapsed(), Duration::from_millis(waited));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_out_of_reach_is_named() {
+    let cluster = Cluster::start(2).await;
+    cluster.wire.faults(&[Fault::NotSent; 1000]);
+    let begun = Instant::now();
+    let error = issue(cluster.door(2, Transport::Local), &[])
+        .await
+        .unwrap_err();
+    assert_eq!(error.code, "no_leader");
+    assert_eq!(error.details["leader_hint"], "n1:7946");
+    assert_eq!(begun.elapsed(), super::SEARCH);
+    assert!(cluster.wire.calls().len() < 40, "attempts have pauses");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_passed_on_once() {
+    let cluster = Cluster::start(3).await;
+    cluster.group.elect(Some(3));
+    cluster.group.mislead(2, Some(1));
+    let write = issue(cluster.door(2, Transport::Local), &[]);
+    let insight = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cluster.group.mislead(2, Some(3));
+    };
+    let (answer, ()) = tokio::join!(write, insight);
+    answer.unwrap();
+    let calls = cluster.wire.calls();
+    assert!(calls.iter().all(|call| call.from == "n2"), "{calls:?}");
+    assert!(calls.len() > 2 && calls.last().unwrap().to == "n3");
+    assert_eq!(issued(&cluster), 1);
+
+    let marked = [
+        ("jaco-forwarded", "1"),
+        ("jaco-forwarded-identity", "local"),
+    ];
+    let error = issue(cluster.peer_door(1, 2), &marked).await.unwrap_err();
+    assert_eq!(error.code, "no_leader");
+    assert_eq!(error.details["leader_hint"], "n3:7946");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_replaced_while_it_is_asked_is_not_waited_for() {
+    let cluster = Cluster::start(3).await;
+    cluster.wire.faults(&[Fault::Hang]);
+    let begun = Instant::now();
+    let write = issue(cluster.door(2, Transport::Local), &[]);
+    let election = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cluster.group.elect(Some(3));
+    };
+    let (answer, ()) = tokio::join!(write, election);
+    let error = answer.unwrap_err();
+    assert_eq!(error.details["outcome"], "unknown");
+    assert_eq!(begun.elapsed(), Duration::from_millis(1_500));
+    issue(cluster.door(2, Transport::Local), &[]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_never_answers_costs_no_more_than_the_deadline() {
+    let cluster = Cluster::start(2).await;
+    for (timeout, waited) in [(None, 60_000), (Some("3S"), 2_900)] {
+        cluster.wire.faults(&[Fault::Hang]);
+        let begun = Instant::now();
+        let metadata: Vec<_> = timeout.iter().map(|&t| ("grpc-timeout", t)).collect();
+        let error = issue(cluster.door(2, Transport::Local), &metadata)
+            .await
+            .unwrap_err();
+        assert_eq!(error.details["outcome"], "unknown");
+        assert_eq!(begun.elapsed(), Duration::from_millis(waited));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_was_revoked_does_not_pass_the_leader() {
+    let cluster = Cluster::start(2).await;
+    cluster.group.lag(2, true);
+    let revoke = v1::TokenRevokeRequest {
+        identity: "ci".to_owned(),
+    };
+    let mut tokens = TokensClient::new(cluster.door(1, Transport::Local));
+    tokens.revoke(revoke).await.unwrap();
+    let answer = issue(cluster.door(2, Transport::Api), &[BEARER]).await;
+    assert_eq!(code(answer), "token_revoked");
+    // Its own node would still have let it pass.
+    assert_eq!(cluster.wire.calls().len(), 1);
+    assert_eq!(issued(&cluster), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_members_may_say_means_nothing_from_others() {
+    let cluster = Cluster::start(2).await;
+    let pretence = [
+        ("jaco-forwarded", "1"),
+        ("jaco-forwarded-identity", "local"),
+    ];
+    for id in [1, 2] {
+        let answer = issue(cluster.door(id, Transport::Api), &pretence).await;
+        assert_eq!(code(answer), "token_invalid");
+    }
+    let both = [pretence[0], pretence[1], BEARER];
+    issue(cluster.door(2, Transport::Api), &both).await.unwrap();
+    let carried = &cluster.wire.calls()[0].headers;
+    assert_eq!(carried["jaco-forwarded-identity"], "ci");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_join_is_passed_on_without_an_identity() {
+    let cluster = Cluster::start(2).await;
+    let mut door = ClusterClient::new(cluster.door(2, Transport::Api));
+    let _ = door.node_join(v1::NodeJoinRequest::default()).await;
+    let carried = cluster.wire.calls()[0].clone();
+    assert_eq!(carried.method, "/jaco.v1.Cluster/NodeJoin");
+    assert!(!carried.headers.contains_key("jaco-forwarded-identity"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leader_validates_upon_its_own_state() {
+    let cluster = Cluster::start(2).await;
+    cluster.group.lag(2, true);
+    let apply = |domain: &str, name: &str, dry_run| v1::ApplyRequest {
+        jaco_yaml: format!(
+            "deployment: {name}\nroutes: [{{domain: {domain}, service: web, port: 80, tls: off}}]"
+        )
+        .into(),
+        compose_yaml: "services: {web: {image: nginx}}".into(),
+        dry_run,
+    };
+    let mut there = DeployClient::new(cluster.door(1, Transport::Local));
+    there.apply(apply("a.io", "one", false)).await.unwrap();
+    assert!(!cluster.state(2).deployments.contains_key("one"));
+    let mut here = DeployClient::new(cluster.door(2, Transport::Local));
+    let error = here.apply(apply("a.io", "two", true)).await.unwrap_err();
+    assert_eq!(error.message(), "route_conflict");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_stay_here_and_confirmed_ones_wait_for_what_was_written() {
+    let cluster = Cluster::start(2).await;
+    cluster.group.lag(2, true);
+    issue(cluster.door(1, Transport::Local), &[]).await.unwrap();
+    let mut here = TokensClient::new(cluster.door(2, Transport::Local));
+    let list = here.list(v1::TokenListRequest {}).await.unwrap();
+    assert_eq!(list.into_inner().tokens.len(), 1);
+    let confirmed = with(v1::TokenListRequest {}, &[("jaco-read", "linearizable")]);
+    let catch_up = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cluster.group.lag(2, false);
+    };
+    let (list, ()) = tokio::join!(here.list(confirmed), catch_up);
+    assert_eq!(list.unwrap().into_inner().tokens.len(), 2);
+    assert!(cluster.wire.calls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_outlive_a_change_of_leaders_and_end_with_their_token_on_every_node() {
+    let cluster = Cluster::start(3).await;
+    let mut streams = Vec::new();
+    for id in [1, 2, 3] {
+        let mut watch = WatchClient::new(cluster.door(id, Transport::Api));
+        let request = v1::SubscribeRequest {
+            entity_types: vec!["audit".to_owned()],
+            ..Default::default()
+        };
+        let events = watch.subscribe(with(request, &[BEARER])).await.unwrap();
+        streams.push(events.into_inner());
+    }
+    cluster.group.elect(None);
+    cluster.group.elect(Some(2));
+    issue(cluster.door(3, Transport::Local), &[]).await.unwrap();
+    for events in &mut streams {
+        assert!(events.message().await.unwrap().is_some());
+    }
+    let revoke = v1::TokenRevokeRequest {
+        identity: "ci".to_owned(),
+    };
+    let mut tokens = TokensClient::new(cluster.door(3, Transport::Local));
+    tokens.revoke(revoke).await.unwrap();
+    for events in &mut streams {
+        let end = loop {
+            match events.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ends with a reason"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(end.message(), "token_revoked");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_member_knows_the_leader_and_who_votes() {
+    let cluster = Cluster::start(3).await;
+    for id in [1, 2, 3] {
+        let mut door = ClusterClient::new(cluster.door(id, Transport::Local));
+        let status = door.status(v1::ClusterStatusRequest {}).await.unwrap();
+        let status = status.into_inner();
+        assert_eq!(status.leader_hostname, "n1");
+        assert_eq!(status.leader, "n1:7947");
+        let voters = status.suffrages.iter().map(|suffrage| {
+            assert_eq!(suffrage.kind(), v1::node_suffrage::Kind::Voter);
+            suffrage.hostname.as_str()
+        });
+        assert_eq!(voters.collect::<Vec<_>>(), ["n1", "n2", "n3"]);
+    }
+}

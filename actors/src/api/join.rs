@@ -1,0 +1,253 @@
+//! The members' side of a join: tokens that admit one node each, and the admission of a node.
+
+use std::net::SocketAddr;
+
+use jaco_net::pki::{self, ClusterCa, Fingerprint, certificates};
+use jaco_proto::{
+    Error, ErrorCode,
+    secret::SecretString,
+    v1::{self, command::Payload},
+};
+use jaco_raftnode::{Propose as _, State, batch};
+use prost_types::Timestamp;
+use subtle::ConstantTimeEq;
+
+use super::{admission::hash, caller::Caller};
+use crate::node::{JoinToken, Running, propose, random_token};
+
+/// Life of a join token.
+const TOKEN_SECONDS: i64 = 24 * 3600;
+
+/// Mints a token that admits one node.
+pub(super) async fn issue(
+    node: &Running,
+    caller: &Caller,
+) -> Result<v1::IssueJoinTokenResponse, Error> {
+    let state = node.raft.state();
+    let ca_cert = ca_cert(&state)?;
+    let secret = random_token()?;
+    let now = node.clock.timestamp();
+    let expires_at = Timestamp {
+        seconds: now.seconds.saturating_add(TOKEN_SECONDS),
+        ..now
+    };
+    let payload = Payload::JoinTokenIssue(v1::JoinTokenIssue {
+        hashed_secret: hash(secret.expose().as_bytes()).to_vec(),
+        expires_at: Some(expires_at),
+    });
+    propose(&node.raft, node.command(&caller.identity, payload)).await?;
+    let ca = certificates(&ca_cert).map_err(ca_missing)?;
+    let token = JoinToken {
+        secret,
+        ca: Fingerprint::of(&ca[0]),
+    };
+    Ok(v1::IssueJoinTokenResponse {
+        token: token.to_text().expose().to_owned(),
+        ca_cert: ca_cert.into_bytes(),
+        leader_addrs: api_addresses(node, &state),
+    })
+}
+
+/// API addresses of the members, the leader's first.
+fn api_addresses(node: &Running, state: &State) -> Vec<String> {
+    let leader = node.raft.status().leader_id;
+    let mut members: Vec<_> = state.nodes.values().collect();
+    members.sort_by_key(|member| leader != Some(member.raft_id));
+    let addresses = members.iter().map(|member| member.grpc_address.clone());
+    addresses.filter(|address| !address.is_empty()).collect()
+}
+
+/// Admits the node that shows a join token: checks, signs, commits, and has it added to raft.
+pub(super) async fn admit(
+    node: &Running,
+    request: v1::NodeJoinRequest,
+) -> Result<v1::NodeJoinResponse, Error> {
+    let v1::NodeJoinRequest {
+        name,
+        join_token,
+        csr_pem,
+        advertise_addr,
+        wireguard_pubkey,
+        grpc_address,
+    } = request;
+    let join_token = SecretString::new(join_token);
+    // No two joins take the same raft id.
+    let _one = node.joins.lock().await;
+    let (state, now) = (node.raft.state(), node.clock.timestamp());
+    check_fields(&name, &advertise_addr, &grpc_address, &csr_pem)?;
+    let hashed_secret = check_token(&state, &join_token, &now)?;
+    if state.nodes.contains_key(&name) {
+        let taken = Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname");
+        return Err(taken.with("hostname", name));
+    }
+    check_free(&state, &advertise_addr)?;
+    let ca = authority(&state)?;
+    let csr = String::from_utf8_lossy(&csr_pem);
+    let cert = ca
+        .sign_request(&csr, &name, node.clock.now())
+        .map_err(refuse_csr)?;
+
+    let cluster = state.cluster.clone().unwrap_or_default();
+    let raft_id = cluster.next_raft_id;
+    let identity = format!("join_token:{}", hex(&hashed_secret[..4]));
+    let consume = Payload::JoinTokenConsume(v1::JoinTokenConsume {
+        hashed_secret: hashed_secret.to_vec(),
+    });
+    let join = Payload::NodeJoin(v1::NodeJoin {
+        hostname: name.clone(),
+        address: advertise_addr,
+        server_cert_fingerprint: cert.fingerprint().as_bytes().to_vec(),
+        wireguard_pubkey,
+        grpc_address,
+        raft_id,
+    });
+    let children = [consume, join].map(|payload| node.command(&identity, payload));
+    propose(&node.raft, batch(identity.clone(), now, children.into())).await?;
+    tracing::info!(subsystem = "raft", host = %name, raft_id, %identity, "node joins");
+    // Should this be the leader's last breath, the next one finds the row without its entry.
+    node.membership()?.kick();
+
+    let state = node.raft.state();
+    let others = state
+        .nodes
+        .values()
+        .filter(|member| member.hostname != name);
+    let members: Vec<v1::Node> = others.map(|member| v1::Node::clone(member)).collect();
+    Ok(v1::NodeJoinResponse {
+        cluster_id: cluster.cluster_id.clone(),
+        signed_cert: cert.pem().as_bytes().to_vec(),
+        ca_cert: ca.cert_pem().as_bytes().to_vec(),
+        peer_addrs: members.iter().map(|m| m.address.clone()).collect(),
+        raft_id,
+        members,
+    })
+}
+
+/// The authority that signs for this cluster.
+///
+/// # Errors
+/// `ca_missing` if the state has none that can be used.
+pub(super) fn authority(state: &State) -> Result<ClusterCa, Error> {
+    let cert = ca_cert(state)?;
+    let key = state.cluster.as_ref().map(|cluster| cluster.ca_key.clone());
+    let key = SecretString::new(String::from_utf8(key.unwrap_or_default()).map_err(ca_missing)?);
+    ClusterCa::from_pem(&cert, &key).map_err(ca_missing)
+}
+
+fn ca_cert(state: &State) -> Result<String, Error> {
+    let cert = state
+        .cluster
+        .as_ref()
+        .map(|cluster| cluster.ca_cert.clone());
+    let cert = cert.filter(|cert| !cert.is_empty());
+    let cert = cert.ok_or_else(|| ca_missing("the state holds no certificate"))?;
+    String::from_utf8(cert).map_err(ca_missing)
+}
+
+/// What is wrong with it is not told: the key is near.
+fn ca_missing(_: impl ToString) -> Error {
+    Error::new(
+        ErrorCode::CaMissing,
+        "the cluster has no usable certificate authority",
+    )
+}
+
+/// Why a signing request was not signed.
+pub(super) fn refuse_csr(error: pki::Error) -> Error {
+    match error {
+        pki::Error::Pem(_) | pki::Error::Request(_) | pki::Error::Hostname(_) => {
+            let refused = "the certificate signing request was refused";
+            Error::new(ErrorCode::CsrInvalid, refused).with("reason", error)
+        }
+        other => Error::new(ErrorCode::Internal, "the certificate could not be signed")
+            .with("reason", other),
+    }
+}
+
+fn check_fields(name: &str, advertise: &str, grpc: &str, csr: &[u8]) -> Result<(), Error> {
+    let invalid = |field: &str, value: &str, problem: &str| {
+        let message = format!("{field} {problem}");
+        Err(Error::new(ErrorCode::ValidationFailed, message)
+            .with("field", field)
+            .with("value", value))
+    };
+    if pki::check_hostname(name).is_err() {
+        return invalid("name", name, "is not a hostname");
+    }
+    if csr.is_empty() {
+        return invalid("csr_pem", "", "is empty");
+    }
+    if !dialable(advertise) {
+        return invalid("advertise_addr", advertise, "cannot be dialled");
+    }
+    // A node may serve no API to others.
+    if !grpc.is_empty() && !dialable(grpc) {
+        return invalid("grpc_address", grpc, "cannot be dialled");
+    }
+    Ok(())
+}
+
+fn dialable(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| {
+        !address.ip().is_unspecified() && !address.ip().is_multicast() && address.port() != 0
+    })
+}
+
+/// Two members behind one address could not be told apart.
+fn check_free(state: &State, address: &str) -> Result<(), Error> {
+    let owner = state
+        .nodes
+        .values()
+        .find(|member| member.address == address);
+    match owner {
+        None => Ok(()),
+        Some(owner) => {
+            let message = "another member has this address";
+            Err(Error::new(ErrorCode::ValidationFailed, message)
+                .with("field", "advertise_addr")
+                .with("value", address)
+                .with("reason", format!("{} has it", owner.hostname)))
+        }
+    }
+}
+
+/// The hash under which the state knows the token, if it may still be used.
+fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u8; 32], Error> {
+    let invalid = || Error::new(ErrorCode::JoinTokenInvalid, "the join token is not valid");
+    let token = JoinToken::parse(text).map_err(|_| invalid())?;
+    let given = hash(token.secret.expose().as_bytes());
+    // Every row is compared, so the time taken says nothing about which one matched.
+    let mut found = None;
+    for row in state.join_tokens.values() {
+        if bool::from(row.hashed_secret.ct_eq(&given)) {
+            found = Some(row);
+        }
+    }
+    let row = found.ok_or_else(invalid)?;
+    if row.consumed_at.is_some() {
+        return Err(Error::new(
+            ErrorCode::JoinTokenConsumed,
+            "the join token was used",
+        ));
+    }
+    let expires = row.expires_at.unwrap_or_default();
+    if (expires.seconds, expires.nanos) < (now.seconds, now.nanos) {
+        return Err(
+            Error::new(ErrorCode::JoinTokenExpired, "the join token has expired")
+                .with("expires_at", expires),
+        );
+    }
+    // One that names another authority cannot have been issued here as it is.
+    if authority(state)?.fingerprint() != token.ca {
+        return Err(invalid());
+    }
+    Ok(given)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // a String never refuses
+        text
+    })
+}

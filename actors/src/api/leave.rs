@@ -1,0 +1,147 @@
+//! The removal of a member.
+
+use std::time::Duration;
+
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{self, NodeStatus, command::Payload},
+};
+use jaco_raftnode::{Propose as _, State};
+
+use super::caller::Caller;
+use crate::{
+    membership::leaving,
+    node::{Running, propose},
+    scheduler::{departure, projects::Projects},
+};
+
+/// Longest time the caller is kept waiting; the removal goes on after it.
+const BUDGET: Duration = Duration::from_secs(8);
+/// How long a node that lost the lead waits to see the end of the removal itself.
+const GRACE: Duration = Duration::from_secs(2);
+/// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
+const DRAIN_SET: i32 = 1;
+
+/// Marks a member as leaving and waits until it is none any more.
+///
+/// The mark is all it takes: whoever leads brings the removal to its end, however this call ends.
+///
+/// # Errors
+/// `node_not_found`, `drain_no_placement`, `raft_remove_failed` or `raft_demote_failed` with the
+/// reason if the removal does not get on, `no_leader` if another node has to answer.
+pub(super) async fn remove(
+    node: &Running,
+    caller: &Caller,
+    request: v1::NodeRemoveRequest,
+) -> Result<(), Error> {
+    let v1::NodeRemoveRequest { hostname, force } = request;
+    let membership = node.membership()?;
+    let raft_id = mark(node, &hostname, force).await?;
+    membership.leaves(raft_id, &caller.identity);
+
+    let left = left(node, caller, &hostname, raft_id);
+    match tokio::time::timeout(BUDGET, left).await {
+        Ok(left) => left,
+        Err(_) => Err(membership.trouble().unwrap_or_else(|| {
+            Error::new(
+                ErrorCode::RaftRemoveFailed,
+                "the removal is still under way",
+            )
+            .with("hostname", &hostname)
+            .with("reason", format!("not done within {BUDGET:?}"))
+        })),
+    }
+}
+
+/// Says in the state that the member leaves, if it may; returns its raft id.
+async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error> {
+    let state = node.raft.state();
+    let Some(row) = state.nodes.get(hostname) else {
+        let unknown = Error::new(ErrorCode::NodeNotFound, "no member has this hostname");
+        return Err(unknown.with("hostname", hostname));
+    };
+    if state.nodes.len() == 1 {
+        let last = "the last member cannot leave; stop it and empty its directory instead";
+        return Err(Error::new(ErrorCode::RaftRemoveFailed, last)
+            .with("hostname", hostname)
+            .with("reason", "no other member"));
+    }
+    if leaving(row) {
+        return Ok(row.raft_id);
+    }
+    if !force {
+        check_places(&state, hostname)?;
+    }
+    // A drain that ran out of time begins anew.
+    let status = match row.status() {
+        NodeStatus::DrainTimeout => NodeStatus::Ready,
+        _ => NodeStatus::Unspecified,
+    };
+    let mark = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+        hostname: hostname.to_owned(),
+        status: status.into(),
+        drain_mark: DRAIN_SET,
+        ..Default::default()
+    });
+    let identity = format!("drain:{hostname}");
+    propose(&node.raft, node.command(&identity, mark)).await?;
+    Ok(row.raft_id)
+}
+
+/// Refuses if a replica of the host has no other place.
+fn check_places(state: &State, hostname: &str) -> Result<(), Error> {
+    let stranded = departure::stranded(state, hostname, &mut Projects::default());
+    if stranded.is_empty() {
+        return Ok(());
+    }
+    let message = "replicas of the node have no other place";
+    Err(Error::new(ErrorCode::DrainNoPlacement, message)
+        .with("hostname", hostname)
+        .with("replicas", stranded.join(",")))
+}
+
+/// Waits until the member has left, as far as the caller can be told.
+async fn left(node: &Running, caller: &Caller, hostname: &str, raft_id: u64) -> Result<(), Error> {
+    let mut states = node.raft.subscribe();
+    let mut status = node.raft.subscribe_status();
+    // Who leaves can be told as long as it is a member, and no longer.
+    let by_itself = caller
+        .sender
+        .as_ref()
+        .is_some_and(|s| s.hostname == hostname);
+    let itself = hostname == node.hostname;
+    let gone = |state: &State| {
+        state
+            .nodes
+            .get(hostname)
+            .is_none_or(|row| row.raft_id != raft_id)
+    };
+    loop {
+        if gone(&states.borrow_and_update()) {
+            return Ok(());
+        }
+        let raft = status.borrow_and_update().clone();
+        let leads = raft.leader_id == Some(raft.raft_id);
+        if !leads {
+            // Somebody else leads, and finds the mark.
+            if itself && raft.leader_id.is_some() {
+                return Ok(());
+            }
+            if !itself {
+                let seen = states.wait_for(|state| gone(state));
+                if let Ok(Ok(_)) = tokio::time::timeout(GRACE, seen).await {
+                    return Ok(());
+                }
+                return Err(Error::new(ErrorCode::NoLeader, "this node leads no more"));
+            }
+        }
+        if leads && by_itself && !raft.voters.contains(&raft_id) {
+            return Ok(());
+        }
+        // The senders live as long as the node.
+        tokio::select! {
+            _ = states.changed() => {}
+            _ = status.changed() => {}
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The lines of several hosts as one stream.
+
+use std::collections::VecDeque;
+
+use futures::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream, SelectAll},
+};
+use jaco_proto::{
+    Error, ErrorCode,
+    v1::{self, internal_client::InternalClient},
+};
+use tonic::Status;
+
+use crate::{node::leader::typed, peer::PeerChannel};
+
+/// What clients show as a remark about the stream, and not as a line of it.
+const WARNING: &str = "warning";
+
+/// What comes from a host.
+pub(super) enum Piece {
+    /// A line.
+    Line(v1::LogLine),
+    /// The host could not be asked.
+    Skipped { host: String, reason: String },
+    /// It was asked, and stops before its end.
+    Failed(Error),
+}
+
+impl From<Result<v1::LogLine, Error>> for Piece {
+    fn from(line: Result<v1::LogLine, Error>) -> Self {
+        match line {
+            Ok(line) => Self::Line(line),
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
+/// Asks a member for the lines of its replicas.
+pub(super) async fn remote(
+    channel: PeerChannel,
+    host: String,
+    request: v1::LogsRequest,
+) -> impl Stream<Item = Piece> + Send + use<> {
+    let mut client = InternalClient::new(channel);
+    let lines = match client.logs(request).await {
+        Ok(answer) => answer.into_inner(),
+        Err(status) => {
+            let piece = match typed(&status) {
+                Some(error) if error.code == ErrorCode::PeerUnreachable => {
+                    let reason = error.details.get("reason").cloned();
+                    Piece::Skipped {
+                        host,
+                        reason: reason.unwrap_or(error.message),
+                    }
+                }
+                Some(error) if error.code == ErrorCode::LogsUnavailable => Piece::Failed(error),
+                Some(_) | None => Piece::Failed(broken(&host, &status)),
+            };
+            return stream::iter([piece]).left_stream();
+        }
+    };
+    lines
+        .map(move |line| match line {
+            Ok(line) => Piece::Line(line),
+            Err(status) => Piece::Failed(match typed(&status) {
+                Some(error) if error.code == ErrorCode::LogsStream => error,
+                Some(_) | None => broken(&host, &status),
+            }),
+        })
+        .right_stream()
+}
+
+fn broken(host: &str, status: &Status) -> Error {
+    Error::new(
+        ErrorCode::LogsStream,
+        format!("the log stream of host {host:?} broke"),
+    )
+    .with("host", host)
+    .with("reason", status.message())
+}
+
+/// The lines of all `sources` as they arrive. Hosts that could not be asked are named at the
+/// end, or at once if nobody waits for one; the first failure ends the stream after that.
+pub(super) fn merge(
+    sources: Vec<BoxStream<'static, Piece>>,
+    follow: bool,
+) -> impl Stream<Item = Result<v1::LogLine, Error>> + Send + use<> {
+    struct Merged {
+        sources: SelectAll<BoxStream<'static, Piece>>,
+        follow: bool,
+        skipped: VecDeque<v1::LogLine>,
+        failed: Option<Error>,
+    }
+    let merged = Merged {
+        sources: stream::select_all(sources),
+        follow,
+        skipped: VecDeque::new(),
+        failed: None,
+    };
+    stream::unfold(merged, |mut merged| async move {
+        loop {
+            if merged.follow
+                && let Some(warning) = merged.skipped.pop_front()
+            {
+                return Some((Ok(warning), merged));
+            }
+            match merged.sources.next().await {
+                Some(Piece::Line(line)) => return Some((Ok(line), merged)),
+                Some(Piece::Skipped { host, reason }) => {
+                    merged.skipped.push_back(warning(host, &reason));
+                }
+                Some(Piece::Failed(error)) => {
+                    // Who follows the others would never see the end.
+                    if merged.follow && !merged.sources.is_empty() {
+                        let host = error.details.get("host").cloned().unwrap_or_default();
+                        merged.skipped.push_back(warning(host, &error.message));
+                    }
+                    merged.failed.get_or_insert(error);
+                }
+                None => {
+                    return match merged.skipped.pop_front() {
+                        Some(warning) => Some((Ok(warning), merged)),
+                        None => merged.failed.take().map(|error| (Err(error), merged)),
+                    };
+                }
+            }
+        }
+    })
+}
+
+fn warning(host: String, reason: &str) -> v1::LogLine {
+    v1::LogLine {
+        host,
+        stream: WARNING.to_owned(),
+        line: format!("no lines of this host: {reason}"),
+        ..Default::default()
+    }
+}

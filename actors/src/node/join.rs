@@ -1,0 +1,171 @@
+//! Joining a cluster: nothing is sent before the peer has proved to be of the cluster that the
+//! token names, and nothing is kept unless all of it is.
+
+mod dial;
+mod member;
+mod token;
+
+use jaco_net::{
+    pki::{
+        Fingerprint, NodeCert, NodeKey, certificates,
+        files::{NodeFiles, SECRET_DIR, Staging},
+    },
+    tls,
+};
+use jaco_proto::{Error, ErrorCode, chain, secret::SecretString, v1};
+use jaco_raftnode::storage;
+
+use super::{
+    NodeConfig,
+    announce::text,
+    files::{KnownPeer, Layout, Membership},
+};
+
+pub(super) use dial::Address;
+pub(crate) use token::JoinToken;
+
+/// A cluster that somebody wants this node to join.
+pub(super) struct Joining {
+    peer: Address,
+    token: JoinToken,
+}
+
+impl Joining {
+    /// Checks what can be checked before anybody is called.
+    ///
+    /// # Errors
+    /// `validation_failed` for the peer's address, `join_token_invalid` for a token that does
+    /// not name the authority of its cluster.
+    pub(super) fn new(request: v1::ClusterJoinRequest) -> Result<Self, Error> {
+        let v1::ClusterJoinRequest {
+            peer_addr,
+            join_token,
+        } = request;
+        let join_token = SecretString::new(join_token);
+        let Some(peer) = Address::parse(&peer_addr) else {
+            let message = "the peer's address is not host:port";
+            return Err(Error::new(ErrorCode::ValidationFailed, message)
+                .with("field", "peer_addr")
+                .with("value", peer_addr));
+        };
+        let token = JoinToken::parse(&join_token)
+            .map_err(|error| Error::new(ErrorCode::JoinTokenInvalid, error.to_string()))?;
+        Ok(Self { peer, token })
+    }
+}
+
+/// Who this node is to its cluster, once it was admitted.
+pub(super) struct Admitted {
+    files: NodeFiles,
+    membership: Membership,
+}
+
+/// Asks a member of the cluster to admit this node.
+///
+/// # Errors
+/// `peer_unreachable` or `ca_digest_mismatch` if nothing was sent; the member's own answer;
+/// `internal` if what it answered cannot be used.
+pub(super) async fn ask(
+    config: &NodeConfig,
+    hostname: &str,
+    joining: &Joining,
+) -> Result<Admitted, Error> {
+    let Some(address) = config.cluster_addr else {
+        let message = "a node without a cluster address cannot join others";
+        return Err(Error::new(ErrorCode::ValidationFailed, message).with("field", "cluster_addr"));
+    };
+    let key = NodeKey::generate().map_err(internal)?;
+    let ips = config.dialable_ips();
+    let csr = key.request(hostname, &ips).map_err(internal)?;
+    let request = v1::NodeJoinRequest {
+        name: hostname.to_owned(),
+        join_token: joining.token.to_text().expose().to_owned(),
+        csr_pem: csr.into_bytes(),
+        advertise_addr: address.to_string(),
+        wireguard_pubkey: Vec::new(),
+        grpc_address: text(config.listen_addr),
+    };
+    let response = dial::node_join(&joining.peer, joining.token.ca, request).await?;
+    check(config, hostname, key, joining, response)
+}
+
+/// Takes from the answer what this node becomes, if it is what was asked for.
+fn check(
+    config: &NodeConfig,
+    hostname: &str,
+    key: NodeKey,
+    joining: &Joining,
+    response: v1::NodeJoinResponse,
+) -> Result<Admitted, Error> {
+    let v1::NodeJoinResponse {
+        cluster_id,
+        signed_cert,
+        ca_cert,
+        raft_id,
+        members,
+        ..
+    } = response;
+    let ca_pem = String::from_utf8(ca_cert).map_err(internal)?;
+    let cas = certificates(&ca_pem).map_err(internal)?;
+    let got = Fingerprint::of(&cas[0]);
+    if got != joining.token.ca || cas.len() != 1 {
+        return Err(dial::mismatch(&joining.peer, joining.token.ca, got));
+    }
+    let cert = String::from_utf8(signed_cert).map_err(internal)?;
+    let cert = NodeCert::from_pem(&cert).map_err(internal)?;
+    cert.check_key(&key).map_err(internal)?;
+    tls::check_member(&ca_pem, &cert, hostname, config.clock.now()).map_err(internal)?;
+    if cluster_id.is_empty() || raft_id == 0 || members.is_empty() {
+        return Err(unusable("it names no cluster, no raft id or no member"));
+    }
+    Ok(Admitted {
+        files: NodeFiles {
+            hostname: hostname.to_owned(),
+            key,
+            cert,
+            ca_pem,
+        },
+        membership: Membership {
+            cluster_id,
+            hostname: hostname.to_owned(),
+            raft_id,
+            advertise_addr: text(config.cluster_addr),
+            peers: members.iter().map(KnownPeer::of).collect(),
+        },
+    })
+}
+
+/// Makes this node a member on disk; a crash on the way leaves it without a cluster.
+///
+/// The caller holds the lock on the node's files.
+///
+/// # Errors
+/// `cluster_already_initialized` if it became a member in the meantime, `internal` with the
+/// reason if a file cannot be written.
+pub(super) fn place(layout: &Layout, admitted: &Admitted) -> Result<(), Error> {
+    let Admitted { files, membership } = admitted;
+    if layout.is_member().map_err(internal)? {
+        return Err(super::already(""));
+    }
+    layout
+        .place_identity(files, membership, None, || ())
+        .map_err(internal)?;
+    let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;
+    storage::create(staging.path(), membership.raft_id).map_err(internal)?;
+    staging.commit().map_err(internal)
+}
+
+impl Admitted {
+    pub(super) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+}
+
+/// An error of this machine or in the peer's answer, told with its causes.
+fn internal(error: impl std::error::Error) -> Error {
+    unusable(chain(&error))
+}
+
+fn unusable(reason: impl std::fmt::Display) -> Error {
+    Error::new(ErrorCode::Internal, "the cluster could not be joined").with("reason", reason)
+}

@@ -1,0 +1,159 @@
+//! The one call that a node makes as a stranger.
+
+use std::{fmt, io, sync::Mutex, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use jaco_net::{
+    pki::Fingerprint,
+    tls::{self, dial::DialError},
+};
+use jaco_proto::{
+    Error, ErrorCode, chain,
+    error::DecodedError,
+    v1::{self, cluster_client::ClusterClient},
+};
+use tonic::{Status, transport::Endpoint};
+use tower::service_fn;
+
+/// Longest time for the connection, TLS included.
+const CONNECT_BUDGET: Duration = Duration::from_secs(10);
+/// Longest time for the answer.
+const ANSWER_BUDGET: Duration = Duration::from_secs(30);
+
+/// `host:port` of a member's API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::node) struct Address {
+    /// Name or address, an IPv6 address without brackets.
+    host: String,
+    port: u16,
+}
+
+impl Address {
+    pub(in crate::node) fn parse(text: &str) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once("]:")?,
+            None => text
+                .rsplit_once(':')
+                .filter(|(host, _)| !host.contains(':'))?,
+        };
+        let port = port.parse().ok().filter(|&port| port != 0)?;
+        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '@');
+        (!host.is_empty() && !host.contains(odd)).then(|| Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Asks the member at `peer` to admit this node, once its chain has shown the authority `ca`.
+///
+/// # Errors
+/// `ca_digest_mismatch` or `peer_unreachable`; otherwise what the member answered.
+pub(super) async fn node_join(
+    peer: &Address,
+    ca: Fingerprint,
+    request: v1::NodeJoinRequest,
+) -> Result<v1::NodeJoinResponse, Error> {
+    let stream = tls::dial(&peer.host, peer.port, ca, CONNECT_BUDGET)
+        .await
+        .map_err(|error| match error {
+            DialError::Authority { expected, got } => mismatch(peer, expected, got),
+            error @ (DialError::Unreachable(_) | DialError::Timeout(_) | DialError::Tls(_)) => {
+                unreachable(peer, chain(&error))
+            }
+        })?;
+    // The stream was checked; another one would not be.
+    let stream = Mutex::new(Some(TokioIo::new(stream)));
+    let connector = service_fn(move |_| {
+        let stream = stream.lock().ok().and_then(|mut stream| stream.take());
+        async move { stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)) }
+    });
+    let channel = Endpoint::from_static("http://jaco")
+        .connect_with_connector(connector)
+        .await
+        .map_err(|error| unreachable(peer, chain(&error)))?;
+    let mut client = ClusterClient::new(channel);
+    let answer = tokio::time::timeout(ANSWER_BUDGET, client.node_join(request)).await;
+    match answer {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(refused(peer, &status)),
+        Err(_) => Err(unreachable(
+            peer,
+            format!("no answer within {ANSWER_BUDGET:?}"),
+        )),
+    }
+}
+
+pub(super) fn mismatch(peer: &Address, expected: Fingerprint, got: Fingerprint) -> Error {
+    Error::new(
+        ErrorCode::CaDigestMismatch,
+        "the peer belongs to another cluster than the join token",
+    )
+    .with("peer", peer)
+    .with("expected", expected)
+    .with("got", got)
+}
+
+fn unreachable(peer: &Address, reason: String) -> Error {
+    Error::new(ErrorCode::PeerUnreachable, "the peer cannot be reached")
+        .with("peer", peer)
+        .with("reason", reason)
+}
+
+/// What the member said, in its own words.
+fn refused(peer: &Address, status: &Status) -> Error {
+    // A status that came over the wire has no cause.
+    if let Some(error) = std::error::Error::source(status) {
+        return unreachable(peer, chain(error));
+    }
+    let DecodedError {
+        code,
+        message,
+        details,
+        ..
+    } = DecodedError::from_status(status);
+    match code.parse::<ErrorCode>() {
+        Ok(code) => Error {
+            code,
+            message,
+            details,
+        },
+        Err(_) => Error::new(ErrorCode::Internal, "the peer refused the join")
+            .with("peer", peer)
+            .with("reason", format!("{code}: {message}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        for text in ["10.0.0.1:7000", "node-1.lan:1", "[fd00::1]:7000"] {
+            assert_eq!(Address::parse(text).unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            ":7000",
+            "host",
+            "host:0",
+            "host:x",
+            "fd00::1:7000",
+            "http://h:1",
+            "a b:1",
+        ] {
+            assert_eq!(Address::parse(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The way from a node without a cluster to a member of one.
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use jaco_proto::{Error, ErrorCode, v1};
+use jaco_raftnode::{Propose as _, State};
+
+use super::{Joining, ask, place};
+use crate::node::{NodeMsg, Running, Shared, already, files::Layout};
+
+/// Longest time a new member may take to catch up before its operator is told.
+const CATCH_UP_BUDGET: Duration = Duration::from_secs(45);
+
+impl Shared {
+    /// Makes this node a member of the cluster that the token names; returns when its state holds
+    /// the join.
+    ///
+    /// Once a member admitted it there is no way back, so it goes on if the caller leaves.
+    pub(crate) async fn join(
+        self: &Arc<Self>,
+        request: v1::ClusterJoinRequest,
+    ) -> Result<(), Error> {
+        if let Some(node) = self.try_running() {
+            return Err(already(&node.cluster_id));
+        }
+        if self.is_member() {
+            let opening = "the node is opening its state";
+            return Err(Error::new(ErrorCode::StateUnavailable, opening));
+        }
+        let joining = Joining::new(request)?;
+        let one = self.begin_membership()?;
+        let shared = Arc::clone(self);
+        let joined = tokio::spawn(async move {
+            let joined = shared.become_one_of(joining).await;
+            drop(one);
+            joined
+        });
+        let mut stopping = self.stopping();
+        tokio::select! {
+            joined = joined => joined.unwrap_or_else(|error| {
+                Err(Error::new(ErrorCode::Internal, "the join failed").with("reason", error))
+            }),
+            _ = stopping.wait_for(|&stopping| stopping) => Err(Self::stopped()),
+        }
+    }
+
+    async fn become_one_of(self: Arc<Self>, joining: Joining) -> Result<(), Error> {
+        let starting = || Error::new(ErrorCode::StateUnavailable, "the node is starting");
+        let hostname = self.hostname.get().ok_or_else(starting)?;
+        let lifecycle = self.lifecycle.get().ok_or_else(starting)?;
+        let admitted = ask(&self.config, hostname, &joining).await?;
+        let raft_id = admitted.membership().raft_id;
+
+        let shared = Arc::clone(&self);
+        let placed = tokio::task::spawn_blocking(move || {
+            let _one = shared.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            // After this the directory may be somebody else's.
+            if *shared.stopping.borrow() {
+                return Err(Self::stopped());
+            }
+            place(&Layout::new(&shared.config.data_dir), &admitted)
+        });
+        let failed =
+            |error| Error::new(ErrorCode::Internal, "the join failed").with("reason", error);
+        placed.await.map_err(failed)??;
+
+        let mut settled = self.settled.subscribe();
+        let _ = lifecycle.cast(NodeMsg::Open); // an actor that is down opens when it comes up
+        let member = loop {
+            if let Some(member) = self.try_running() {
+                break member;
+            }
+            // The sender is part of `self`.
+            let _ = settled.changed().await;
+        };
+        caught_up(&member, raft_id).await
+    }
+}
+
+/// Waits until the state here is not older than the join.
+async fn caught_up(member: &Running, raft_id: u64) -> Result<(), Error> {
+    let mut states = member.raft.subscribe();
+    let holds = |state: &Arc<State>| {
+        let own = state.nodes.get(&member.hostname);
+        own.is_some_and(|node| node.raft_id == raft_id)
+    };
+    match tokio::time::timeout(CATCH_UP_BUDGET, states.wait_for(holds)).await {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::new(
+            ErrorCode::StateUnavailable,
+            "this node has joined, but not caught up with its cluster yet",
+        )),
+    }
+}

@@ -1,0 +1,283 @@
+//! Where the leader is, and how it is called.
+
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use jaco_proto::{Error, ErrorCode};
+use jaco_raftnode::{Propose as _, RaftHandle, RaftStatus, Role, Writes};
+use tokio::time::Instant;
+use tonic::{Status, body::Body};
+use tower::Service;
+
+use crate::peer::{CallError, Peers};
+
+/// How long a leader that was replaced, or lost, may still answer what it was asked before.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// A member that leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Leader {
+    pub(crate) hostname: String,
+    pub(crate) raft_id: u64,
+}
+
+/// Where the leader is, as one node knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// This node leads, and its state holds everything that was acknowledged before.
+    Here,
+    /// Another member leads.
+    There(Leader),
+    /// Nobody is known to lead.
+    Unknown,
+}
+
+/// The way of one node to whoever leads.
+#[derive(Clone)]
+pub(crate) struct LeaderLink {
+    raft: RaftHandle,
+    peers: Peers,
+}
+
+impl LeaderLink {
+    pub(crate) fn new(raft: RaftHandle, peers: Peers) -> Self {
+        Self { raft, peers }
+    }
+
+    pub(crate) fn raft(&self) -> &RaftHandle {
+        &self.raft
+    }
+
+    pub(crate) fn whereabouts(&self) -> Whereabouts {
+        let status = self.raft.status();
+        if status.leading {
+            return Whereabouts::Here;
+        }
+        let Some(raft_id) = status.leader_id.filter(|id| *id != status.raft_id) else {
+            return Whereabouts::Unknown;
+        };
+        let state = self.raft.state();
+        let row = state.nodes.values().find(|node| node.raft_id == raft_id);
+        row.map_or(Whereabouts::Unknown, |node| {
+            Whereabouts::There(Leader {
+                hostname: node.hostname.clone(),
+                raft_id,
+            })
+        })
+    }
+
+    /// Why nothing can be written now.
+    pub(crate) fn leaderless(&self) -> Error {
+        let status = self.raft.status();
+        if status.role == Role::Stopped || status.halted.is_some() {
+            return Error::new(ErrorCode::RaftUnavailable, "raft does not run on this node");
+        }
+        if let Some(lost) = quorum_lost(&status) {
+            return lost.into();
+        }
+        let error = Error::new(ErrorCode::NoLeader, "no leader can be reached");
+        let state = self.raft.state();
+        let leader = state
+            .nodes
+            .values()
+            .find(|node| status.leader_id == Some(node.raft_id) && node.raft_id != status.raft_id);
+        match leader {
+            Some(node) if !node.grpc_address.is_empty() => {
+                error.with("leader_hint", &node.grpc_address)
+            }
+            Some(node) => error.with("leader_hint", &node.hostname),
+            None => error,
+        }
+    }
+
+    /// Why a read could not be confirmed in time.
+    pub(crate) fn quorum_lost(&self) -> Error {
+        match quorum_lost(&self.raft.status()) {
+            Some(lost) => lost.into(),
+            None => Error::new(ErrorCode::QuorumLost, "no majority confirmed the leader"),
+        }
+    }
+
+    /// Calls `leader`; see [`Self::asking`].
+    pub(crate) async fn call(
+        &self,
+        leader: &Leader,
+        request: Request<Body>,
+        deadline: Option<Instant>,
+    ) -> Result<Response<Body>, CallError> {
+        let call = self.peers.call(&leader.hostname, request);
+        self.asking(leader, deadline, call).await
+    }
+
+    /// Waits for an answer of `leader` for as long as it leads.
+    ///
+    /// # Errors
+    /// [`CallError`]; a leader that was replaced while it was asked, or that took too long, is
+    /// said to be [`CallError::Unanswered`].
+    pub(crate) async fn asking<T>(
+        &self,
+        leader: &Leader,
+        deadline: Option<Instant>,
+        answer: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        let unanswered = |reason: &str| CallError::Unanswered {
+            host: leader.hostname.clone(),
+            reason: reason.to_owned(),
+        };
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = self.replaced(leader) => Err(unanswered("it no longer leads")),
+            () = reached(deadline) => Err(unanswered("no answer in time")),
+        }
+    }
+
+    /// Calls a member, whether it leads or not.
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// Returns once `leader` leads no more and had its time to answer.
+    async fn replaced(&self, leader: &Leader) {
+        let mut status = self.raft.subscribe_status();
+        let gone = status.wait_for(|status| {
+            let other = status.leader_id.is_some_and(|id| id != leader.raft_id);
+            other || quorum_lost(status).is_some()
+        });
+        // The sender lives as long as the handle.
+        let _ = gone.await;
+        tokio::time::sleep(GRACE).await;
+    }
+
+    /// Returns once the state here shows what the leader had applied at `index`, or at `until`.
+    pub(crate) async fn shown(&self, index: u64, until: Instant) -> bool {
+        let mut states = self.raft.subscribe();
+        let shown = states.wait_for(|state| state.applied_index >= index);
+        matches!(tokio::time::timeout_at(until, shown).await, Ok(Ok(_)))
+    }
+}
+
+/// Returns at the deadline; never without one.
+pub(crate) async fn reached(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How few of the voters can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QuorumLost {
+    reachable: usize,
+    needed: usize,
+}
+
+impl From<QuorumLost> for Error {
+    fn from(QuorumLost { reachable, needed }: QuorumLost) -> Self {
+        Self::new(
+            ErrorCode::QuorumLost,
+            "this node cannot reach a majority of the voters",
+        )
+        .with("reachable", reachable)
+        .with("needed", needed)
+    }
+}
+
+/// Whether this side of the cluster has been without a majority for two election timeouts.
+pub(crate) fn quorum_lost(status: &RaftStatus) -> Option<QuorumLost> {
+    match status.writes() {
+        Writes::QuorumLost { reachable, needed } => Some(QuorumLost { reachable, needed }),
+        Writes::Ok | Writes::NoLeader => None,
+    }
+}
+
+/// What the generated clients speak to in order to call one leader, and to learn whether a call
+/// that failed may have been served.
+#[derive(Clone)]
+pub(crate) struct LeaderChannel {
+    link: LeaderLink,
+    leader: Leader,
+    deadline: Instant,
+}
+
+impl LeaderChannel {
+    pub(crate) fn new(link: LeaderLink, leader: Leader, deadline: Instant) -> Self {
+        Self {
+            link,
+            leader,
+            deadline,
+        }
+    }
+}
+
+impl Service<Request<Body>> for LeaderChannel {
+    type Response = Response<Body>;
+    type Error = CallError;
+    type Future = BoxFuture<'static, Result<Self::Response, CallError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Self {
+            link,
+            leader,
+            deadline,
+        } = self.clone();
+        Box::pin(async move { link.call(&leader, request, Some(deadline)).await })
+    }
+}
+
+/// How a call on a [`LeaderChannel`] failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// The leader refused it, and says why.
+    Refused(Error),
+    /// It never arrived.
+    NotSent,
+    /// It may have been served.
+    Unanswered(String),
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Self {
+        let call = std::error::Error::source(&status)
+            .and_then(|source| source.downcast_ref::<CallError>());
+        match call {
+            Some(CallError::NotSent { .. }) => Self::NotSent,
+            Some(error @ CallError::Unanswered { .. }) => Self::Unanswered(error.to_string()),
+            None => match typed(&status) {
+                Some(error) => Self::Refused(error),
+                // No member of ours answers so: the stream broke.
+                None => Self::Unanswered(format!("the answer broke off: {}", status.message())),
+            },
+        }
+    }
+}
+
+/// The typed error of an answer.
+pub(crate) fn typed(status: &Status) -> Option<Error> {
+    if status.details().is_empty() {
+        return None;
+    }
+    let decoded = jaco_proto::error::DecodedError::from_status(status);
+    let code = decoded.code.parse().ok()?;
+    Some(Error {
+        code,
+        message: decoded.message,
+        details: decoded.details,
+    })
+}
+
+/// Whether a leader that answers `error` has appended nothing, so that asking again is safe.
+pub(crate) fn not_appended(error: &Error) -> bool {
+    matches!(
+        error.code,
+        ErrorCode::NoLeader | ErrorCode::RaftUnavailable | ErrorCode::StateUnavailable
+    )
+}

@@ -1,0 +1,232 @@
+//! A node that is no member any more: how it learns of it, and what it still does.
+//!
+//! The others stop speaking to it before it can hear why, so it takes their refusal for an answer
+//! if a majority refuses for long enough. Its data stays until somebody empties the directory.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use jaco_proto::{Error, ErrorCode};
+use jaco_raftnode::{Propose as _, State};
+use tokio::{sync::watch, time::Instant};
+
+use super::{Running, files::Layout, leader::reached};
+use crate::{
+    repeat::Repeats,
+    runtime::engine::{Engine, EngineError, Status},
+};
+
+/// How long a majority has to refuse this node. Members that were not told yet of a node that
+/// has just joined refuse it as well, for a moment.
+const CERTAIN: Duration = Duration::from_secs(10);
+/// Wait before the engine is asked again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What a removed node answers to everything but `Cluster.Status`.
+pub(crate) fn removed() -> Error {
+    Error::new(
+        ErrorCode::ClusterUninitialized,
+        "this node was removed from its cluster; stop it, empty its data directory and start it \
+         again to use it anew",
+    )
+    .with("reason", "removed")
+}
+
+/// What there is to know about whether this node is a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It is, or nothing says otherwise.
+    Member,
+    /// Most of the others refuse it now.
+    Refused,
+    /// Its own state says that it is none.
+    Removed,
+}
+
+/// Judges by the newest state and by who refuses. `arrived` says that the state held this node's
+/// row before, so that its absence means something.
+fn judge(
+    state: &State,
+    (hostname, raft_id): (&str, u64),
+    arrived: bool,
+    voters: &[u64],
+    refused_by: &BTreeSet<String>,
+) -> Verdict {
+    let own = state.nodes.get(hostname);
+    if arrived && own.is_none_or(|row| row.raft_id != raft_id) {
+        return Verdict::Removed;
+    }
+    let others = state
+        .nodes
+        .values()
+        .filter(|row| row.hostname != hostname && voters.contains(&row.raft_id));
+    let (mut all, mut refusing) = (0, 0);
+    for other in others {
+        all += 1;
+        refusing += usize::from(refused_by.contains(&other.hostname));
+    }
+    // Without a state there are only those that were known when it joined.
+    if all == 0 && !arrived {
+        return match refused_by.is_empty() {
+            true => Verdict::Member,
+            false => Verdict::Refused,
+        };
+    }
+    if 2 * refusing > all {
+        Verdict::Refused
+    } else {
+        Verdict::Member
+    }
+}
+
+/// Returns once it is certain that this node is no member any more. A certificate that waits to
+/// be put in force is tried first, by `another_try`: the others may know no other by now.
+pub(super) async fn told(node: Arc<Running>, another_try: impl Fn() -> bool + Send) {
+    let mut refused_by = match &node.network {
+        Some(network) => network.refused_by(),
+        // Nobody is there to refuse.
+        None => watch::channel(BTreeSet::new()).1,
+    };
+    let mut states = node.raft.subscribe();
+    let own = (node.hostname.as_str(), node.raft_id());
+    let mut arrived = false;
+    let mut refused_since = None;
+    loop {
+        let state = states.borrow_and_update().clone();
+        let refusing = refused_by.borrow_and_update().clone();
+        let row = state.nodes.get(own.0);
+        arrived |= row.is_some_and(|row| row.raft_id == own.1);
+        let voters = node.raft.status().voters;
+        match judge(&state, own, arrived, &voters, &refusing) {
+            Verdict::Removed => return,
+            Verdict::Member => refused_since = None,
+            // Who changes its mind within this time was only late.
+            Verdict::Refused => {
+                let since = *refused_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= CERTAIN {
+                    if !another_try() {
+                        return;
+                    }
+                    refused_since = None;
+                    continue;
+                }
+            }
+        }
+        let certain = refused_since.map(|since| since + CERTAIN);
+        tokio::select! {
+            Ok(()) = states.changed() => {}
+            Ok(()) = refused_by.changed() => {}
+            () = reached(certain) => {}
+        }
+    }
+}
+
+/// Stops the containers of this host, and returns when none runs; they are not removed.
+///
+/// `state` is the last one the node had. What it gave to other hosts is not touched: nodes may
+/// share an engine.
+pub(super) async fn stop_replicas(
+    engine: Arc<dyn Engine>,
+    cluster_id: &str,
+    hostname: &str,
+    state: &State,
+) {
+    let mut failures = Repeats::default();
+    loop {
+        match stop_once(&*engine, cluster_id, hostname, state).await {
+            Ok(()) => return,
+            Err(error) => {
+                if failures.is_news(&error) {
+                    tracing::warn!(subsystem = "runtime", %error, "replicas of a removed node run on");
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn stop_once(
+    engine: &dyn Engine,
+    cluster_id: &str,
+    hostname: &str,
+    state: &State,
+) -> Result<(), EngineError> {
+    for found in engine.list(cluster_id).await? {
+        let id = found.replica_id.as_ref();
+        let row = id.and_then(|id| state.replicas_desired.get(id));
+        let here = row.is_none_or(|row| row.host == hostname || row.previous_host == hostname);
+        let runs = match found.status {
+            Status::Running | Status::Other => true,
+            Status::Exited | Status::Dead | Status::Created => false,
+        };
+        if here && runs {
+            engine.stop(&found.id).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The last state of a removed node that does not open it any more.
+pub(super) fn last_state(layout: &Layout) -> State {
+    match jaco_raftnode::storage::examine(&layout.raft()) {
+        Ok((state, _)) => state,
+        Err(error) => {
+            tracing::warn!(subsystem = "raft", %error, "the last state cannot be read");
+            State::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jaco_proto::v1;
+
+    use super::*;
+
+    fn state(rows: &[(&str, u64)]) -> State {
+        let mut state = State::default();
+        for (hostname, raft_id) in rows {
+            let node = v1::Node {
+                hostname: (*hostname).to_owned(),
+                raft_id: *raft_id,
+                ..Default::default()
+            };
+            state.nodes.insert((*hostname).to_owned(), Arc::new(node));
+        }
+        state
+    }
+
+    #[test]
+    fn a_row_that_is_gone_and_a_majority_that_refuses_say_it() {
+        use Verdict::{Member, Refused, Removed};
+        type Row = (
+            &'static [(&'static str, u64)],
+            bool,
+            &'static [u64],
+            &'static [&'static str],
+            Verdict,
+        );
+        let three: &[(&str, u64)] = &[("a", 1), ("b", 2), ("me", 9)];
+        let table: &[Row] = &[
+            (three, true, &[1, 2, 9], &[], Member),
+            (three, true, &[1, 2, 9], &["a"], Member),
+            (three, true, &[1, 2, 9], &["a", "b"], Refused),
+            // A learner's opinion does not count.
+            (three, true, &[1], &["b"], Member),
+            (three, true, &[1], &["a"], Refused),
+            (&[("a", 1), ("b", 2)], true, &[1, 2], &[], Removed),
+            // Another node has the name by now.
+            (&[("a", 1), ("me", 10)], true, &[1], &[], Removed),
+            // It replays a past in which it was no member yet.
+            (&[("a", 1)], false, &[1], &[], Member),
+            (&[("a", 1)], false, &[1], &["a"], Refused),
+            (&[], false, &[], &[], Member),
+            (&[], false, &[], &["a"], Refused),
+            (&[("me", 9)], true, &[9], &[], Member),
+        ];
+        for (rows, arrived, voters, refusing, expected) in table {
+            let refusing = refusing.iter().map(|host| (*host).to_owned()).collect();
+            let verdict = judge(&state(rows), ("me", 9), *arrived, voters, &refusing);
+            assert_eq!(verdict, *expected, "{rows:?} {refusing:?}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Commands that a node makes itself, on their way to whoever leads.
+
+pub(crate) mod limits;
+
+#[cfg(test)]
+mod tests;
+
+use std::{future::ready, sync::Arc, time::Duration};
+
+use jaco_proto::{
+    ErrorCode,
+    v1::{self, internal_client::InternalClient},
+};
+use jaco_raftnode::{
+    Committed, Propose, ProposeError, RaftHandle, Role, State, propose::ProposeFuture,
+};
+use prost::Message as _;
+use tokio::{sync::watch, time::Instant};
+
+use super::leader::{Failed, Leader, LeaderChannel, LeaderLink, Whereabouts};
+
+/// How long the leader may take: longer than a commit there.
+const BUDGET: Duration = Duration::from_secs(6);
+
+/// Proposes on this node while it leads, and on the leader else.
+///
+/// What is committed there is answered once it shows here, or the budget is over. Nothing is
+/// tried twice: who proposes knows what is still true when there is a leader again.
+#[derive(Clone)]
+pub(crate) struct Submitter(LeaderLink);
+
+impl Submitter {
+    pub(crate) fn new(link: LeaderLink) -> Self {
+        Self(link)
+    }
+
+    fn raft(&self) -> &RaftHandle {
+        self.0.raft()
+    }
+}
+
+impl Propose for Submitter {
+    fn propose(&self, command: v1::Command) -> ProposeFuture {
+        match self.0.whereabouts() {
+            Whereabouts::Here => self.raft().propose(command),
+            Whereabouts::There(leader) => Box::pin(submit(self.0.clone(), leader, command)),
+            Whereabouts::Unknown if self.raft().status().role == Role::Stopped => {
+                Box::pin(ready(Err(ProposeError::Unavailable)))
+            }
+            Whereabouts::Unknown => Box::pin(ready(Err(ProposeError::NoLeader))),
+        }
+    }
+
+    fn state(&self) -> Arc<State> {
+        self.raft().state()
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
+        self.raft().subscribe()
+    }
+}
+
+async fn submit(
+    link: LeaderLink,
+    leader: Leader,
+    command: v1::Command,
+) -> Result<Committed, ProposeError> {
+    let deadline = Instant::now() + BUDGET;
+    let channel = LeaderChannel::new(link.clone(), leader, deadline);
+    let request = v1::SubmitRequest {
+        command_bytes: command.encode_to_vec(),
+    };
+    let mut client = InternalClient::new(channel);
+    let Ok(answer) = tokio::time::timeout_at(deadline, client.submit(request)).await else {
+        return Err(ProposeError::Unknown("no answer in time".to_owned()));
+    };
+    match answer {
+        Ok(answer) => {
+            let index = answer.into_inner().raft_index;
+            link.shown(index, deadline).await;
+            Ok(Committed { index })
+        }
+        Err(status) => Err(match Failed::from(status) {
+            Failed::NotSent => ProposeError::NoLeader,
+            Failed::Unanswered(reason) => ProposeError::Unknown(reason),
+            Failed::Refused(error) => match error.code {
+                ErrorCode::NoLeader | ErrorCode::QuorumLost => ProposeError::NoLeader,
+                ErrorCode::RaftUnavailable | ErrorCode::StateUnavailable => {
+                    ProposeError::Unavailable
+                }
+                ErrorCode::RaftApplyFailed => ProposeError::Unknown(error.to_string()),
+                _ => ProposeError::Rejected(error),
+            },
+        }),
+    }
+}

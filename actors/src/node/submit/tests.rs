@@ -1,0 +1,221 @@
+//! Commands that members make, on their way between members of one process.
+
+use std::time::Duration;
+
+use jaco_proto::{
+    error::DecodedError,
+    v1::{self, command::Payload, internal_client::InternalClient},
+};
+use jaco_raftnode::{Propose as _, ProposeError, command};
+use prost::Message as _;
+use prost_types::Timestamp;
+use tokio::time::Instant;
+
+use super::*;
+use crate::{
+    api::admission::Transport,
+    network::ipam::{self, Allocator, SubnetKey},
+    node::subnets::AtLeader,
+    testing::cluster::{Cluster, Fault},
+};
+
+fn about(host: &str, version: &str) -> v1::Command {
+    let payload = Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+        hostname: host.to_owned(),
+        version: version.to_owned(),
+        ..Default::default()
+    });
+    command("node-update-self", Timestamp::default(), payload)
+}
+
+fn submitter(cluster: &Cluster, id: u64) -> Submitter {
+    cluster.node(id).try_running().unwrap().submitter()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_proposes_where_the_leader_is() {
+    let cluster = Cluster::start(3).await;
+    for (id, calls) in [(1, 0), (2, 1), (3, 2)] {
+        let host = format!("n{id}");
+        let submitter = submitter(&cluster, id);
+        let committed = submitter.propose(about(&host, "2.0.0")).await.unwrap();
+        assert_eq!(cluster.wire.calls().len(), calls);
+        let state = submitter.state();
+        assert_eq!(state.applied_index, committed.index);
+        assert_eq!(state.nodes[&host].version, "2.0.0");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_committed_shows_here_before_it_is_answered() {
+    let cluster = Cluster::start(2).await;
+    cluster.group.lag(2, true);
+    let begun = Instant::now();
+    let submitter = submitter(&cluster, 2);
+    let catch_up = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cluster.group.lag(2, false);
+    };
+    let (answer, ()) = tokio::join!(submitter.propose(about("n2", "2.0.0")), catch_up);
+    answer.unwrap();
+    assert_eq!(begun.elapsed().as_secs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_way_to_fail_is_told_apart() {
+    let cluster = Cluster::start(3).await;
+    let submitter = submitter(&cluster, 2);
+    let propose = || submitter.propose(about("n2", "2.0.0"));
+    cluster.wire.faults(&[Fault::NotSent]);
+    assert_eq!(propose().await, Err(ProposeError::NoLeader));
+    for fault in [Fault::Lose, Fault::Hang, Fault::Break] {
+        cluster.wire.faults(&[fault]);
+        let answer = propose().await;
+        assert!(matches!(answer, Err(ProposeError::Unknown(_))), "{fault:?}");
+    }
+    cluster.group.lose_next_answers(1);
+    assert!(matches!(propose().await, Err(ProposeError::Unknown(_))));
+    cluster.group.elect(Some(3));
+    cluster.group.mislead(2, Some(1));
+    assert_eq!(propose().await, Err(ProposeError::NoLeader));
+    cluster.group.elect(None);
+    assert_eq!(propose().await, Err(ProposeError::NoLeader));
+    cluster.group.elect(Some(1));
+    // Of another member.
+    let answer = submitter.propose(about("n3", "2.0.0")).await;
+    let Err(ProposeError::Rejected(error)) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(error.code, ErrorCode::PrivilegeDenied);
+    assert_eq!(error.details["command"], "node_update_self");
+    // Lost, broken off and lost by the leader: these were committed, the others were not.
+    assert_eq!(cluster.group.committed().len(), 3);
+}
+
+async fn submit_raw(
+    mut client: InternalClient<crate::testing::cluster::Door>,
+    command_bytes: Vec<u8>,
+) -> Result<u64, String> {
+    let answer = client.submit(v1::SubmitRequest { command_bytes }).await;
+    answer
+        .map(|answer| answer.into_inner().raft_index)
+        .map_err(|status| DecodedError::from_status(&status).code)
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_members_submit_and_only_to_the_leader() {
+    let cluster = Cluster::start(2).await;
+    let bytes = about("n2", "2.0.0").encode_to_vec();
+    let code = |code: &str| Err(code.to_owned());
+    for transport in [Transport::Local, Transport::Api, Transport::Process] {
+        let client = InternalClient::new(cluster.door(1, transport));
+        assert_eq!(submit_raw(client, bytes.clone()).await, code("peer_only"));
+    }
+    let from = |id, sender| InternalClient::new(cluster.peer_door(id, sender));
+    assert_eq!(
+        submit_raw(from(1, 3), bytes.clone()).await,
+        code("peer_only"),
+        "it is a member no more"
+    );
+    assert_eq!(
+        submit_raw(from(2, 1), bytes.clone()).await,
+        code("no_leader")
+    );
+    assert_eq!(
+        submit_raw(from(1, 2), vec![0xff; 9]).await,
+        code("validation_failed")
+    );
+    assert_eq!(
+        submit_raw(from(1, 2), Vec::new()).await,
+        code("validation_failed")
+    );
+    assert!(cluster.group.committed().is_empty());
+    assert!(submit_raw(from(1, 2), bytes).await.is_ok());
+}
+
+fn key(host: &str) -> SubnetKey {
+    SubnetKey {
+        deployment: "app".to_owned(),
+        network: "_default".to_owned(),
+        host: host.to_owned(),
+    }
+}
+
+/// Chooses the same block for whoever asks, and commits it.
+struct Chooses(RaftHandle);
+
+impl Allocator for Chooses {
+    fn ensure(
+        &self,
+        key: SubnetKey,
+    ) -> futures::future::BoxFuture<'static, Result<crate::network::cidr::Cidr, ipam::Error>> {
+        let raft = self.0.clone();
+        Box::pin(async move {
+            if key.deployment != "app" {
+                return Err(ipam::Error::UnknownDeployment(key.deployment));
+            }
+            let payload = Payload::SubnetAllocate(v1::SubnetAllocate {
+                deployment: key.deployment,
+                network: key.network,
+                cidr: "10.244.7.0/24".to_owned(),
+                host: key.host,
+            });
+            let command = command("ipam", Timestamp::default(), payload);
+            raft.propose(command).await.map_err(ipam::Error::Propose)?;
+            Ok("10.244.7.0/24".parse().unwrap())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_of_the_leader_is_given_out_once_its_row_shows() {
+    let cluster = Cluster::start(2).await;
+    let leader = cluster.node(1).try_running().unwrap();
+    let chooses: ipam::SharedAllocator = Arc::new(Chooses(cluster.group.handle(1)));
+    let _ = leader.allocator.set(chooses);
+    let here = AtLeader(cluster.node(2).try_running().unwrap().leader.clone());
+    cluster.group.lag(2, true);
+    // The second attempt asks for what is there already.
+    cluster.wire.faults(&[Fault::NotSent]);
+    let begun = Instant::now();
+    let catch_up = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        cluster.group.lag(2, false);
+    };
+    let (answer, ()) = tokio::join!(here.ensure(key("n2")), catch_up);
+    let cidr = answer.unwrap();
+    assert_eq!(cidr.to_string(), "10.244.7.0/24");
+    assert_eq!(ipam::existing(&cluster.state(2), &key("n2")), Some(cidr));
+    assert_eq!(begun.elapsed().as_secs(), 2);
+
+    let unknown = SubnetKey {
+        deployment: "gone".to_owned(),
+        ..key("n2")
+    };
+    let answer = here.ensure(unknown).await;
+    assert_eq!(answer, Err(ipam::Error::UnknownDeployment("gone".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_gets_blocks_for_another_host() {
+    let cluster = Cluster::start(3).await;
+    let request = v1::EnsureSubnetRequest {
+        deployment: "app".to_owned(),
+        network: "_default".to_owned(),
+        host: "n3".to_owned(),
+    };
+    let mut client = InternalClient::new(cluster.peer_door(1, 2));
+    let error = client.ensure_subnet(request).await.unwrap_err();
+    assert_eq!(error.message(), "privilege_denied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_leader_there_are_no_blocks() {
+    let cluster = Cluster::start(2).await;
+    cluster.group.elect(None);
+    let here = AtLeader(cluster.node(2).try_running().unwrap().leader.clone());
+    let begun = Instant::now();
+    assert_eq!(here.ensure(key("n2")).await, Err(ipam::Error::NotLeader));
+    assert!(begun.elapsed() <= Duration::from_secs(10));
+    assert!(cluster.wire.calls().is_empty());
+}

@@ -1,0 +1,272 @@
+//! One actor per member: it keeps a connection to it.
+
+use std::{sync::Arc, time::Duration};
+
+use jaco_net::quic::{Closed, ConnectError, Connection, Reason};
+use tokio::time::Instant;
+
+use super::{
+    Pulse, Sender, Services,
+    routes::{Network, Route},
+    session::Session,
+    settle::{self, Dialled},
+};
+use crate::{
+    repeat::Repeats,
+    supervision::{Context, Failure, TaskHandle, Worker},
+    telemetry::Metrics,
+};
+
+/// A connection that lasted this long counts as one that works: the next attempt is the first.
+const STABLE: Duration = Duration::from_secs(10);
+
+/// What a [`PeerActor`] starts from.
+#[derive(Clone)]
+pub struct Args {
+    pub(super) network: Arc<Network>,
+    pub(super) route: Arc<Route>,
+    pub(super) services: Services,
+    pub(super) pulse: Arc<dyn Pulse>,
+    pub(super) metrics: Metrics,
+}
+
+/// What a [`PeerActor`] is told.
+#[derive(Debug)]
+pub enum Msg {
+    /// It is time to dial.
+    Dial,
+    /// How dialling went.
+    Dialled(Result<Connection, ConnectError>),
+    /// The member has dialled.
+    Arrived(Connection),
+    /// The connection with this number ended.
+    Lost(u64, Closed),
+    /// Where the member is dialled has changed.
+    Moved,
+}
+
+/// Keeps a connection to one member, whoever dials.
+pub struct PeerActor {
+    args: Args,
+    host: String,
+    raft_id: u64,
+    live: Option<Live>,
+    /// Number of the next connection.
+    serial: u64,
+    dialling: bool,
+    timer: Option<TaskHandle>,
+    failures: u32,
+    said: Repeats,
+}
+
+/// The connection in use. Dropped, it is closed and nobody uses it any more.
+struct Live {
+    args: Args,
+    serial: u64,
+    connection: Connection,
+    dialled: Dialled,
+    since: Instant,
+    session: TaskHandle,
+    /// Told to the other side when this is dropped.
+    reason: Reason,
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.session.abort();
+        self.connection.close(self.reason);
+        let route = &self.args.route;
+        if route.disconnect(self.serial) {
+            let member = &route.record().member;
+            self.args.network.note_connected(&member.hostname, false);
+            // What was on its way may be lost, and nobody will say so.
+            self.args.network.raft().unreachable(member.raft_id);
+        }
+    }
+}
+
+impl Worker for PeerActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "PeerActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        let member = args.route.record().member.clone();
+        let mut this = Self {
+            args,
+            host: member.hostname.clone(),
+            raft_id: member.raft_id,
+            live: None,
+            serial: 0,
+            dialling: false,
+            timer: None,
+            failures: 0,
+            said: Repeats::default(),
+        };
+        if this.yields() {
+            this.dial_later(ctx);
+        } else {
+            ctx.send_to_self(Msg::Dial);
+        }
+        Ok(this)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        match msg {
+            Msg::Dial => self.dial(ctx),
+            Msg::Moved => {
+                self.failures = 0;
+                self.dial(ctx);
+            }
+            Msg::Dialled(result) => {
+                self.dialling = false;
+                match result {
+                    Ok(connection) => self.offer(ctx, connection),
+                    Err(error) => self.not_dialled(ctx, &error),
+                }
+            }
+            Msg::Arrived(connection) => self.offer(ctx, connection),
+            Msg::Lost(serial, closed) => self.lost(ctx, serial, &closed),
+        }
+        Ok(())
+    }
+
+    async fn stop(&mut self, _: &Context<Self>) {
+        self.live = None;
+    }
+}
+
+impl PeerActor {
+    /// Whether the other side is the one that should dial first.
+    fn yields(&self) -> bool {
+        self.raft_id < self.args.network.origin().raft_id
+    }
+
+    fn dial(&mut self, ctx: &Context<Self>) {
+        if self.live.is_some() || self.dialling {
+            return;
+        }
+        // A member that has no address dials itself; one that moves is news.
+        let Some(address) = self.args.route.record().member.address else {
+            return;
+        };
+        let Some(endpoint) = self.args.network.endpoint() else {
+            return self.dial_later(ctx);
+        };
+        self.dialling = true;
+        let host = self.host.clone();
+        ctx.spawn(async move { Msg::Dialled(endpoint.dial(&host, address).await) });
+    }
+
+    fn dial_later(&mut self, ctx: &Context<Self>) {
+        let mut chance = [0];
+        let _ = getrandom::fill(&mut chance); // without it the wait is the shortest
+        let pause = settle::pause(self.failures, self.yields(), chance[0]);
+        self.failures = self.failures.saturating_add(1);
+        if let Some(timer) = self.timer.replace(ctx.send_after(pause, Msg::Dial)) {
+            timer.abort();
+        }
+    }
+
+    fn not_dialled(&mut self, ctx: &Context<Self>, error: &ConnectError) {
+        if error.is_refusal() {
+            self.args.network.note_refusal(&self.host, true);
+        }
+        if self.live.is_some() {
+            return;
+        }
+        if self.said.is_news(error) {
+            let address = self.args.route.record().member.address;
+            tracing::warn!(subsystem = "peer", peer = %self.host, ?address, %error, "not connected");
+        }
+        self.dial_later(ctx);
+    }
+
+    /// A connection is there; it is used unless there is a better one.
+    fn offer(&mut self, ctx: &Context<Self>, connection: Connection) {
+        let own = self.args.network.origin().raft_id;
+        let dialled = Dialled {
+            by: if connection.dialled_here() {
+                own
+            } else {
+                self.raft_id
+            },
+            incarnation: connection.incarnation(),
+        };
+        // The roster changed since the handshake; the next one will tell which way.
+        if *connection.fingerprint() != self.args.route.record().fingerprint {
+            connection.close(Reason::Leaving);
+            return;
+        }
+        if let Some(live) = &mut self.live {
+            if live.connection.close_reason().is_none() && !settle::replaces(dialled, live.dialled)
+            {
+                connection.close(Reason::Duplicate);
+                return;
+            }
+            live.reason = Reason::Duplicate;
+        }
+        self.live = None;
+        self.adopt(ctx, connection, dialled);
+    }
+
+    fn adopt(&mut self, ctx: &Context<Self>, connection: Connection, dialled: Dialled) {
+        self.serial += 1;
+        let serial = self.serial;
+        let Args {
+            network,
+            route,
+            services,
+            pulse,
+            metrics,
+        } = self.args.clone();
+        tracing::info!(
+            subsystem = "peer",
+            peer = %self.host,
+            address = %connection.remote_address(),
+            dialled_here = connection.dialled_here(),
+            "connected"
+        );
+        route.connect(serial, connection.clone());
+        network.note_connected(&self.host, true);
+        network.note_refusal(&self.host, false);
+        self.said.clear();
+        let session = Session {
+            network,
+            route,
+            services,
+            pulse,
+            metrics,
+            member: Sender {
+                hostname: self.host.clone(),
+                raft_id: self.raft_id,
+            },
+        };
+        let served = connection.clone();
+        let session = ctx.spawn(async move { Msg::Lost(serial, session.run(served).await) });
+        self.live = Some(Live {
+            args: self.args.clone(),
+            serial,
+            connection,
+            dialled,
+            since: Instant::now(),
+            session,
+            reason: Reason::Leaving,
+        });
+    }
+
+    fn lost(&mut self, ctx: &Context<Self>, serial: u64, closed: &Closed) {
+        let Some(live) = self.live.take_if(|live| live.serial == serial) else {
+            return;
+        };
+        if live.since.elapsed() >= STABLE {
+            self.failures = 0;
+        }
+        drop(live);
+        tracing::warn!(subsystem = "peer", peer = %self.host, reason = %closed, "disconnected");
+        if closed.is_refusal() {
+            self.args.network.note_refusal(&self.host, true);
+        }
+        self.dial_later(ctx);
+    }
+}

@@ -1,0 +1,161 @@
+//! Calls on a member: requests and answers through streams of its connection.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{
+    FutureExt as _, Stream,
+    future::{BoxFuture, Either, select},
+    stream,
+};
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use jaco_net::quic::{FrameReader, Kind, Sender, StreamError, frame::Batch};
+use jaco_proto::{Error, ErrorCode};
+use tokio::task::AbortHandle;
+use tonic::{Status, body::Body};
+
+use super::{
+    CallError, Link,
+    routes::Network,
+    wire::{self, Part, WireError},
+};
+
+/// Calls members over their connections. What is dropped unfinished, call or answer, is
+/// cancelled on the other side.
+pub(super) struct QuicLink(pub(super) Arc<Network>);
+
+impl Link for QuicLink {
+    fn call(
+        &self,
+        host: &str,
+        request: Request<Body>,
+    ) -> BoxFuture<'static, Result<Response<Body>, CallError>> {
+        let route = self.0.route(host);
+        let host = host.to_owned();
+        Box::pin(async move {
+            let not_sent = |reason: &dyn std::fmt::Display| CallError::NotSent {
+                host: host.clone(),
+                reason: reason.to_string(),
+            };
+            let route = route.ok_or_else(|| not_sent(&"it is no member"))?;
+            let connection = route.connection();
+            let connection = connection.ok_or_else(|| not_sent(&"it is not connected"))?;
+            let (parts, body) = request.into_parts();
+            let head = wire::request_head(&parts).map_err(|error| not_sent(&error))?;
+            let opened = connection.open_bi(Kind::Call).await;
+            let (sender, receiver) = opened.map_err(|error| not_sent(&error))?;
+            exchange(sender, receiver.frames(wire::CALL_FRAME), head, body)
+                .await
+                .map_err(|reason| CallError::Unanswered { host, reason })
+        })
+    }
+}
+
+/// Sends a request while it waits for the answer; the rest of both goes on with the answer's
+/// body.
+async fn exchange(
+    sender: Sender,
+    mut frames: FrameReader,
+    head: Vec<u8>,
+    body: Body,
+) -> Result<Response<Body>, String> {
+    let mut upload = send_body(sender, head, body).boxed();
+    let answer = frames.next().boxed();
+    let (answer, rest) = match select(answer, &mut upload).await {
+        Either::Left((answer, _)) => (answer, true),
+        // Whether or not all of it went: what the other side says about it counts.
+        Either::Right((_, answer)) => (answer.await, false),
+    };
+    let head = match answer {
+        Ok(Some(frame)) => wire::read_response(&frame).map_err(|error| error.to_string())?,
+        Ok(None) => return Err("the stream ended before the answer".to_owned()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let upload = rest.then(|| Upload(tokio::spawn(upload.map(drop)).abort_handle()));
+    let broken = |reason: String| {
+        Status::from(
+            Error::new(ErrorCode::PeerUnreachable, "the member's answer broke off")
+                .with("reason", reason),
+        )
+    };
+    let body = Body::new(StreamBody::new(read_body(frames, broken, upload)));
+    Ok(head.map(|()| body))
+}
+
+/// The rest of a request, sent beside its answer and no longer than that.
+struct Upload(AbortHandle);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Writes a head, a body and its trailers. A body that fails is abandoned,
+/// and so is the stream if this is dropped.
+pub(super) async fn send_body(
+    mut sender: Sender,
+    head: Vec<u8>,
+    mut body: Body,
+) -> Result<(), StreamError> {
+    let mut batch = Batch::default();
+    batch.push(head)?;
+    loop {
+        // What is there already goes out together; nothing waits for what is not.
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => frame,
+            None => {
+                sender.batch(&mut batch).await?;
+                body.frame().await
+            }
+        };
+        let Some(frame) = frame else { break };
+        let Ok(frame) = frame else {
+            return Err(StreamError::Ended);
+        };
+        match frame.into_data() {
+            Ok(mut data) => {
+                while !data.is_empty() {
+                    let piece = data.split_to(data.len().min(wire::DATA_BYTES));
+                    batch.push_parts(&wire::DATA_PREFIX, piece)?;
+                    if batch.bytes() >= wire::DATA_BYTES {
+                        sender.batch(&mut batch).await?;
+                    }
+                }
+            }
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers() {
+                    let trailers = wire::trailers(&trailers).map_err(|_| StreamError::Ended)?;
+                    batch.push(trailers)?;
+                }
+            }
+        }
+    }
+    sender.batch(&mut batch).await?;
+    sender.finish();
+    Ok(())
+}
+
+/// Reads a body to its trailers or the end of the stream. `broken` makes the error of a stream
+/// that does not get there; `with` is dropped when nothing more comes.
+pub(super) fn read_body<T: Send + 'static>(
+    frames: FrameReader,
+    broken: impl Fn(String) -> Status + Send + 'static,
+    with: T,
+) -> impl Stream<Item = Result<Frame<Bytes>, Status>> + Send + 'static {
+    stream::unfold(Some((frames, broken, with)), |open| async move {
+        let (mut frames, broken, with) = open?;
+        let part = match frames.next().await {
+            Ok(None) => return None,
+            Ok(Some(frame)) => wire::read_part(frame).map_err(|error: WireError| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        Some(match part {
+            Ok(Part::Data(data)) => (Ok(Frame::data(data)), Some((frames, broken, with))),
+            Ok(Part::Trailers(trailers)) => (Ok(Frame::trailers(trailers)), None),
+            Err(reason) => (Err(broken(reason)), None),
+        })
+    })
+}

@@ -1,0 +1,229 @@
+//! One peer actor per member, as the replicated state names them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jaco_net::quic::Reason;
+use jaco_raftnode::{Propose as _, State};
+use tokio::sync::watch;
+
+use super::{
+    Pulse, Services,
+    actor::{self, PeerActor},
+    roster::Record,
+    routes::{Network, Route},
+};
+use crate::{
+    supervision::{ChildSpec, Context, Failure, Worker},
+    telemetry::Metrics,
+};
+
+/// Wait before a child that could not be started is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a [`PeerManager`] starts from.
+#[derive(Clone)]
+pub struct Args {
+    pub(super) network: Arc<Network>,
+    pub(super) services: Services,
+    pub(super) pulse: Arc<dyn Pulse>,
+    pub(super) metrics: Metrics,
+}
+
+/// What a [`PeerManager`] is told.
+#[derive(Debug)]
+pub enum Msg {
+    /// The replicated state changed.
+    StateChanged(watch::Receiver<Arc<State>>),
+    /// Somebody knows more of the members than the state here.
+    Told(watch::Receiver<u64>),
+    /// The actor of this member was started, or could not be.
+    Started(String, bool),
+    /// The actor of this member is gone.
+    Stopped(String),
+}
+
+/// Keeps the routes and their actors as the roster is.
+pub struct PeerManager {
+    args: Args,
+    routes: BTreeMap<String, Arc<Route>>,
+    /// Actors that are being stopped; their names are not free before.
+    stopping: BTreeSet<String>,
+    seen: Option<Arc<State>>,
+}
+
+impl Worker for PeerManager {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "PeerManager";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        let mut state = args.network.raft().subscribe();
+        let mut this = Self {
+            args,
+            routes: BTreeMap::new(),
+            stopping: BTreeSet::new(),
+            seen: None,
+        };
+        this.recall(ctx);
+        listen(ctx, this.args.network.told.subscribe());
+        let now = state.borrow_and_update().clone();
+        this.sync(ctx, now);
+        follow(ctx, state);
+        Ok(this)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        match msg {
+            Msg::StateChanged(mut state) => {
+                let now = state.borrow_and_update().clone();
+                follow(ctx, state);
+                let same = |seen: &Arc<State>| seen.nodes.ptr_eq(&now.nodes);
+                if !self.seen.as_ref().is_some_and(same) {
+                    self.sync(ctx, now);
+                }
+            }
+            Msg::Told(told) => {
+                listen(ctx, told);
+                self.sync(ctx, self.args.network.raft().state());
+            }
+            Msg::Started(_, true) => {}
+            Msg::Started(host, false) => {
+                self.routes.remove(&host);
+                self.stop_child(ctx, host);
+            }
+            Msg::Stopped(host) => {
+                self.stopping.remove(&host);
+                self.sync(ctx, self.args.network.raft().state());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PeerManager {
+    /// Finds what an earlier instance of this actor left: an actor that still has its route is
+    /// kept, any other is stopped.
+    fn recall(&mut self, ctx: &Context<Self>) {
+        let family = ctx.path().rsplit_once('/').map_or("", |(family, _)| family);
+        let prefix = format!("{family}/{}", key(""));
+        let left = self.args.network.routes();
+        for info in ctx.supervisor().describe() {
+            let Some(host) = info.path.strip_prefix(&prefix) else {
+                continue;
+            };
+            match left.by_host.get(host) {
+                Some(route) if info.state != crate::supervision::ActorState::Stopped => {
+                    self.routes.insert(host.to_owned(), route.clone());
+                }
+                _ => self.stop_child(ctx, host.to_owned()),
+            }
+        }
+    }
+
+    /// Makes routes and actors those of the roster, which is that of `state` or a later one.
+    fn sync(&mut self, ctx: &Context<Self>, state: Arc<State>) {
+        let network = self.args.network.clone();
+        let members = network.roster.members();
+        self.seen = Some(state);
+        let mut wanted: BTreeMap<String, Record> = members
+            .into_iter()
+            .map(|record| (record.member.hostname.clone(), record))
+            .collect();
+        let mut gone = Vec::new();
+        self.routes.retain(|host, route| {
+            let now = route.record();
+            match wanted.get(host) {
+                // A new raft id is a new member, even of the same name.
+                Some(record) if record.member.raft_id == now.member.raft_id => {
+                    if *record != *now {
+                        route.update(record.clone());
+                        if let Some(actor) = route.actor.get() {
+                            let _ = actor.cast(actor::Msg::Moved); // a new instance looks itself
+                        }
+                    }
+                    true
+                }
+                _ => {
+                    route.sever(Reason::NotMember);
+                    gone.push(host.clone());
+                    false
+                }
+            }
+        });
+        for host in gone {
+            tracing::info!(subsystem = "peer", peer = %host, "not a member any more");
+            self.stop_child(ctx, host);
+        }
+        wanted.retain(|host, _| !self.routes.contains_key(host) && !self.stopping.contains(host));
+        for (host, record) in wanted {
+            self.start_child(ctx, host, record);
+        }
+        network.set_routes(self.routes.clone());
+    }
+
+    fn start_child(&mut self, ctx: &Context<Self>, host: String, record: Record) {
+        let Args {
+            network,
+            services,
+            pulse,
+            metrics,
+        } = self.args.clone();
+        let route = Arc::new(Route::new(record));
+        let args = actor::Args {
+            network,
+            route: route.clone(),
+            services,
+            pulse,
+            metrics,
+        };
+        let (spec, handle) = ChildSpec::worker::<PeerActor>(key(&host), args);
+        let _ = route.actor.set(handle); // set once, right here
+        self.routes.insert(host.clone(), route);
+        let supervisor = ctx.supervisor();
+        ctx.spawn(async move {
+            let started = supervisor.start_child(spec).await;
+            if let Err(error) = &started {
+                tracing::warn!(subsystem = "peer", peer = %host, %error, "peer actor not started");
+                tokio::time::sleep(RETRY).await;
+            }
+            Msg::Started(host, started.is_ok())
+        });
+    }
+
+    fn stop_child(&mut self, ctx: &Context<Self>, host: String) {
+        self.stopping.insert(host.clone());
+        let supervisor = ctx.supervisor();
+        ctx.spawn(async move {
+            // Unknown is as good as stopped.
+            let _ = supervisor.stop_child(&key(&host)).await;
+            Msg::Stopped(host)
+        });
+    }
+}
+
+/// Reports the next change of the state, once.
+fn follow(ctx: &Context<PeerManager>, mut state: watch::Receiver<Arc<State>>) {
+    ctx.spawn(async move {
+        if state.changed().await.is_err() {
+            // The state has no writer any more: this node is going down.
+            std::future::pending::<()>().await;
+        }
+        Msg::StateChanged(state)
+    });
+}
+
+/// Reports the next thing that members tell, once.
+fn listen(ctx: &Context<PeerManager>, mut told: watch::Receiver<u64>) {
+    ctx.spawn(async move {
+        let _ = told.changed().await; // the sender lives as long as the network
+        Msg::Told(told)
+    });
+}
+
+fn key(host: &str) -> String {
+    format!("peer:{host}")
+}

@@ -1,0 +1,260 @@
+//! The ways to members that there are now: what raft, callers and the peer actors share.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use jaco_net::quic::{Connection, Endpoint, Reason};
+use jaco_raftnode::{OutgoingSnapshot, RaftHandle, Transport};
+use tokio::sync::watch;
+
+use super::{
+    Peers,
+    actor::Msg,
+    call::QuicLink,
+    outbox::{Outbox, Put},
+    roster::{Origin, Record, Roster, Told},
+};
+use crate::supervision::Handle;
+
+/// The way to one member, from when it is known until it is not a member any more. It outlives
+/// connections and actors.
+pub(super) struct Route {
+    record: ArcSwap<Record>,
+    outbox: Outbox,
+    live: ArcSwapOption<Live>,
+    /// Where its actor hears; set once, right after both were made.
+    pub(super) actor: OnceLock<Handle<Msg>>,
+}
+
+/// The connection in use, and which one it is.
+struct Live {
+    serial: u64,
+    connection: Connection,
+}
+
+impl Route {
+    pub(super) fn new(record: Record) -> Self {
+        Self {
+            record: ArcSwap::from_pointee(record),
+            outbox: Outbox::default(),
+            live: ArcSwapOption::empty(),
+            actor: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn record(&self) -> Arc<Record> {
+        self.record.load_full()
+    }
+
+    /// The member moved, or has another certificate; a connection with the last one ends.
+    pub(super) fn update(&self, record: Record) {
+        if let Some(live) = &*self.live.load()
+            && *live.connection.fingerprint() != record.fingerprint
+        {
+            live.connection.close(Reason::NotMember);
+        }
+        self.record.store(Arc::new(record));
+    }
+
+    pub(super) fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    pub(super) fn connection(&self) -> Option<Connection> {
+        let live = self.live.load();
+        live.as_ref().map(|live| live.connection.clone())
+    }
+
+    /// From here on the member is reached by `connection`, which is called `serial`.
+    pub(super) fn connect(&self, serial: u64, connection: Connection) {
+        self.live.store(Some(Arc::new(Live { serial, connection })));
+        self.outbox.set_open(true);
+    }
+
+    /// Connection `serial` is no good any more. `true` if it was the one in use.
+    pub(super) fn disconnect(&self, serial: u64) -> bool {
+        let live = self.live.load();
+        if live.as_ref().is_none_or(|live| live.serial != serial) {
+            return false;
+        }
+        self.live.store(None);
+        self.outbox.set_open(false);
+        true
+    }
+
+    /// Ends the connection, if there is one.
+    pub(super) fn sever(&self, reason: Reason) {
+        if let Some(live) = &*self.live.load() {
+            live.connection.close(reason);
+        }
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route")
+            .field("record", &self.record.load())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Routes by what they are looked up by.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Routes {
+    pub(super) by_host: BTreeMap<String, Arc<Route>>,
+    by_id: HashMap<u64, Arc<Route>>,
+}
+
+/// All ways to members; exists as long as the node is a member itself.
+pub struct Network {
+    pub(super) roster: Roster,
+    /// Counts what was told and is news; the manager follows it.
+    pub(super) told: watch::Sender<u64>,
+    routes: ArcSwap<Routes>,
+    endpoint: ArcSwapOption<Endpoint>,
+    refused_by: watch::Sender<BTreeSet<String>>,
+    connected: watch::Sender<BTreeSet<String>>,
+}
+
+impl Network {
+    /// A network in which nobody is connected yet.
+    pub(crate) fn new(origin: Origin, raft: RaftHandle) -> Arc<Self> {
+        Arc::new(Self {
+            roster: Roster::new(raft, origin),
+            told: watch::Sender::default(),
+            routes: ArcSwap::default(),
+            endpoint: ArcSwapOption::empty(),
+            refused_by: watch::Sender::default(),
+            connected: watch::Sender::default(),
+        })
+    }
+
+    /// Members as callers reach them.
+    pub(crate) fn peers(self: &Arc<Self>) -> Peers {
+        Peers::new(Arc::new(QuicLink(self.clone())))
+    }
+
+    /// Members as raft reaches them.
+    pub(crate) fn transport(self: &Arc<Self>) -> Arc<dyn Transport> {
+        Arc::new(RaftTransport(self.clone()))
+    }
+
+    /// Follows which members say that this node is none. One that says so was not necessarily
+    /// told yet that it is.
+    pub fn refused_by(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.refused_by.subscribe()
+    }
+
+    /// Follows which members are connected.
+    pub fn connected(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.connected.subscribe()
+    }
+
+    /// Smoothed time to `host` and back, while it is connected.
+    pub fn rtt(&self, host: &str) -> Option<Duration> {
+        let connection = self.route(host)?.connection()?;
+        Some(connection.rtt())
+    }
+
+    pub(super) fn origin(&self) -> &Origin {
+        &self.roster.origin
+    }
+
+    pub(super) fn raft(&self) -> &RaftHandle {
+        &self.roster.raft
+    }
+
+    pub(super) fn routes(&self) -> Arc<Routes> {
+        self.routes.load_full()
+    }
+
+    pub(super) fn route(&self, host: &str) -> Option<Arc<Route>> {
+        self.routes.load().by_host.get(host).cloned()
+    }
+
+    /// Changes the routes. Only the manager does, so nothing is lost in between.
+    pub(super) fn set_routes(&self, by_host: BTreeMap<String, Arc<Route>>) {
+        let id = |route: &Arc<Route>| (route.record().member.raft_id, route.clone());
+        let by_id = by_host.values().map(id).collect();
+        for told in [&self.refused_by, &self.connected] {
+            told.send_if_modified(|hosts| {
+                let before = hosts.len();
+                hosts.retain(|host| by_host.contains_key(host));
+                hosts.len() != before
+            });
+        }
+        self.routes.store(Arc::new(Routes { by_host, by_id }));
+    }
+
+    pub(super) fn endpoint(&self) -> Option<Arc<Endpoint>> {
+        self.endpoint.load_full()
+    }
+
+    pub(super) fn set_endpoint(&self, endpoint: Option<Endpoint>) {
+        self.endpoint.store(endpoint.map(Arc::new));
+    }
+
+    pub(super) fn note_refusal(&self, host: &str, refused: bool) {
+        note(&self.refused_by, host, refused);
+    }
+
+    /// Connected member `host` says who is a member.
+    pub(super) fn hear(&self, host: &str, told: Told) {
+        if self.roster.hear(host, told) {
+            self.told
+                .send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    pub(super) fn note_connected(&self, host: &str, connected: bool) {
+        if !connected {
+            self.roster.forget(host);
+        }
+        note(&self.connected, host, connected);
+    }
+}
+
+fn note(hosts: &watch::Sender<BTreeSet<String>>, host: &str, there: bool) {
+    hosts.send_if_modified(|hosts| {
+        if there {
+            hosts.insert(host.to_owned())
+        } else {
+            hosts.remove(host)
+        }
+    });
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Network")
+    }
+}
+
+/// Raft's messages and snapshots, put where the connection of their member takes them.
+struct RaftTransport(Arc<Network>);
+
+impl Transport for RaftTransport {
+    fn send(&self, to: u64, message: Vec<u8>) {
+        let routes = self.0.routes.load();
+        let put = match routes.by_id.get(&to) {
+            Some(route) => route.outbox.put(message, Instant::now()),
+            // Its record is not applied yet, or not any more; raft asks again either way.
+            None => Put::Unreachable,
+        };
+        if put == Put::Unreachable {
+            self.0.raft().unreachable(to);
+        }
+    }
+
+    fn send_snapshot(&self, to: u64, snapshot: OutgoingSnapshot) {
+        // Without a route it is dropped, which tells raft.
+        if let Some(route) = self.0.routes.load().by_id.get(&to) {
+            route.outbox.put_snapshot(snapshot);
+        }
+    }
+}

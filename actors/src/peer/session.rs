@@ -1,0 +1,219 @@
+//! What happens on one connection while it lasts.
+
+use std::{sync::Arc, time::Duration};
+
+use jaco_net::quic::{
+    Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
+    frame::Batch,
+};
+use jaco_raftnode::{Propose as _, State};
+use tokio::{
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use super::{
+    Pulse, Sender, Services,
+    roster::{Told, rows},
+    routes::{Network, Route},
+    snapshots,
+    wire::{self, Said},
+};
+use crate::telemetry::Metrics;
+
+/// Time between heartbeats.
+pub(super) const BEAT: Duration = Duration::from_secs(2);
+/// Largest raft message: the largest command, with room for what is around it.
+const MESSAGE_BYTES: usize = 16 << 20;
+/// Time a stream has to say what it is for.
+const KIND: Duration = Duration::from_secs(10);
+
+/// What a connection serves with.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub(super) network: Arc<Network>,
+    pub(super) route: Arc<Route>,
+    pub(super) services: Services,
+    pub(super) pulse: Arc<dyn Pulse>,
+    pub(super) metrics: Metrics,
+    /// The member, as its certificate proved it.
+    pub(super) member: Sender,
+}
+
+/// The other side did what no member does.
+#[derive(Debug, thiserror::Error)]
+enum Violation {
+    #[error("{0}")]
+    Stream(StreamError),
+    #[error("{0}")]
+    Message(wire::WireError),
+    #[error("a stream of kind {0:?} where there is none")]
+    Kind(Kind),
+}
+
+type Served = Result<(), Violation>;
+
+impl Session {
+    /// Serves `connection` until it ends. Dropped, everything on it is abandoned.
+    pub(super) async fn run(self, connection: Connection) -> Closed {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(self.clone().write_messages(connection.clone()));
+        tasks.spawn(self.clone().write_heartbeats(connection.clone()));
+        tasks.spawn(self.clone().write_snapshots(connection.clone()));
+        loop {
+            tokio::select! {
+                stream = connection.accept_uni() => match stream {
+                    Ok(stream) => { tasks.spawn(self.clone().take_stream(stream)); }
+                    Err(closed) => return closed,
+                },
+                stream = connection.accept_bi() => match stream {
+                    Ok((to, from)) => { tasks.spawn(self.clone().take_call(to, from)); }
+                    Err(closed) => return closed,
+                },
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
+                    if let Ok(Err(violation)) = ended {
+                        tracing::warn!(
+                            subsystem = "peer",
+                            peer = %self.member.hostname,
+                            error = %violation,
+                            "protocol violation"
+                        );
+                        connection.close(Reason::Protocol);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn write_messages(self, connection: Connection) -> Served {
+        // An error here is one of the connection, which the accepting side hears of.
+        let Ok(mut stream) = connection.open_uni(Kind::Raft).await else {
+            return Ok(());
+        };
+        let mut taken = Vec::new();
+        let mut batch = Batch::default();
+        loop {
+            self.route.outbox().take(&mut taken).await;
+            for message in taken.drain(..) {
+                if batch.push(message).is_err() {
+                    continue; // longer than can be told, and so than raft makes them
+                }
+            }
+            if stream.batch(&mut batch).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn write_heartbeats(self, connection: Connection) -> Served {
+        let Ok(mut stream) = connection.open_uni(Kind::Heartbeat).await else {
+            return Ok(());
+        };
+        let mut beats = interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told: Option<Arc<State>> = None;
+        loop {
+            beats.tick().await;
+            let state = self.network.raft().state();
+            if told
+                .as_ref()
+                .is_none_or(|told| !told.nodes.ptr_eq(&state.nodes))
+            {
+                let roster = wire::roster(&Told {
+                    applied: state.applied_index,
+                    members: rows(&state).collect(),
+                });
+                if let Ok(roster) = roster
+                    && stream.frame(roster).await.is_err()
+                {
+                    return Ok(());
+                }
+                told = Some(state);
+            }
+            if let Ok(beat) = wire::heartbeat(&self.pulse.beat())
+                && stream.frame(beat).await.is_err()
+            {
+                return Ok(());
+            }
+            self.metrics
+                .peer_rtt(&self.member.hostname, connection.rtt());
+        }
+    }
+
+    async fn write_snapshots(self, connection: Connection) -> Served {
+        let raft = self.network.raft();
+        loop {
+            let snapshot = self.route.outbox().take_snapshot().await;
+            snapshots::send(&connection, raft, self.member.raft_id, snapshot).await;
+        }
+    }
+
+    async fn take_stream(self, mut stream: Receiver) -> Served {
+        match kind(&mut stream).await? {
+            None => Ok(()),
+            Some(Kind::Raft) => {
+                let raft = self.network.raft().clone();
+                let mut frames = stream.frames(MESSAGE_BYTES);
+                while let Some(message) = next(&mut frames).await? {
+                    raft.deliver(self.member.raft_id, message);
+                }
+                Ok(())
+            }
+            Some(Kind::Heartbeat) => {
+                let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
+                while let Some(frame) = next(&mut frames).await? {
+                    match wire::read_said(&frame).map_err(Violation::Message)? {
+                        Said::Beat(beat) => self.pulse.heard(&self.member.hostname, beat),
+                        Said::Roster(told) => self.network.hear(&self.member.hostname, told),
+                        Said::Unknown => {}
+                    }
+                }
+                Ok(())
+            }
+            Some(other) => Err(Violation::Kind(other)),
+        }
+    }
+
+    async fn take_call(self, to: StreamSender, mut from: Receiver) -> Served {
+        match kind(&mut from).await? {
+            None => Ok(()),
+            Some(Kind::Call) => {
+                let frames = from.frames(wire::CALL_FRAME);
+                self.services.serve(self.member, to, frames).await;
+                Ok(())
+            }
+            Some(Kind::Snapshot) => {
+                let raft = self.network.raft();
+                snapshots::receive(raft, self.member.raft_id, to, from).await;
+                Ok(())
+            }
+            Some(other) => Err(Violation::Kind(other)),
+        }
+    }
+}
+
+/// What a stream is for; `None` if it is gone, or is not said in time.
+async fn kind(stream: &mut Receiver) -> Result<Option<Kind>, Violation> {
+    match timeout(KIND, stream.kind()).await {
+        Ok(Ok(kind)) => Ok(Some(kind)),
+        Ok(Err(error)) => unless_gone(error),
+        Err(_) => Ok(None),
+    }
+}
+
+async fn next(frames: &mut FrameReader) -> Result<Option<Vec<u8>>, Violation> {
+    match frames.next().await {
+        Ok(frame) => Ok(frame),
+        Err(error) => unless_gone(error),
+    }
+}
+
+/// A stream that ends early is nothing to hold against the other side; what is on it is.
+fn unless_gone<T>(error: StreamError) -> Result<Option<T>, Violation> {
+    match error {
+        StreamError::Frame(_) | StreamError::Kind => Err(Violation::Stream(error)),
+        StreamError::Lost(_) | StreamError::Reset | StreamError::Stopped | StreamError::Ended => {
+            Ok(None)
+        }
+    }
+}

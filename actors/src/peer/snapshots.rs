@@ -1,0 +1,133 @@
+//! Snapshots of raft, each on a stream of its own: raft's message, chunks, and back one byte
+//! that says whether it was taken.
+
+use std::time::Duration;
+
+use jaco_net::quic::{Connection, Kind, Receiver, Sender};
+use jaco_raftnode::{OutgoingSnapshot, RaftHandle};
+use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
+
+/// Largest frame: a chunk is 64 KiB, a message about a snapshot a few lines.
+const FRAME_BYTES: usize = 1 << 20;
+/// Chunks between the disk and the connection.
+const WAITING: usize = 8;
+/// Longest wait for the other side to make something of a whole snapshot.
+const ANSWER: Duration = Duration::from_secs(300);
+/// Longest silence within a snapshot.
+const SILENCE: Duration = Duration::from_secs(30);
+
+const TAKEN: u8 = 1;
+const REFUSED: u8 = 0;
+
+/// Tells raft how a snapshot for `to` ended, also when whoever sends it is dropped.
+struct Report<'a> {
+    raft: &'a RaftHandle,
+    to: u64,
+    delivered: bool,
+}
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        self.raft.snapshot_sent(self.to, self.delivered);
+    }
+}
+
+/// Sends a snapshot, and tells raft how that ended.
+pub(super) async fn send(
+    connection: &Connection,
+    raft: &RaftHandle,
+    to: u64,
+    snapshot: OutgoingSnapshot,
+) {
+    let mut report = Report {
+        raft,
+        to,
+        delivered: false,
+    };
+    match transfer(connection, snapshot).await {
+        Ok(()) => {
+            report.delivered = true;
+            tracing::info!(subsystem = "peer", peer_id = to, "snapshot delivered");
+        }
+        Err(reason) => {
+            tracing::warn!(subsystem = "peer", peer_id = to, %reason, "snapshot not delivered");
+        }
+    }
+}
+
+async fn transfer(connection: &Connection, mut snapshot: OutgoingSnapshot) -> Result<(), String> {
+    let text = |error: jaco_net::quic::StreamError| error.to_string();
+    let (mut stream, answer) = connection.open_bi(Kind::Snapshot).await.map_err(text)?;
+    let message = std::mem::take(&mut snapshot.message);
+    stream.frame(message).await.map_err(text)?;
+    let (chunks, mut made) = mpsc::channel(WAITING);
+    let making = spawn_blocking(move || {
+        while let Some(chunk) = snapshot.next_chunk() {
+            if chunks.blocking_send(chunk).is_err() {
+                return; // nobody sends them any more
+            }
+        }
+    });
+    let mut answer = answer.frames(1);
+    while let Some(chunk) = made.recv().await {
+        tokio::select! {
+            sent = stream.frame(chunk) => sent.map_err(text)?,
+            // It may be refused before it is whole.
+            early = answer.next() => return Err(refusal(early)),
+        }
+    }
+    making.await.map_err(|error| error.to_string())?;
+    stream.finish();
+    match timeout(ANSWER, answer.next()).await {
+        Ok(Ok(Some(frame))) if frame == [TAKEN] => Ok(()),
+        Ok(other) => Err(refusal(other)),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
+fn refusal(answer: Result<Option<Vec<u8>>, jaco_net::quic::StreamError>) -> String {
+    match answer {
+        Ok(_) => "the peer refused it".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Takes a snapshot of member `from`; raft says in the log what it did not like.
+pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream: Receiver) {
+    let mut frames = stream.frames(FRAME_BYTES);
+    let Ok(Ok(Some(message))) = timeout(SILENCE, frames.next()).await else {
+        return;
+    };
+    let (chunks, mut received) = mpsc::channel::<Option<Vec<u8>>>(WAITING);
+    let raft = raft.clone();
+    let writing = spawn_blocking(move || {
+        let mut snapshot = raft.receive_snapshot(from, message)?;
+        loop {
+            match received.blocking_recv() {
+                Some(Some(chunk)) => snapshot.write(&chunk)?,
+                Some(None) => return snapshot.finish().map(|()| true),
+                None => return Ok(false), // it broke off
+            }
+        }
+    });
+    loop {
+        let frame = match timeout(SILENCE, frames.next()).await {
+            Ok(Ok(frame)) => frame,
+            Ok(Err(_)) | Err(_) => break,
+        };
+        let last = frame.is_none();
+        // An error means that it was refused already.
+        if chunks.send(frame).await.is_err() || last {
+            break;
+        }
+    }
+    drop(chunks);
+    let taken = matches!(
+        writing.await,
+        Ok(Ok::<bool, jaco_raftnode::SnapshotRefused>(true))
+    );
+    let answer = vec![if taken { TAKEN } else { REFUSED }];
+    if to.frame(answer).await.is_ok() {
+        to.finish();
+    }
+}

@@ -1,0 +1,313 @@
+//! Members in one process, on loopback addresses of their own.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use jaco_net::{
+    pki::{ClusterCa, files::NodeFiles},
+    tls::{CertSlot, Identity},
+};
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::{
+    Committed, Limits, Propose, ProposeError, RaftArgs, RaftHandle, State, Storage, actor::spawn,
+    batch, command, fsm, storage,
+};
+use ractor::SpawnErr;
+use tempfile::TempDir;
+
+use crate::{
+    clock::Clock,
+    peer::{self, Heartbeat, Network, Origin, Pulse, Services},
+    supervision::{ChildSpec, Strategy, SupervisorSpec, Tree},
+    telemetry::Metrics,
+};
+
+/// Longest wait for anything here.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+const PORT: u16 = 7001;
+
+/// A loopback address that nobody else in this process has, nor another one of these tests.
+fn address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let process = std::process::id().to_be_bytes();
+    let ip = Ipv4Addr::new(127, 64 | (process[2] & 63), process[3], next[1]);
+    (IpAddr::V4(ip), PORT + u16::from(next[0])).into()
+}
+
+/// Hears heartbeats.
+#[derive(Default)]
+pub(super) struct Ear {
+    pub(super) heard: Mutex<BTreeMap<String, Heartbeat>>,
+    pub(super) applied: u64,
+}
+
+impl Pulse for Ear {
+    fn beat(&self) -> Heartbeat {
+        Heartbeat {
+            applied: self.applied,
+            ..Heartbeat::default()
+        }
+    }
+
+    fn heard(&self, from: &str, heartbeat: Heartbeat) {
+        self.heard
+            .lock()
+            .unwrap()
+            .insert(from.to_owned(), heartbeat);
+    }
+}
+
+/// One member: raft and its peers, nothing else.
+pub(super) struct Member {
+    pub(super) hostname: String,
+    pub(super) raft: RaftHandle,
+    pub(super) network: Arc<Network>,
+    pub(super) tree: Option<Tree>,
+    pub(super) ear: Arc<Ear>,
+    pub(super) address: SocketAddr,
+    spec: Spec,
+}
+
+/// All that a start of a member needs, and a start after a stop again.
+#[derive(Clone)]
+struct Spec {
+    storage: Arc<Storage>,
+    identity: Arc<CertSlot>,
+    ca_pem: String,
+    services: Services,
+    limits: Limits,
+}
+
+/// A cluster.
+pub(super) struct World {
+    pub(super) members: Vec<Member>,
+    _dir: TempDir,
+}
+
+impl World {
+    /// `n` members that know each other and have a leader to choose.
+    pub(super) async fn start(n: u64, services: impl Fn(u64) -> Services) -> Self {
+        Self::with(n, Limits::default(), services).await
+    }
+
+    /// The same, with limits of one's own.
+    pub(super) async fn with(n: u64, limits: Limits, services: impl Fn(u64) -> Services) -> Self {
+        let ca = ClusterCa::generate(SystemTime::now()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let nodes: Vec<_> = (1..=n)
+            .map(|id| {
+                let files = NodeFiles::found(&ca, &name(id), &[], SystemTime::now()).unwrap();
+                (id, address(), files)
+            })
+            .collect();
+        let payloads = nodes.iter().map(|(id, address, files)| {
+            let print = files.cert.fingerprint().as_bytes().to_vec();
+            command(
+                "bootstrap",
+                Clock::system().timestamp(),
+                if *id == 1 {
+                    Payload::ClusterInit(v1::ClusterInit {
+                        cluster_id: "c".into(),
+                        ca_cert: b"cert".to_vec(),
+                        ca_key: b"key".to_vec(),
+                        self_hostname: name(*id),
+                        self_address: address.to_string(),
+                        self_raft_id: *id,
+                        self_server_cert_fingerprint: print,
+                        ..Default::default()
+                    })
+                } else {
+                    Payload::NodeJoin(v1::NodeJoin {
+                        hostname: name(*id),
+                        address: address.to_string(),
+                        server_cert_fingerprint: print,
+                        raft_id: *id,
+                        ..Default::default()
+                    })
+                },
+            )
+        });
+        let founding = batch("bootstrap", Clock::system().timestamp(), payloads.collect());
+        let founded = fsm::apply(&State::default(), 1, &founding).unwrap();
+        founded.result.unwrap();
+        let rows: Vec<_> = founded.mutations.into_iter().map(Into::into).collect();
+        let voters: Vec<_> = (1..=n).collect();
+        let mut members = Vec::new();
+        for (id, address, files) in nodes {
+            let path = dir.path().join(id.to_string());
+            storage::found(&path, id, &voters, &rows).unwrap();
+            let spec = Spec {
+                storage: Storage::open(&path).unwrap(),
+                identity: CertSlot::new(&Identity::node(&files).unwrap()),
+                ca_pem: files.ca_pem.clone(),
+                services: services(id),
+                limits: limits.clone(),
+            };
+            members.push(Member::start(id, address, spec).await);
+        }
+        Self { members, _dir: dir }
+    }
+
+    /// The member that leads, once there is one that the others know.
+    pub(super) async fn leader(&self) -> usize {
+        let found = until(|| self.members.iter().position(|m| m.raft.status().leading)).await;
+        assert!(found < self.members.len());
+        found
+    }
+
+    /// Issues a token of this name on whoever leads.
+    pub(super) async fn write(&self, identity: &str) -> Committed {
+        self.propose(issue(identity)).await
+    }
+
+    /// Has whoever leads commit `command`.
+    pub(super) async fn propose(&self, command: v1::Command) -> Committed {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let leader = self.leader().await;
+            let member = &self.members[leader];
+            match member.raft.propose(command.clone()).await {
+                Ok(committed) => return committed,
+                Err(ProposeError::Rejected(error)) => panic!("{error:?}"),
+                Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error:?}"),
+            }
+        }
+    }
+
+    pub(super) async fn stop(self) {
+        for mut member in self.members {
+            member.stop().await;
+        }
+    }
+}
+
+/// A command about members.
+pub(super) fn about_members(payload: Payload) -> v1::Command {
+    command("test", Clock::system().timestamp(), payload)
+}
+
+/// A command that changes the state in a way that is easy to see.
+fn issue(identity: &str) -> v1::Command {
+    command(
+        "test",
+        Clock::system().timestamp(),
+        Payload::TokenIssue(v1::TokenIssue {
+            identity: identity.to_owned(),
+            hashed_secret: crate::api::admission::hash(identity.as_bytes()).to_vec(),
+            ..Default::default()
+        }),
+    )
+}
+
+pub(super) fn name(id: u64) -> String {
+    format!("node-{id}")
+}
+
+impl Member {
+    async fn start(id: u64, address: SocketAddr, spec: Spec) -> Self {
+        let state = spec.storage.load_state().unwrap();
+        let raft = RaftHandle::new(state, spec.limits.clone());
+        let origin = Origin {
+            hostname: name(id),
+            raft_id: id,
+            members: Vec::new(),
+        };
+        let mut member = Self {
+            hostname: name(id),
+            network: Network::new(origin, raft.clone()),
+            raft,
+            tree: None,
+            ear: Arc::new(Ear {
+                applied: id,
+                ..Ear::default()
+            }),
+            address,
+            spec,
+        };
+        member.run().await;
+        member
+    }
+
+    /// Starts raft and its peers, as a node does.
+    pub(super) async fn run(&mut self) {
+        let args = RaftArgs {
+            storage: self.spec.storage.clone(),
+            handle: self.raft.clone(),
+            transport: self.network.transport(),
+            observer: Arc::new(()),
+            on_fatal: Arc::new(|error| panic!("{error}")),
+            limits: self.spec.limits.clone(),
+        };
+        let raft = ChildSpec::foreign("raft", "RaftActor", move |supervisor| {
+            let args = args.clone();
+            async move {
+                let spawned = spawn(args, supervisor).await;
+                spawned.map_err(|error| SpawnErr::StartupFailed(Box::new(error)))
+            }
+        });
+        let root = SupervisorSpec::new(Strategy::RestForOne)
+            .child(raft)
+            .child(self.peers());
+        self.tree = Some(Tree::start(&self.hostname, root).await.unwrap());
+    }
+
+    /// Starts the peers alone: this member stays where it is in the log.
+    pub(super) async fn run_without_raft(&mut self) {
+        let root = SupervisorSpec::new(Strategy::RestForOne).child(self.peers());
+        self.tree = Some(Tree::start(&self.hostname, root).await.unwrap());
+    }
+
+    /// Stops it, as a node that goes down in good order.
+    pub(super) async fn stop(&mut self) {
+        if let Some(tree) = self.tree.take() {
+            tree.stop().await;
+        }
+        self.raft.closed().await;
+    }
+
+    fn peers(&self) -> ChildSpec {
+        peer::supervisor(peer::Args {
+            network: self.network.clone(),
+            address: self.address,
+            identity: self.spec.identity.clone(),
+            ca_pem: self.spec.ca_pem.clone(),
+            services: self.spec.services.clone(),
+            pulse: self.ear.clone(),
+            metrics: Metrics::new(&self.hostname, Clock::system()),
+        })
+    }
+
+    /// Index before the first entry in its log.
+    pub(super) fn log_start(&self) -> u64 {
+        self.spec.storage.log_range().0.index
+    }
+
+    /// Waits until exactly these are connected.
+    pub(super) async fn connected(&self, hosts: &[&str]) {
+        let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
+        let mut connected = self.network.connected();
+        let wait = connected.wait_for(|connected| *connected == hosts);
+        tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap();
+    }
+}
+
+/// Waits for a value.
+pub(super) async fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            match ready() {
+                Some(value) => return value,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap()
+}

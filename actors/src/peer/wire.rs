@@ -1,0 +1,389 @@
+//! What members say to each other, in bytes: heads of calls, and heartbeats. Without I/O.
+
+use std::collections::BTreeSet;
+
+use bytes::{BufMut, Bytes};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
+    request::Parts,
+};
+
+use super::{
+    Heartbeat,
+    roster::{Record, Told},
+};
+
+/// Largest piece of a body in one frame; larger ones are cut.
+pub(super) const DATA_BYTES: usize = 1 << 20;
+/// Largest frame of a call: a piece of a body and what it is.
+pub(super) const CALL_FRAME: usize = DATA_BYTES + 1;
+/// Largest heartbeat: the names of a thousand members.
+pub(super) const HEARTBEAT_BYTES: usize = 256 << 10;
+/// Headers of one head.
+const HEADERS: usize = 128;
+
+const HEAD: u8 = 1;
+const DATA: u8 = 2;
+const TRAILERS: u8 = 3;
+const BEAT: u8 = 1;
+const ROSTER: u8 = 2;
+const SENSITIVE: u8 = 1;
+
+/// First byte of a frame that holds a piece of a body.
+pub(super) const DATA_PREFIX: [u8; 1] = [DATA];
+
+/// Why bytes cannot be sent, or are not what they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WireError {
+    /// Too many headers, or one that is too long.
+    #[error("headers are too long")]
+    TooLong,
+    /// The bytes end too early.
+    #[error("the message ends too early")]
+    Truncated,
+    /// The bytes mean nothing here.
+    #[error("the message is not a {0}")]
+    Not(&'static str),
+}
+
+/// A frame of a call, after its head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// A piece of the body.
+    Data(Bytes),
+    /// What follows the body; nothing follows it.
+    Trailers(HeaderMap),
+}
+
+/// The head of a request.
+pub(super) fn request_head(parts: &Parts) -> Result<Vec<u8>, WireError> {
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut out = vec![HEAD];
+    put_short(&mut out, path.as_bytes())?;
+    put_headers(&mut out, &parts.headers)?;
+    Ok(out)
+}
+
+/// A request without its body.
+pub(super) fn read_request(frame: &[u8]) -> Result<Request<()>, WireError> {
+    let not = WireError::Not("request");
+    let mut input = Input(frame);
+    if input.byte()? != HEAD {
+        return Err(not);
+    }
+    let path = input.short()?;
+    let headers = input.headers()?;
+    let mut request = Request::builder()
+        .method(Method::POST)
+        .version(Version::HTTP_2)
+        .uri(path)
+        .body(())
+        .map_err(|_| not)?;
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// The head of an answer.
+pub(super) fn response_head(status: StatusCode, headers: &HeaderMap) -> Result<Vec<u8>, WireError> {
+    let mut out = vec![HEAD];
+    out.put_u16(status.as_u16());
+    put_headers(&mut out, headers)?;
+    Ok(out)
+}
+
+/// An answer without its body.
+pub(super) fn read_response(frame: &[u8]) -> Result<Response<()>, WireError> {
+    let not = WireError::Not("response");
+    let mut input = Input(frame);
+    if input.byte()? != HEAD {
+        return Err(not);
+    }
+    let status = StatusCode::from_u16(input.u16()?).map_err(|_| not)?;
+    let headers = input.headers()?;
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    *response.version_mut() = Version::HTTP_2;
+    *response.headers_mut() = headers;
+    Ok(response)
+}
+
+/// What follows a body.
+pub(super) fn trailers(headers: &HeaderMap) -> Result<Vec<u8>, WireError> {
+    let mut out = vec![TRAILERS];
+    put_headers(&mut out, headers)?;
+    Ok(out)
+}
+
+/// A frame after the head.
+pub(super) fn read_part(frame: Vec<u8>) -> Result<Part, WireError> {
+    match frame.first() {
+        Some(&DATA) => Ok(Part::Data(Bytes::from(frame).slice(1..))),
+        Some(&TRAILERS) => Input(&frame[1..]).headers().map(Part::Trailers),
+        Some(_) | None => Err(WireError::Not("part of a call")),
+    }
+}
+
+/// A heartbeat.
+pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
+    let mut out = vec![BEAT];
+    out.put_u64(beat.applied);
+    out.put_u64(beat.term);
+    out.put_u8(u8::from(beat.leads));
+    out.put_u16(u16::try_from(beat.hears.len()).map_err(|_| WireError::TooLong)?);
+    for host in &beat.hears {
+        put_short(&mut out, host.as_bytes())?;
+    }
+    if out.len() > HEARTBEAT_BYTES {
+        return Err(WireError::TooLong);
+    }
+    Ok(out)
+}
+
+/// What a member says every now and then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// That it lives.
+    Beat(Heartbeat),
+    /// Who is a member.
+    Roster(Told),
+    /// Something that a later version says.
+    Unknown,
+}
+
+/// A roster.
+pub(super) fn roster(told: &Told) -> Result<Vec<u8>, WireError> {
+    let mut out = vec![ROSTER];
+    out.put_u64(told.applied);
+    out.put_u16(u16::try_from(told.members.len()).map_err(|_| WireError::TooLong)?);
+    for record in &told.members {
+        put_short(&mut out, record.member.hostname.as_bytes())?;
+        out.put_u64(record.member.raft_id);
+        let address = record.member.address.map(|address| address.to_string());
+        put_short(&mut out, address.unwrap_or_default().as_bytes())?;
+        out.put_slice(record.fingerprint.as_bytes());
+    }
+    if out.len() > HEARTBEAT_BYTES {
+        return Err(WireError::TooLong);
+    }
+    Ok(out)
+}
+
+/// What a member says.
+pub(super) fn read_said(frame: &[u8]) -> Result<Said, WireError> {
+    let mut input = Input(frame);
+    match input.byte()? {
+        BEAT => read_heartbeat(input).map(Said::Beat),
+        ROSTER => read_roster(input).map(Said::Roster),
+        _ => Ok(Said::Unknown),
+    }
+}
+
+fn read_roster(mut input: Input<'_>) -> Result<Told, WireError> {
+    let applied = input.u64()?;
+    let mut members = Vec::new();
+    for _ in 0..input.u16()? {
+        let hostname = input.text()?;
+        let raft_id = input.u64()?;
+        let address = input.text()?;
+        members.push(Record::new(hostname, raft_id, address, input.array()?));
+    }
+    Ok(Told { applied, members })
+}
+
+fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
+    let (applied, term) = (input.u64()?, input.u64()?);
+    let leads = input.byte()? != 0;
+    let mut hears = BTreeSet::new();
+    for _ in 0..input.u16()? {
+        hears.insert(input.text()?.to_owned());
+    }
+    Ok(Heartbeat {
+        applied,
+        term,
+        leads,
+        hears,
+    })
+}
+
+fn put_short(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), WireError> {
+    out.put_u16(u16::try_from(bytes.len()).map_err(|_| WireError::TooLong)?);
+    out.put_slice(bytes);
+    Ok(())
+}
+
+fn put_headers(out: &mut Vec<u8>, headers: &HeaderMap) -> Result<(), WireError> {
+    if headers.len() > HEADERS {
+        return Err(WireError::TooLong);
+    }
+    out.put_u16(u16::try_from(headers.len()).map_err(|_| WireError::TooLong)?);
+    for (name, value) in headers {
+        out.put_u8(if value.is_sensitive() { SENSITIVE } else { 0 });
+        put_short(out, name.as_str().as_bytes())?;
+        put_short(out, value.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Bytes that are taken from the front.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], WireError> {
+        let (front, rest) = self
+            .0
+            .split_at_checked(length)
+            .ok_or(WireError::Truncated)?;
+        self.0 = rest;
+        Ok(front)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let bytes = self.take(N)?;
+        bytes.try_into().map_err(|_| WireError::Truncated)
+    }
+
+    fn byte(&mut self) -> Result<u8, WireError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, WireError> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    fn short(&mut self) -> Result<&'a [u8], WireError> {
+        let length = self.u16()?;
+        self.take(usize::from(length))
+    }
+
+    fn text(&mut self) -> Result<&'a str, WireError> {
+        std::str::from_utf8(self.short()?).map_err(|_| WireError::Not("text"))
+    }
+
+    fn headers(&mut self) -> Result<HeaderMap, WireError> {
+        let count = usize::from(self.u16()?);
+        if count > HEADERS {
+            return Err(WireError::TooLong);
+        }
+        let mut headers = HeaderMap::with_capacity(count);
+        for _ in 0..count {
+            let flags = self.byte()?;
+            let name = HeaderName::from_bytes(self.short()?);
+            let value = HeaderValue::from_bytes(self.short()?);
+            let (Ok(name), Ok(mut value)) = (name, value) else {
+                return Err(WireError::Not("header"));
+            };
+            value.set_sensitive(flags & SENSITIVE != 0);
+            headers.append(name, value);
+        }
+        Ok(headers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers() -> impl Strategy<Value = HeaderMap> {
+        let pair = ("[a-z][a-z0-9-]{0,20}", "[ -~]{0,80}", any::<bool>());
+        prop::collection::vec(pair, 0..10).prop_map(|pairs| {
+            let mut headers = HeaderMap::new();
+            for (name, value, sensitive) in pairs {
+                let mut value: HeaderValue = value.parse().unwrap();
+                value.set_sensitive(sensitive);
+                headers.append(name.parse::<HeaderName>().unwrap(), value);
+            }
+            headers
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn requests_come_out_as_they_went_in(
+            path in "/[a-z.0-9]{1,30}/[A-Za-z]{1,30}",
+            headers in headers(),
+        ) {
+            let mut request = Request::post(&path).body(()).unwrap();
+            *request.headers_mut() = headers;
+            let (parts, ()) = request.into_parts();
+            let read = read_request(&request_head(&parts).unwrap()).unwrap();
+            prop_assert_eq!(read.uri().path(), path);
+            prop_assert_eq!(read.headers(), &parts.headers);
+            for (name, value) in read.headers() {
+                let sent = parts.headers.get_all(name).iter().find(|sent| *sent == value);
+                prop_assert!(sent.is_some());
+            }
+        }
+
+        #[test]
+        fn answers_and_trailers_come_out_as_they_went_in(
+            status in 100_u16..600,
+            headers in headers(),
+        ) {
+            let status = StatusCode::from_u16(status).unwrap();
+            let read = read_response(&response_head(status, &headers).unwrap()).unwrap();
+            prop_assert_eq!(read.status(), status);
+            prop_assert_eq!(read.headers(), &headers);
+            let part = read_part(trailers(&headers).unwrap()).unwrap();
+            prop_assert_eq!(part, Part::Trailers(headers));
+        }
+
+        #[test]
+        fn heartbeats_come_out_as_they_went_in(
+            applied in any::<u64>(),
+            term in any::<u64>(),
+            leads in any::<bool>(),
+            hears in prop::collection::btree_set("[a-z0-9-]{1,63}", 0..20),
+        ) {
+            let beat = Heartbeat { applied, term, leads, hears };
+            let mut bytes = heartbeat(&beat).unwrap();
+            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
+            // A later version may say more.
+            bytes.push(1);
+            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat));
+        }
+
+        #[test]
+        fn rosters_come_out_as_they_went_in(
+            applied in any::<u64>(),
+            rows in prop::collection::vec(("[a-z0-9-]{1,63}", any::<u64>(), any::<[u8; 32]>()), 0..9),
+            address in prop::option::of("127.0.0.1:[1-9][0-9]{3}"),
+        ) {
+            let address = address.unwrap_or_default();
+            let record = |(name, id, print): &(String, u64, _)| Record::new(name, *id, &address, *print);
+            let told = Told { applied, members: rows.iter().map(record).collect() };
+            prop_assert_eq!(read_said(&roster(&told).unwrap()).unwrap(), Said::Roster(told));
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read_request(&bytes);
+            let _ = read_response(&bytes);
+            let _ = read_said(&bytes);
+            let _ = read_part(bytes);
+        }
+    }
+
+    #[test]
+    fn a_secret_stays_one() {
+        let mut request = Request::post("/a").body(()).unwrap();
+        let mut secret = HeaderValue::from_static("x");
+        secret.set_sensitive(true);
+        request.headers_mut().insert("token", secret);
+        let (parts, ()) = request.into_parts();
+        let read = read_request(&request_head(&parts).unwrap()).unwrap();
+        assert!(read.headers()["token"].is_sensitive());
+    }
+
+    #[test]
+    fn headers_that_do_not_fit_are_refused_before_they_are_sent() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x", HeaderValue::from_bytes(&vec![b'a'; 70_000]).unwrap());
+        assert_eq!(trailers(&headers), Err(WireError::TooLong));
+    }
+}

@@ -1,0 +1,216 @@
+//! What becomes of replicas whose host is not as it was.
+
+use super::*;
+
+use Standing::{Eligible, Holding, Leaving, Lost};
+
+fn members(members: &[(&str, Standing)]) -> Hosts {
+    let members = members.iter();
+    members.map(|(host, s)| ((*host).to_owned(), *s)).collect()
+}
+
+/// Hosts of the plan, with a mark where a replica is stuck.
+fn plan(
+    rows: &[(usize, &str)],
+    spec: &v1::ServiceSpec,
+    stateful: bool,
+    hosts: &[(&str, Standing)],
+) -> Result<Vec<String>, String> {
+    let placed = World::with(rows).plan_on(spec, stateful, &members(hosts));
+    let shown = |placed: Placed| match placed.stuck {
+        None => placed.host,
+        Some(why) => format!("{}:{}", placed.host, why.as_str()),
+    };
+    placed
+        .map(|placed| placed.into_iter().map(shown).collect())
+        .map_err(|why| why.to_string())
+}
+
+#[test]
+fn every_status_has_its_standing() {
+    use v1::NodeStatus::{
+        DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Unhealthy, Unspecified,
+    };
+    let isolation = Leaving(Some(Stuck::IsolationUnavailable));
+    for (status, standing, draining) in [
+        (Ready, Eligible, Leaving(None)),
+        (Unhealthy, Holding, Leaving(None)),
+        (Offline, Lost, Lost),
+        (IsolationUnavailable, isolation, isolation),
+        (Joining, Leaving(None), Leaving(None)),
+        (DrainTimeout, Leaving(None), Leaving(None)),
+        (Unspecified, Leaving(None), Leaving(None)),
+    ] {
+        for (mark, standing) in [(false, standing), (true, draining)] {
+            let mut state = State::default();
+            let node = v1::Node {
+                status: status.into(),
+                draining: mark,
+                ..Default::default()
+            };
+            state.nodes.insert("n".into(), std::sync::Arc::new(node));
+            let hosts = Hosts::of(&state);
+            assert_eq!(hosts.standing("n"), Some(standing), "{status:?} {mark}");
+            assert_eq!(hosts.serves("n"), standing != Lost);
+        }
+    }
+    assert_eq!(Hosts::default().standing("n"), None);
+    assert!(!Hosts::default().serves("n"));
+}
+
+#[test]
+fn replicas_of_a_silent_host_stay_and_new_ones_go_elsewhere() {
+    let hosts = [("a", Eligible), ("b", Holding)];
+    for mode in [PlacementMode::Spread, PlacementMode::Pack] {
+        let spec = spec(mode, 4, &[]);
+        let placed = plan(&[(0, "b"), (1, "a"), (2, "b")], &spec, false, &hosts);
+        assert_eq!(placed.unwrap(), ["b", "a", "b", "a"], "{mode:?}");
+    }
+    let pinned = spec(PlacementMode::Hosts, 2, &["a", "b"]);
+    let placed = plan(&[(0, "a"), (1, "b")], &pinned, false, &hosts);
+    assert_eq!(placed.unwrap(), ["a", "b"]);
+    assert_eq!(
+        plan(&[(0, "a")], &pinned, false, &hosts).unwrap_err(),
+        "service \"web\": only 1 eligible host(s) but 2 replicas requested"
+    );
+    // With nobody left to take one, nothing is missing as long as all keep what they have.
+    let spec = spec(PlacementMode::Spread, 1, &[]);
+    let all_silent = [("b", Holding)];
+    assert_eq!(plan(&[(0, "b")], &spec, false, &all_silent).unwrap(), ["b"]);
+}
+
+#[test]
+fn stateless_replicas_leave_a_lost_host_and_stateful_ones_stay() {
+    for lost in [Lost, Leaving(Some(Stuck::IsolationUnavailable))] {
+        let hosts = [("a", Eligible), ("b", lost)];
+        for mode in [PlacementMode::Spread, PlacementMode::Pack] {
+            let spec = spec(mode, 2, &[]);
+            let rows = [(0, "b"), (1, "a")];
+            assert_eq!(plan(&rows, &spec, false, &hosts).unwrap(), ["a", "a"]);
+            let stuck = format!("b:{}", lost.stuck().unwrap().as_str());
+            assert_eq!(plan(&rows, &spec, true, &hosts).unwrap(), [&stuck, "a"]);
+        }
+    }
+    // Who drains has his own word for what cannot move.
+    let spec = spec(PlacementMode::Spread, 1, &[]);
+    let hosts = [("a", Eligible), ("b", Leaving(None))];
+    assert_eq!(plan(&[(0, "b")], &spec, true, &hosts).unwrap(), ["b"]);
+    assert_eq!(plan(&[(0, "b")], &spec, false, &hosts).unwrap(), ["a"]);
+}
+
+#[test]
+fn data_of_a_host_that_is_no_member_is_given_up() {
+    let spec = spec(PlacementMode::Spread, 1, &[]);
+    let hosts = [("a", Eligible)];
+    assert_eq!(plan(&[(0, "gone")], &spec, true, &hosts).unwrap(), ["a"]);
+}
+
+#[test]
+fn pinned_replicas_take_another_listed_host_or_stay() {
+    let hosts = [
+        ("a", Eligible),
+        ("b", Lost),
+        ("c", Eligible),
+        ("d", Eligible),
+    ];
+    let rows = [(0, "a"), (1, "b")];
+    let three = spec(PlacementMode::Hosts, 2, &["a", "b", "c"]);
+    assert_eq!(plan(&rows, &three, false, &hosts).unwrap(), ["a", "c"]);
+    assert_eq!(
+        plan(&rows, &three, true, &hosts).unwrap(),
+        ["a", "b:node_offline"]
+    );
+    let two = spec(PlacementMode::Hosts, 2, &["a", "b"]);
+    assert_eq!(
+        plan(&rows, &two, false, &hosts).unwrap(),
+        ["a", "b:node_offline"]
+    );
+    // A host that the service names no more is not its host, whatever is left there.
+    let other = spec(PlacementMode::Hosts, 2, &["a", "d"]);
+    assert_eq!(plan(&rows, &other, true, &hosts).unwrap(), ["a", "d"]);
+    let only = spec(PlacementMode::Hosts, 1, &["a"]);
+    let gone = [("a", Lost)];
+    assert_eq!(
+        plan(&[(0, "a")], &only, false, &gone).unwrap(),
+        ["a:node_offline"]
+    );
+}
+
+#[test]
+fn global_rows_of_silent_and_lost_hosts_stay_and_others_end() {
+    let hosts = [
+        ("a", Eligible),
+        ("b", Holding),
+        ("c", Lost),
+        ("d", Leaving(Some(Stuck::IsolationUnavailable))),
+        ("e", Leaving(None)),
+    ];
+    let spec = spec(PlacementMode::Global, 0, &[]);
+    let mut world = World::default();
+    for host in ["a", "b", "c", "d", "e"] {
+        let id = global_id("app", "web", host);
+        let (host, stuck) = (host.to_owned(), None);
+        let index = 0;
+        world.put(&Placed {
+            id,
+            index,
+            host,
+            stuck,
+        });
+    }
+    let placed = world.plan_on(&spec, false, &members(&hosts)).unwrap();
+    assert_eq!(on(&placed), ["a", "b", "c"]);
+    let fresh = World::default().plan_on(&spec, false, &members(&hosts));
+    assert_eq!(on(&fresh.unwrap()), ["a"]);
+}
+
+fn standings() -> impl Strategy<Value = Vec<Standing>> {
+    let standing = prop_oneof![
+        3 => Just(Eligible),
+        1 => Just(Holding),
+        1 => Just(Lost),
+        1 => Just(Leaving(None)),
+        1 => Just(Leaving(Some(Stuck::IsolationUnavailable))),
+    ];
+    proptest::collection::vec(standing, 5)
+}
+
+proptest! {
+    #[test]
+    fn only_what_must_move_moves_and_planning_again_changes_nothing(
+        replicas in 0..12_i32, stateful: bool, mode in 1..4_i32,
+        rounds in proptest::collection::vec(standings(), 1..5),
+    ) {
+        let names = ["a", "b", "c", "d", "e"];
+        let mode = PlacementMode::try_from(mode).unwrap();
+        let replicas = if mode == PlacementMode::Hosts { replicas.min(5) } else { replicas };
+        let spec = spec(mode, replicas, &names);
+        let mut world = World::default();
+        for round in rounds {
+            let hosts: Hosts = names.map(str::to_owned).into_iter().zip(round).collect();
+            let Ok(placed) = world.plan_on(&spec, stateful, &hosts) else {
+                continue;
+            };
+            for placed in &placed {
+                let before = world.rows.get(&placed.id).map(|row| row.host.clone());
+                let stays = before.as_ref() == Some(&placed.host);
+                prop_assert!(stays || hosts.standing(&placed.host) == Some(Eligible));
+                let must_stay = before.is_some_and(|before| {
+                    stateful || matches!(hosts.standing(&before), Some(Eligible | Holding))
+                });
+                prop_assert!(stays || !must_stay);
+                prop_assert_eq!(
+                    placed.stuck,
+                    hosts.standing(&placed.host).and_then(Standing::stuck)
+                );
+            }
+            if mode == PlacementMode::Hosts {
+                let distinct: BTreeSet<&str> = on(&placed).into_iter().collect();
+                prop_assert_eq!(distinct.len(), placed.len());
+            }
+            world.rows.clear();
+            placed.iter().for_each(|placed| world.put(placed));
+            prop_assert_eq!(world.plan_on(&spec, stateful, &hosts).unwrap(), placed);
+        }
+    }
+}

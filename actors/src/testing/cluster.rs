@@ -1,0 +1,274 @@
+//! Several members in one process: one log in memory, and calls that are function calls.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    task::{Context, Poll},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use http::{HeaderMap, Request, Response};
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::{
+    State, Storage, command, storage,
+    testing::{MemoryGroup, MemoryRaft},
+};
+use prost_types::Timestamp;
+use ractor::ActorCell;
+use tonic::body::Body;
+use tower::{Service, ServiceExt as _};
+
+use super::Lab;
+use crate::{
+    api::{
+        self,
+        admission::{self, Transport},
+    },
+    clock::Clock,
+    node::Shared,
+    peer::{CallError, Link, Peers, Sender},
+};
+
+/// Members `n1`, `n2` and so on, of which the first leads.
+///
+/// There is an operator `ci` with the token `secret` and a deployment `app`.
+pub(crate) struct Cluster {
+    pub(crate) group: MemoryGroup,
+    pub(crate) wire: Arc<Wire>,
+    nodes: Vec<Arc<Shared>>,
+    _actors: Vec<ActorCell>,
+    _dir: tempfile::TempDir,
+}
+
+/// What carries calls between members, and what goes wrong with them.
+#[derive(Default)]
+pub(crate) struct Wire {
+    nodes: Mutex<Vec<Weak<Shared>>>,
+    faults: Mutex<VecDeque<Fault>>,
+    calls: Mutex<Vec<Carried>>,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It does not leave.
+    NotSent,
+    /// It is served, and nobody hears of it.
+    Lose,
+    /// It does not arrive, and nobody hears of that.
+    Hang,
+    /// It is served, and the answer breaks off in the middle.
+    Break,
+}
+
+/// A call that a member made.
+#[derive(Clone, Debug)]
+pub(crate) struct Carried {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) method: String,
+    pub(crate) headers: HeaderMap,
+}
+
+impl Cluster {
+    pub(crate) async fn start(size: usize) -> Self {
+        let hosts: Vec<String> = (1..=size).map(|n| format!("n{n}")).collect();
+        let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+        let raft = MemoryRaft::with_ready_nodes(&hosts);
+        for payload in [
+            Payload::TokenIssue(v1::TokenIssue {
+                identity: "ci".to_owned(),
+                hashed_secret: admission::hash(b"secret").to_vec(),
+                allows_privileged: false,
+            }),
+            Payload::DeploymentApply(v1::DeploymentApply {
+                deployment: "app".to_owned(),
+                revision: 1,
+                services: vec![v1::ServiceSpec {
+                    name: "web".to_owned(),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }),
+        ] {
+            let command = command("bootstrap", Timestamp::default(), payload);
+            raft.apply(command).unwrap();
+        }
+        let state = State::clone(&jaco_raftnode::Propose::state(&raft));
+        let (group, actors) = MemoryGroup::start(state, size).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        storage::bootstrap(dir.path(), 1, &[1]).unwrap();
+        let storage = Storage::open(dir.path()).unwrap();
+        let clock = Clock::from_fn(|| UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let lab = Lab::new(clock).unwrap();
+        let wire = Arc::new(Wire::default());
+        let nodes: Vec<Arc<Shared>> = (1..)
+            .zip(&hosts)
+            .map(|(raft_id, host)| {
+                let shared = lab.stranger().shared;
+                let sender = Sender {
+                    hostname: (*host).to_owned(),
+                    raft_id,
+                };
+                let link = FakeLink {
+                    sender,
+                    wire: wire.clone(),
+                };
+                let peers = Peers::new(Arc::new(link));
+                shared.become_member(host, group.handle(raft_id), storage.clone(), peers);
+                shared
+            })
+            .collect();
+        *wire.nodes.lock().unwrap() = nodes.iter().map(Arc::downgrade).collect();
+        Self {
+            group,
+            wire,
+            nodes,
+            _actors: actors,
+            _dir: dir,
+        }
+    }
+
+    pub(crate) fn node(&self, id: u64) -> Arc<Shared> {
+        self.nodes[usize::try_from(id - 1).unwrap()].clone()
+    }
+
+    /// The API of member `id`, as it answers on `transport`.
+    pub(crate) fn door(&self, id: u64, transport: Transport) -> Door {
+        Door {
+            shared: self.node(id),
+            transport,
+            sender: None,
+        }
+    }
+
+    /// The API of member `id`, as it answers member `sender`.
+    pub(crate) fn peer_door(&self, id: u64, sender: u64) -> Door {
+        Door {
+            shared: self.node(id),
+            transport: Transport::Peer,
+            sender: Some(Sender {
+                hostname: format!("n{sender}"),
+                raft_id: sender,
+            }),
+        }
+    }
+
+    /// The newest state of member `id`.
+    pub(crate) fn state(&self, id: u64) -> Arc<State> {
+        jaco_raftnode::Propose::state(&self.group.handle(id))
+    }
+}
+
+impl Wire {
+    /// What becomes of the next calls, one each.
+    pub(crate) fn faults(&self, faults: &[Fault]) {
+        self.faults.lock().unwrap().extend(faults);
+    }
+
+    /// The calls so far, those that went wrong included.
+    pub(crate) fn calls(&self) -> Vec<Carried> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    fn carry(
+        &self,
+        sender: &Sender,
+        host: &str,
+        request: Request<Body>,
+    ) -> BoxFuture<'static, Result<Response<Body>, CallError>> {
+        self.calls.lock().unwrap().push(Carried {
+            from: sender.hostname.clone(),
+            to: host.to_owned(),
+            method: request.uri().path().to_owned(),
+            headers: request.headers().clone(),
+        });
+        let fault = self
+            .faults
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front();
+        let place: Option<usize> = host.strip_prefix('n').and_then(|n| n.parse().ok());
+        let shared = place
+            .and_then(|place| self.nodes.lock().unwrap().get(place - 1).cloned())
+            .and_then(|shared| shared.upgrade());
+        let (sender, host) = (sender.clone(), host.to_owned());
+        async move {
+            let reason = String::from("fault");
+            let Some(shared) = shared.filter(|_| fault != Some(Fault::NotSent)) else {
+                return Err(CallError::NotSent { host, reason });
+            };
+            if fault == Some(Fault::Hang) {
+                std::future::pending::<()>().await;
+            }
+            let door = Door {
+                shared,
+                transport: Transport::Peer,
+                sender: Some(sender),
+            };
+            let response = door.oneshot(request).await.unwrap_or_else(|e| match e {});
+            match fault {
+                Some(Fault::Lose) => Err(CallError::Unanswered { host, reason }),
+                Some(Fault::Break) => {
+                    let (head, _) = response.into_parts();
+                    Ok(Response::from_parts(head, Body::empty()))
+                }
+                Some(Fault::NotSent | Fault::Hang) | None => Ok(response),
+            }
+        }
+        .boxed()
+    }
+}
+
+struct FakeLink {
+    sender: Sender,
+    wire: Arc<Wire>,
+}
+
+impl Link for FakeLink {
+    fn call(
+        &self,
+        host: &str,
+        request: Request<Body>,
+    ) -> BoxFuture<'static, Result<Response<Body>, CallError>> {
+        self.wire.carry(&self.sender, host, request)
+    }
+}
+
+/// The API of one member on one transport; what the generated clients speak to.
+#[derive(Clone)]
+pub(crate) struct Door {
+    shared: Arc<Shared>,
+    transport: Transport,
+    sender: Option<Sender>,
+}
+
+impl Service<Request<Body>> for Door {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if let Some(sender) = &self.sender {
+            request.extensions_mut().insert(sender.clone());
+        }
+        api::service(&self.shared, self.transport)
+            .oneshot(request)
+            .boxed()
+    }
+}
+
+/// A request with metadata.
+pub(crate) fn with<T>(message: T, metadata: &[(&'static str, &str)]) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    for (name, value) in metadata {
+        request.metadata_mut().insert(*name, value.parse().unwrap());
+    }
+    request
+}

@@ -1,0 +1,120 @@
+//! Nodes die and come back; who runs what follows.
+
+use std::{collections::BTreeMap, path::Path};
+
+use jaco_proto::v1::NodeStatus;
+use jaco_raftnode::State;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{UnixListener, UnixStream},
+};
+
+use super::lab::Machine;
+
+/// An engine that answers, and has nothing and runs nothing.
+fn idle_engine(socket: &Path) {
+    let listener = UnixListener::bind(socket).unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(stream));
+        }
+    });
+}
+
+async fn answer(mut stream: UnixStream) {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        if !matches!(stream.read_buf(&mut request).await, Ok(1..)) {
+            return;
+        }
+    }
+    let request = String::from_utf8_lossy(&request).into_owned();
+    let path = request.split(' ').nth(1).unwrap_or_default();
+    let (status, body) = match path {
+        path if path.contains("/events") => return std::future::pending().await,
+        path if path.contains("/_ping") => ("200 OK", "OK"),
+        path if path.contains("/version") => ("200 OK", r#"{"ApiVersion":"1.44"}"#),
+        path if path.contains("/containers/json") => ("200 OK", "[]"),
+        _ => ("404 Not Found", r#"{"message":"this engine has nothing"}"#),
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    // A node that has stopped reads no answers.
+    let _ = stream.write_all((head + body).as_bytes()).await;
+}
+
+fn is(state: &State, host: &str, status: NodeStatus) -> bool {
+    let node = state.nodes.get(host);
+    node.is_some_and(|node| node.status() == status)
+}
+
+/// Replicas by host.
+fn placed(state: &State) -> BTreeMap<String, usize> {
+    let mut hosts = BTreeMap::new();
+    for row in state.replicas_desired.values() {
+        *hosts.entry(row.host.clone()).or_default() += 1;
+    }
+    hosts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_node_ran_moves_and_it_comes_back_empty() {
+    let a = Machine::founder("a").await;
+    let b = Machine::joined("b", &a).await;
+    let c = Machine::joined("c", &a).await;
+    for machine in [&a, &b, &c] {
+        idle_engine(&machine.engine_socket());
+    }
+    for host in ["a", "b", "c"] {
+        a.until("everybody ready", |state| {
+            is(state, host, NodeStatus::Ready)
+        })
+        .await;
+    }
+    a.votes(&["a", "b", "c"]).await;
+    let compose = "services:\n  web:\n    image: web:1\n    deploy: {replicas: 6}\n  db:\n    \
+                   image: db:1\n    volumes: ['data:/data']\nvolumes: {data: {}}\n";
+    let jaco = "deployment: shop\nservices: [{name: db, placement: hosts, hosts: [c]}]\n";
+    a.node.client().apply(jaco, compose).await.unwrap();
+    let state = a.until("all placed", |state| state.replicas_desired.len() == 7);
+    let state = state.await;
+    assert_eq!(placed(&state)["c"], 3);
+
+    let c = c.stop().await;
+    for survivor in [&a, &b] {
+        let state = survivor.until("its replicas elsewhere", |state| {
+            is(state, "c", NodeStatus::Offline) && placed(state).get("c") == Some(&1)
+        });
+        let state = state.await;
+        assert_eq!(placed(&state)["a"], 3);
+        assert!(
+            state
+                .replicas_desired
+                .values()
+                .all(|row| row.previous_host.is_empty())
+        );
+    }
+    let pending = a.until("the deployment waits for its data", |state| {
+        !state.deployments["shop"].status_details.is_empty()
+    });
+    let details = &pending.await.deployments["shop"].status_details;
+    assert_eq!(details["reason"], "node_offline");
+    assert_eq!(
+        (&*details["host"], &*details["replicas"]),
+        ("c", "shop-db-0")
+    );
+
+    let before = placed(&a.state());
+    let c = c.start().await;
+    let back = a.until("it is back", |state| {
+        is(state, "c", NodeStatus::Ready) && state.deployments["shop"].status_details.is_empty()
+    });
+    let back = back.await;
+    assert_eq!(placed(&back), before, "nothing moves back");
+    for machine in [c, b, a] {
+        machine.node.stop().await;
+    }
+}

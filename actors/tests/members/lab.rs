@@ -1,0 +1,267 @@
+//! Nodes on addresses of their own.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock};
+use jaco_proto::{error::DecodedError, v1};
+use jaco_raftnode::{Propose as _, RaftStatus, State};
+use tempfile::TempDir;
+
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A machine: a directory and addresses, and the node that runs on it.
+pub(crate) struct Machine {
+    dir: TempDir,
+    name: String,
+    api: SocketAddr,
+    peers: SocketAddr,
+    pub(crate) node: Node,
+}
+
+impl Machine {
+    /// A machine whose node waits to be initialised.
+    pub(crate) async fn new(name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (api, peers) = free_addresses();
+        let node = Node::start(config(&dir, name, api, peers)).await.unwrap();
+        Self {
+            dir,
+            name: name.to_owned(),
+            api,
+            peers,
+            node,
+        }
+    }
+
+    /// The same, reading its time from `clock`.
+    pub(crate) async fn with_clock(name: &str, clock: Clock) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (api, peers) = free_addresses();
+        let config = builder(&dir, name, api, peers).clock(clock);
+        let node = Node::start(config.build().unwrap()).await.unwrap();
+        Self {
+            dir,
+            name: name.to_owned(),
+            api,
+            peers,
+            node,
+        }
+    }
+
+    /// A machine whose node founded a cluster.
+    pub(crate) async fn founder(name: &str) -> Self {
+        let machine = Self::new(name).await;
+        machine.node.client().init("lab").await.unwrap();
+        machine
+    }
+
+    /// A machine whose node joined the cluster of `other`.
+    pub(crate) async fn joined(name: &str, other: &Self) -> Self {
+        let machine = Self::new(name).await;
+        let token = other.token().await;
+        machine.join(other, &token).await.unwrap();
+        machine
+    }
+
+    /// Stops the node and starts it again on the same directory and addresses.
+    pub(crate) async fn restart(self) -> Self {
+        let Self {
+            dir,
+            name,
+            api,
+            peers,
+            node,
+        } = self;
+        node.stop().await;
+        drop(node); // it holds the directory
+        let node = Node::start(config(&dir, &name, api, peers)).await.unwrap();
+        Self {
+            dir,
+            name,
+            api,
+            peers,
+            node,
+        }
+    }
+
+    /// A new join token of this node's cluster.
+    pub(crate) async fn token(&self) -> String {
+        let request = v1::IssueJoinTokenRequest {};
+        let issued = self.node.client().cluster().issue_join_token(request).await;
+        issued.unwrap().into_inner().token
+    }
+
+    pub(crate) async fn join(&self, other: &Self, token: &str) -> Result<(), DecodedError> {
+        self.join_at(&other.api.to_string(), token).await
+    }
+
+    pub(crate) async fn join_at(&self, peer: &str, token: &str) -> Result<(), DecodedError> {
+        let request = v1::ClusterJoinRequest {
+            peer_addr: peer.to_owned(),
+            join_token: token.to_owned(),
+        };
+        self.node.client().cluster().join(request).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn remove(&self, hostname: &str, force: bool) -> Result<(), DecodedError> {
+        let request = v1::NodeRemoveRequest {
+            hostname: hostname.to_owned(),
+            force,
+        };
+        self.node.client().cluster().node_remove(request).await?;
+        Ok(())
+    }
+
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.node.raft().unwrap().state()
+    }
+
+    /// Waits until the newest state satisfies `check`.
+    pub(crate) async fn until(&self, what: &str, check: impl Fn(&State) -> bool) -> Arc<State> {
+        let mut states = self.node.raft().unwrap().subscribe();
+        let found = states.wait_for(|state| check(state));
+        match tokio::time::timeout(PATIENCE, found).await {
+            Ok(state) => state.unwrap().clone(),
+            Err(_) => panic!("{} did not see in {PATIENCE:?}: {what}", self.name),
+        }
+    }
+
+    /// Where the node looks for its container engine; nobody listens there by itself.
+    pub(crate) fn engine_socket(&self) -> std::path::PathBuf {
+        self.dir.path().join("no-engine.sock")
+    }
+
+    /// Stops the node and lets go of its directory.
+    pub(crate) async fn stop(self) -> Stopped {
+        self.node.stop().await;
+        Stopped {
+            dir: self.dir,
+            name: self.name,
+            api: self.api,
+            peers: self.peers,
+        }
+    }
+
+    /// Waits until raft's status satisfies `check`.
+    pub(crate) async fn raft_until(&self, what: &str, check: impl Fn(&RaftStatus) -> bool) {
+        let raft = self.node.raft().unwrap();
+        let mut status = raft.subscribe_status();
+        let found = status.wait_for(|status| check(status));
+        if tokio::time::timeout(PATIENCE, found).await.is_err() {
+            let (name, now) = (&self.name, raft.status());
+            panic!("{name} did not see in {PATIENCE:?}: {what}; it is {now:?}");
+        }
+    }
+
+    /// Hostnames of the voters as this node knows them, in order.
+    pub(crate) fn voters(&self) -> Vec<String> {
+        names(&self.state(), &self.node.raft().unwrap().status().voters)
+    }
+
+    /// Waits until this node says that it was removed.
+    pub(crate) async fn locked_out(&self) {
+        let refused = async {
+            loop {
+                let list = v1::NodeListRequest {};
+                let answer = self.node.client().cluster().node_list(list).await;
+                let error = answer.map_err(|status| DecodedError::from_status(&status));
+                match error {
+                    Err(error) if error.code == "cluster_uninitialized" => {
+                        assert_eq!(error.details["reason"], "removed");
+                        return;
+                    }
+                    _ => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        let refused = tokio::time::timeout(PATIENCE, refused).await;
+        refused.expect("it never learned that it was removed");
+    }
+
+    /// Waits until exactly these nodes vote.
+    pub(crate) async fn votes(&self, expected: &[&str]) {
+        let raft = self.node.raft().unwrap();
+        let what = format!("voters {expected:?}");
+        self.raft_until(&what, |status| {
+            names(&raft.state(), &status.voters) == expected
+        })
+        .await;
+    }
+}
+
+fn names(state: &State, ids: &[u64]) -> Vec<String> {
+    let rows = state.nodes.values();
+    rows.filter(|node| ids.contains(&node.raft_id))
+        .map(|node| node.hostname.clone())
+        .collect()
+}
+
+fn config(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> NodeConfig {
+    builder(dir, name, api, peers).build().unwrap()
+}
+
+fn builder(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> NodeBuilder {
+    Node::builder(dir.path().join("data"))
+        .hostname(name)
+        .listen_addr(api)
+        .cluster_addr(peers)
+        .docker_socket(dir.path().join("no-engine.sock"))
+        .version("0.0.0-test")
+}
+
+/// The system's time, moved.
+#[derive(Clone, Default)]
+pub(crate) struct Shifted(Arc<AtomicU64>);
+
+impl Shifted {
+    pub(crate) fn clock(&self) -> Clock {
+        let by = self.0.clone();
+        Clock::from_fn(move || SystemTime::now() + Duration::from_secs(by.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_secs(), Ordering::Relaxed);
+    }
+}
+
+/// A machine whose node does not run.
+pub(crate) struct Stopped {
+    dir: TempDir,
+    name: String,
+    api: SocketAddr,
+    peers: SocketAddr,
+}
+
+impl Stopped {
+    /// Starts the node again, on the same directory and addresses.
+    pub(crate) async fn start(self) -> Machine {
+        let config = config(&self.dir, &self.name, self.api, self.peers);
+        let node = Node::start(config).await.unwrap();
+        Machine {
+            dir: self.dir,
+            name: self.name,
+            api: self.api,
+            peers: self.peers,
+            node,
+        }
+    }
+}
+
+/// A TCP and a UDP address that nobody used a moment ago.
+fn free_addresses() -> (SocketAddr, SocketAddr) {
+    let any = (Ipv4Addr::LOCALHOST, 0);
+    let api = TcpListener::bind(any).unwrap().local_addr().unwrap();
+    let peers = UdpSocket::bind(any).unwrap().local_addr().unwrap();
+    (api, peers)
+}

@@ -1,0 +1,81 @@
+//! Nodes come and go; who votes follows.
+
+use jaco_proto::v1::AuditEventType;
+
+use super::lab::Machine;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_grows_to_three_voters_and_shrinks_to_one() {
+    let a = Machine::founder("a").await;
+    let b = Machine::joined("b", &a).await;
+    assert_eq!(b.voters(), ["a"]);
+    let c = Machine::joined("c", &a).await;
+    for node in [&a, &b, &c] {
+        node.votes(&["a", "b", "c"]).await;
+    }
+
+    // Asked on a node that does not lead.
+    b.remove("c", false).await.unwrap();
+    for node in [&a, &b] {
+        node.until("c is gone", |state| !state.nodes.contains_key("c"))
+            .await;
+        node.votes(&["a"]).await;
+    }
+    let unknown = b.remove("c", true).await.unwrap_err();
+    assert_eq!(unknown.code, "node_not_found");
+
+    // The leader itself leaves, and the other one goes on.
+    b.remove("a", true).await.unwrap();
+    b.votes(&["b"]).await;
+    let state = b
+        .until("a is gone", |state| !state.nodes.contains_key("a"))
+        .await;
+    let removals: Vec<_> = state
+        .audit
+        .values()
+        .filter(|event| event.r#type() == AuditEventType::NodeRemove)
+        .map(|event| (event.payload["hostname"].as_str(), event.identity.as_str()))
+        .collect();
+    assert_eq!(removals.len(), 2, "{removals:?}");
+    assert_eq!(removals[0], ("c", "local"));
+    assert_eq!(removals[1].0, "a");
+
+    let last = b.remove("b", true).await.unwrap_err();
+    assert_eq!(last.code, "raft_remove_failed");
+    for node in [c, b, a] {
+        node.node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_node_serves_nothing_and_stays_removed() {
+    let a = Machine::founder("a").await;
+    let b = Machine::joined("b", &a).await;
+    a.remove("b", true).await.unwrap();
+    a.until("b is gone", |state| !state.nodes.contains_key("b"))
+        .await;
+    b.locked_out().await;
+    let b = b.restart().await;
+    b.locked_out().await;
+    assert!(b.node.client().status().await.unwrap().initialized);
+    a.votes(&["a"]).await;
+    for node in [b, a] {
+        node.node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_find_each_other_again_after_a_restart() {
+    let a = Machine::founder("a").await;
+    let b = Machine::joined("b", &a).await;
+    let c = Machine::joined("c", &a).await;
+    a.votes(&["a", "b", "c"]).await;
+    let (a, b, c) = (a.restart().await, b.restart().await, c.restart().await);
+    c.raft_until("a leader", |status| status.leader_id.is_some())
+        .await;
+    let token = c.token().await;
+    assert!(token.starts_with("jaco1."));
+    for node in [a, b, c] {
+        node.node.stop().await;
+    }
+}

@@ -1,0 +1,178 @@
+//! Replicated writes per second through the API of a running cluster, JACO's or etcd's.
+//!
+//! One write is 256 bytes under one of 1,000 keys, acknowledged after a majority has it on disk:
+//! `RegistryCredentials.Add` here, `KV.Put` there. 1, 64 and 512 clients each wait for an answer
+//! before they write again; up to 32 of them share one HTTP/2 connection. Both daemons are called
+//! over a unix socket or TCP without TLS, on the leader's machine, so that what differs is the
+//! way from request to majority. JACO's write adds a row to the audit trail; etcd's has none.
+//!
+//! `compare_etcd` runs it on three nodes of each in the same network namespaces.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Parser, ValueEnum};
+use http::uri::PathAndQuery;
+use jaco_bench::{Samples, millis};
+use jaco_proto::v1;
+use tonic::{
+    Request,
+    client::Grpc,
+    transport::{Channel, Endpoint},
+};
+use tonic_prost::ProstCodec;
+
+/// Size of a value.
+const VALUE_BYTES: usize = 256;
+/// Keys that are written over and over.
+const KEYS: u64 = 1000;
+/// Clients of one connection; a daemon of JACO serves 64 calls at once on each.
+const CLIENTS_PER_CONNECTION: usize = 32;
+/// Writes before the clock starts, as a part of a second.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+#[derive(Parser)]
+#[command(about = "Measures acknowledged writes of a running cluster")]
+struct Options {
+    /// Whose API it is.
+    #[arg(long, value_enum)]
+    target: Target,
+    /// Unix socket of the leader's API.
+    #[arg(long)]
+    socket: PathBuf,
+    /// Seconds per measurement.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Numbers of clients, one measurement each.
+    #[arg(long, value_delimiter = ',', default_value = "1,64,512")]
+    clients: Vec<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Target {
+    Jaco,
+    Etcd,
+}
+
+/// `etcdserverpb.PutRequest`, as far as it is used.
+#[derive(Clone, PartialEq, prost::Message)]
+struct PutRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// `etcdserverpb.PutResponse`; that there is one is all that counts.
+#[derive(Clone, PartialEq, prost::Message)]
+struct PutResponse {}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(&options))
+}
+
+async fn run(options: &Options) -> Result<()> {
+    for &clients in &options.clients {
+        ensure!(clients > 0, "at least one client is needed");
+        let length = Duration::from_secs(options.seconds);
+        let (elapsed, samples) = measure(options, clients, length).await?;
+        let rate = samples.count() as f64 / elapsed.as_secs_f64();
+        println!(
+            "{:>4} clients: {rate:>8.0} writes/s   p50 {:>8.2} ms   p99 {:>8.2} ms",
+            clients,
+            millis(samples.percentile(50)),
+            millis(samples.percentile(99)),
+        );
+    }
+    Ok(())
+}
+
+async fn measure(
+    options: &Options,
+    clients: usize,
+    length: Duration,
+) -> Result<(Duration, Samples)> {
+    let mut channels = Vec::new();
+    for _ in 0..clients.div_ceil(CLIENTS_PER_CONNECTION) {
+        channels.push(connect(options).await?);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let counting = Arc::new(AtomicBool::new(false));
+    let next = Arc::new(AtomicU64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for client in 0..clients {
+        let mut grpc = Grpc::new(channels[client % channels.len()].clone());
+        let (stop, counting, next) = (stop.clone(), counting.clone(), next.clone());
+        let target = options.target;
+        tasks.spawn(async move {
+            let mut samples = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let key = next.fetch_add(1, Ordering::Relaxed) % KEYS;
+                let counted = counting.load(Ordering::Relaxed);
+                let start = Instant::now();
+                write(&mut grpc, target, key).await?;
+                if counted {
+                    samples.push(start.elapsed());
+                }
+            }
+            Ok::<_, anyhow::Error>(samples)
+        });
+    }
+    tokio::time::sleep(WARM_UP).await;
+    counting.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    tokio::time::sleep(length).await;
+    stop.store(true, Ordering::Relaxed);
+    let elapsed = start.elapsed();
+    let mut all = Vec::new();
+    while let Some(samples) = tasks.join_next().await {
+        all.extend(samples??);
+    }
+    ensure!(!all.is_empty(), "nothing was written");
+    Ok((elapsed, Samples::new(all)))
+}
+
+async fn connect(options: &Options) -> Result<Channel> {
+    Endpoint::from_shared(format!("unix:{}", options.socket.display()))?
+        .connect()
+        .await
+        .with_context(|| format!("connect to {}", options.socket.display()))
+}
+
+async fn write(grpc: &mut Grpc<Channel>, target: Target, key: u64) -> Result<()> {
+    grpc.ready().await?;
+    match target {
+        Target::Jaco => {
+            let request = v1::RegistryCredentialAddRequest {
+                registry: format!("r{key}.example"),
+                username: "bench".to_owned(),
+                secret: vec![b'x'; VALUE_BYTES],
+            };
+            let path = PathAndQuery::from_static("/jaco.v1.RegistryCredentials/Add");
+            let codec = ProstCodec::<_, v1::RegistryCredentialAddResponse>::default();
+            grpc.unary(Request::new(request), path, codec).await?;
+        }
+        Target::Etcd => {
+            let request = PutRequest {
+                key: format!("r{key}.example").into_bytes(),
+                value: vec![b'x'; VALUE_BYTES],
+            };
+            let path = PathAndQuery::from_static("/etcdserverpb.KV/Put");
+            let codec = ProstCodec::<_, PutResponse>::default();
+            grpc.unary(Request::new(request), path, codec).await?;
+        }
+    }
+    Ok(())
+}

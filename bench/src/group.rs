@@ -1,0 +1,179 @@
+//! Raft of several nodes in one process: real directories, messages handed over in memory.
+
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use jaco_proto::chain;
+use jaco_raftnode::{
+    Limits, OutgoingSnapshot, RaftArgs, RaftHandle, Storage, Transport, actor, storage,
+};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
+
+/// Nodes 1 to N of one cluster.
+pub struct Group {
+    /// Handle of each node, by raft id - 1.
+    pub handles: Vec<RaftHandle>,
+    /// Storage of each node, by raft id - 1.
+    pub storages: Vec<Arc<Storage>>,
+    actors: Vec<Option<ActorCell>>,
+    args: Vec<RaftArgs>,
+    parent: ActorRef<()>,
+}
+
+/// Hands messages to the other nodes' mailboxes.
+struct Wire {
+    own: u64,
+    peers: Arc<OnceLock<Vec<RaftHandle>>>,
+}
+
+impl Wire {
+    fn peer(&self, id: u64) -> Option<RaftHandle> {
+        let at = usize::try_from(id).ok()?.checked_sub(1)?;
+        self.peers.get()?.get(at).cloned()
+    }
+}
+
+impl Transport for Wire {
+    fn send(&self, to: u64, message: Vec<u8>) {
+        match self.peer(to) {
+            Some(peer) if peer.is_running() => peer.deliver(self.own, message),
+            _ => {
+                if let Some(own) = self.peer(self.own) {
+                    own.unreachable(to);
+                }
+            }
+        }
+    }
+
+    fn send_snapshot(&self, to: u64, mut snapshot: OutgoingSnapshot) {
+        let (Some(own), Some(peer), from) = (self.peer(self.own), self.peer(to), self.own) else {
+            return;
+        };
+        thread::spawn(move || {
+            let message = snapshot.message.clone();
+            let sent = peer
+                .receive_snapshot(from, message)
+                .and_then(|mut incoming| {
+                    while let Some(chunk) = snapshot.next_chunk() {
+                        incoming.write(&chunk)?;
+                    }
+                    incoming.finish()
+                });
+            own.snapshot_sent(to, sent.is_ok());
+        });
+    }
+}
+
+impl Group {
+    /// Starts a new cluster of `nodes` voters below `dir`.
+    ///
+    /// # Errors
+    /// What keeps a node from starting.
+    pub async fn start(dir: &Path, nodes: u64, limits: &Limits) -> anyhow::Result<Self> {
+        let ids: Vec<_> = (1..=nodes).collect();
+        let peers = Arc::new(OnceLock::new());
+        let mut args = Vec::new();
+        for &own in &ids {
+            let home = dir.join(format!("node-{own}"));
+            std::fs::create_dir_all(&home).context("directory of a node")?;
+            let path = home.join("raft");
+            storage::bootstrap(&path, own, &ids)?;
+            let storage = Storage::open(&path)?;
+            args.push(RaftArgs {
+                handle: RaftHandle::new(storage.load_state()?, limits.clone()),
+                storage,
+                transport: Arc::new(Wire {
+                    own,
+                    peers: Arc::clone(&peers),
+                }),
+                on_fatal: Arc::new(|error| panic!("{}", chain(error))),
+                observer: Arc::new(()),
+                limits: limits.clone(),
+            });
+        }
+        let handles: Vec<_> = args.iter().map(|args| args.handle.clone()).collect();
+        // Set once, here.
+        let _ = peers.set(handles.clone());
+        let (parent, _) = Actor::spawn(None, Parent, ()).await?;
+        let mut group = Self {
+            handles,
+            storages: args.iter().map(|args| Arc::clone(&args.storage)).collect(),
+            actors: args.iter().map(|_| None).collect(),
+            args,
+            parent,
+        };
+        for at in 0..group.args.len() {
+            group.resume(at).await?;
+        }
+        Ok(group)
+    }
+
+    /// Starts the actor of the node at place `at` again.
+    ///
+    /// # Errors
+    /// What keeps it from starting.
+    pub async fn resume(&mut self, at: usize) -> anyhow::Result<()> {
+        let actor = actor::spawn(self.args[at].clone(), self.parent.get_cell()).await?;
+        self.actors[at] = Some(actor);
+        Ok(())
+    }
+
+    /// Stops the actor of the node at place `at`; its storage stays open.
+    pub async fn suspend(&mut self, at: usize) {
+        if let Some(actor) = self.actors[at].take() {
+            actor.kill();
+            self.handles[at].closed().await;
+        }
+    }
+
+    /// Place of the node that leads, once one does.
+    ///
+    /// # Errors
+    /// If none does within 30 s.
+    pub async fn leader(&self) -> anyhow::Result<usize> {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(30) {
+            let leading = self.handles.iter().position(|h| h.status().leading);
+            if let Some(at) = leading {
+                return Ok(at);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        anyhow::bail!("nobody leads")
+    }
+
+    /// Ends all nodes.
+    pub async fn stop(mut self) {
+        for at in 0..self.actors.len() {
+            self.suspend(at).await;
+        }
+        self.parent.stop(None);
+    }
+}
+
+/// Supervises nothing: an actor that dies ends the benchmark through its unanswered proposals.
+struct Parent;
+
+impl Actor for Parent {
+    type Msg = ();
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, _: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _: ActorRef<()>,
+        _: ractor::SupervisionEvent,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+}

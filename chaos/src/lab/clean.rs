@@ -1,0 +1,361 @@
+//! Finding and removing what a lab made, by name alone.
+//!
+//! A lab owns a directory, network namespaces and control groups whose names begin with its own.
+//! A process is a lab's if it is in one of these namespaces or control groups. So whatever its
+//! owner was doing when it died, the next one finds everything.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use rustix::{
+    mount::{UnmountFlags, unmount},
+    process::{Pid, Signal, kill_process},
+};
+
+use super::netns;
+
+/// What the name of every lab begins with.
+const PREFIX: &str = "jl";
+/// Where the directories of labs are: near the root, because a socket's path is short.
+const DIRECTORIES: &str = "/tmp";
+/// Where control groups are mounted, each controller in a directory below if there are several.
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
+/// In the directory of a lab: whose it is.
+const OWNER: &str = "owner";
+/// How long the kernel may take to end a process, or to let go of a control group.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Name of a lab: `jl` and four hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(String);
+
+impl Name {
+    /// Makes the directory of a new lab, which belongs to this process.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn claim() -> Result<Self> {
+        for _ in 0..100 {
+            let name = Self(format!("{PREFIX}{:04x}", crate::rng::unique() & 0xffff));
+            // A directory without an owner would pass for a stale one, so it gets its name last.
+            let new = tempfile::Builder::new()
+                .prefix(".jaco-lab-")
+                .tempdir_in(DIRECTORIES)?;
+            fs::write(new.path().join(OWNER), owner(std::process::id())?)?;
+            if fs::rename(new.path(), name.dir()).is_ok() {
+                let _ = new.keep(); // it is elsewhere now
+                return Ok(name);
+            }
+        }
+        bail!("no free name for a lab")
+    }
+
+    /// A name that a person gave.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(PREFIX)?;
+        let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (digits.len() == 4 && digits.bytes().all(hex)).then(|| Self(text.to_owned()))
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        Path::new(DIRECTORIES).join(&self.0)
+    }
+
+    /// Name of one of its places: the network namespace and the control group.
+    #[must_use]
+    pub fn place(&self, what: &str) -> String {
+        format!("{}-{what}", self.0)
+    }
+
+    /// Whether the process that made it still runs.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        let Ok(text) = fs::read_to_string(self.dir().join(OWNER)) else {
+            return false;
+        };
+        let pid = text.split(' ').next().and_then(|pid| pid.parse().ok());
+        pid.and_then(|pid| owner(pid).ok()) == Some(text)
+    }
+
+    /// Its owner's process.
+    #[must_use]
+    pub fn owner(&self) -> Option<u32> {
+        let text = fs::read_to_string(self.dir().join(OWNER)).ok()?;
+        text.split(' ').next()?.parse().ok()
+    }
+}
+
+/// A process, told apart from a later one of the same id by when it started.
+fn owner(pid: u32) -> Result<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("no name")?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next().context("no state")?;
+    if matches!(state, "Z" | "X") {
+        bail!("process {pid} has ended");
+    }
+    // Start time is field 22, and the first one after the name is field 3.
+    let started = fields.nth(18).context("no start time")?;
+    Ok(format!("{pid} {started}"))
+}
+
+/// Every lab that something is left of.
+#[must_use]
+pub fn list() -> BTreeSet<Name> {
+    let mut names = netns::list(PREFIX);
+    let parents = controllers();
+    for dir in parents
+        .iter()
+        .map(PathBuf::as_path)
+        .chain([Path::new(DIRECTORIES)])
+    {
+        names.extend(children(dir).filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())));
+    }
+    let name = |text: &String| Name::parse(text.split('-').next()?);
+    names.iter().filter_map(name).collect()
+}
+
+/// Removes what is left of labs whose owners are gone, and returns their names.
+///
+/// # Errors
+/// The first one that resists.
+pub fn stale() -> Result<Vec<Name>> {
+    let stale: Vec<Name> = list().into_iter().filter(|name| !name.is_owned()).collect();
+    for name in &stale {
+        remove(name)?;
+    }
+    Ok(stale)
+}
+
+/// Removes everything of a lab; what is not there is removed.
+///
+/// # Errors
+/// When something is still there after all was tried.
+pub fn remove(name: &Name) -> Result<()> {
+    let prefix = name.place("");
+    // Everything is tried, and what is left in the end is the error.
+    let _ = kill(&prefix);
+    let _ = unmount_below(&name.dir());
+    let _ = remove_control_groups(&prefix);
+    for namespace in namespaces(&prefix) {
+        let _ = netns::delete(&namespace);
+    }
+    let _ = fs::remove_dir_all(name.dir());
+    let left = leftovers(name);
+    if left.is_empty() {
+        return Ok(());
+    }
+    bail!("of {} there is left: {}", name.0, left.join(", "))
+}
+
+/// What is there of a lab, in words.
+#[must_use]
+pub fn leftovers(name: &Name) -> Vec<String> {
+    let prefix = name.place("");
+    let mut found = Vec::new();
+    found.extend(
+        processes(&prefix)
+            .iter()
+            .map(|pid| format!("process {pid}")),
+    );
+    found.extend(
+        namespaces(&prefix)
+            .iter()
+            .map(|name| format!("namespace {name}")),
+    );
+    let groups = control_groups(&prefix);
+    found.extend(
+        groups
+            .iter()
+            .map(|path| format!("control group {}", path.display())),
+    );
+    found.extend(
+        mounts(&name.dir())
+            .iter()
+            .map(|path| format!("mount {}", path.display())),
+    );
+    if name.dir().exists() {
+        found.push(format!("directory {}", name.dir().display()));
+    }
+    found
+}
+
+/// Ends, without any warning, all processes of a place, or of all places if `prefix` ends with a
+/// hyphen.
+///
+/// # Errors
+/// When one does not end.
+pub fn kill(prefix: &str) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let pids = processes(prefix);
+        if pids.is_empty() {
+            return Ok(());
+        }
+        for pid in &pids {
+            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+            // It may have ended by itself.
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+        if start.elapsed() > PATIENCE {
+            bail!("processes {pids:?} of {prefix} do not end");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Processes that still run in these places.
+fn processes(prefix: &str) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    for namespace in namespaces(prefix) {
+        found.extend(netns::processes(&namespace));
+    }
+    for group in control_groups(prefix) {
+        for dir in below(&group) {
+            let pids = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            found.extend(pids.lines().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    // One that has ended, and that its parent did not look after yet, holds nothing.
+    found.retain(|pid| *pid != std::process::id() && owner(*pid).is_ok());
+    found
+}
+
+/// Lets go of everything mounted below a directory, the innermost first.
+pub(crate) fn unmount_below(dir: &Path) -> io::Result<()> {
+    let mut result = Ok(());
+    for path in mounts(dir) {
+        result = result.and(unmount(&path, UnmountFlags::DETACH).map_err(io::Error::from));
+    }
+    result
+}
+
+fn mounts(dir: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let second = text.lines().filter_map(|line| line.split(' ').nth(1));
+    let mut found: Vec<PathBuf> = second
+        .map(PathBuf::from)
+        .filter(|path| path.starts_with(dir))
+        .collect();
+    found.reverse();
+    found
+}
+
+pub(crate) fn remove_control_groups(prefix: &str) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let groups = control_groups(prefix);
+        if groups.is_empty() {
+            return Ok(());
+        }
+        for dir in groups.iter().flat_map(|group| below(group)) {
+            let _ = fs::remove_dir(dir); // busy for a moment after its last process
+        }
+        if start.elapsed() > PATIENCE {
+            bail!("{groups:?} cannot be removed");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn namespaces(prefix: &str) -> Vec<String> {
+    let mut found = netns::list(prefix);
+    found.retain(|name| is_meant(name, prefix));
+    found
+}
+
+/// Whether a place is the named one: `n1` does not mean `n10`.
+fn is_meant(name: &str, prefix: &str) -> bool {
+    name == prefix || (prefix.ends_with('-') && name.starts_with(prefix))
+}
+
+fn control_groups(prefix: &str) -> Vec<PathBuf> {
+    let has_prefix = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| is_meant(name, prefix))
+    };
+    let parents = controllers();
+    parents
+        .iter()
+        .flat_map(|dir| children(dir))
+        .filter(has_prefix)
+        .collect()
+}
+
+/// Directories that hold control groups of engines.
+fn controllers() -> Vec<PathBuf> {
+    let root = PathBuf::from(CONTROL_GROUPS);
+    let mut found: Vec<PathBuf> = children(&root).collect();
+    found.push(root);
+    found
+}
+
+fn children(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir() && !path.is_symlink())
+}
+
+/// A directory and all below it, the innermost first.
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = children(dir).flat_map(|child| below(&child)).collect();
+    found.push(dir.to_owned());
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_ours_only_in_full() {
+        assert!(Name::parse("jl03af").is_some());
+        for foreign in [
+            "jl03a", "jl03aff", "jl03AF", "jlxxxx", "xl03af", "", "jl", "jlonger",
+        ] {
+            assert_eq!(Name::parse(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn one_place_is_not_mistaken_for_another() {
+        assert!(is_meant("jl0000-n1", "jl0000-n1") && is_meant("jl0000-n1", "jl0000-"));
+        assert!(!is_meant("jl0000-n10", "jl0000-n1") && !is_meant("jl0001-n1", "jl0000-"));
+    }
+
+    #[test]
+    fn a_lab_is_owned_as_long_as_the_very_process_runs() {
+        let name = Name::claim().unwrap();
+        assert!(name.is_owned() && list().contains(&name));
+        assert_eq!(name.owner(), Some(std::process::id()));
+        // Process 1 runs, but did not start when this one did.
+        let other = format!(
+            "1 {}",
+            owner(std::process::id())
+                .unwrap()
+                .split_once(' ')
+                .unwrap()
+                .1
+        );
+        fs::write(name.dir().join(OWNER), other).unwrap();
+        assert!(!name.is_owned());
+        remove(&name).unwrap();
+        assert!(!name.is_owned() && !list().contains(&name));
+        assert_eq!(leftovers(&name), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,537 @@
+//! One machine of a lab: a namespace, an engine, a daemon.
+
+use std::{
+    fs::{self, File},
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, Signal, kill_process};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+
+use super::{
+    clean::{self, Name},
+    netns,
+    wire::{self, Wire},
+};
+use crate::{
+    Api, Engine,
+    daemon::{place, proc},
+    fill::SmallDisk,
+    until,
+    wait::PATIENCE,
+};
+
+/// Port of every daemon's API.
+pub const API_PORT: u16 = 7000;
+/// Port of every daemon's peer transport.
+pub const PEER_PORT: u16 = 7001;
+/// Port of every daemon's plain HTTP ingress.
+pub const HTTP_PORT: u16 = 80;
+/// Longest wait for one answer over TLS.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Debian's libfaketime, for programs with threads.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+/// What the nodes of a lab have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Equipment {
+    /// An engine each.
+    pub(crate) engines: bool,
+    /// A data directory on a disk of so many bytes, which can be filled.
+    pub(crate) disk: Option<u64>,
+    /// A clock that can be set.
+    pub(crate) clock: bool,
+    /// More lines for the configuration file.
+    pub(crate) config: String,
+}
+
+/// A machine; it goes away with its lab.
+#[derive(Debug)]
+pub struct Node {
+    index: u8,
+    host: String,
+    dir: PathBuf,
+    namespace: String,
+    equipment: Equipment,
+    disk: Option<SmallDisk>,
+    api: Api,
+    daemon: Option<Child>,
+    engine: Option<Child>,
+    paused: bool,
+}
+
+impl Node {
+    /// A machine on the network, whose engine is starting; its daemon is not.
+    pub(crate) fn create(lab: &Name, wire: &Wire, index: u8, equipment: Equipment) -> Result<Self> {
+        let host = format!("n{index}");
+        let (dir, namespace) = (lab.dir().join(&host), lab.place(&host));
+        fs::create_dir(&dir)?;
+        let data = dir.join("data");
+        let disk = equipment.disk.map(|size| SmallDisk::mount(&data, size));
+        let disk = disk.transpose()?;
+        let address = wire::address(index);
+        let config = format!(
+            "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\nhostname: {host}\n\
+             listen_addr: {address}:{API_PORT}\ncluster_addr: {address}:{PEER_PORT}\n\
+             http_port: {HTTP_PORT}\n{}",
+            data.display(),
+            dir.join("s").display(),
+            dir.join("d").display(),
+            equipment.config,
+        );
+        fs::write(dir.join("jacod.yaml"), config)?;
+        fs::write(dir.join("clock"), "+0\n")?;
+        let mut node = Self {
+            index,
+            host,
+            api: Api::new(&dir.join("s"))?,
+            dir,
+            namespace,
+            equipment,
+            disk,
+            daemon: None,
+            engine: None,
+            paused: false,
+        };
+        node.power_on(wire)?;
+        Ok(node)
+    }
+
+    /// The machine is there, and its engine starts if it has one.
+    fn power_on(&mut self, wire: &Wire) -> Result<()> {
+        netns::create(&self.namespace)?;
+        wire.attach(&self.namespace, self.index)?;
+        if self.equipment.engines {
+            self.start_engine()?;
+        }
+        Ok(())
+    }
+
+    /// Its number, from 1.
+    #[must_use]
+    pub fn index(&self) -> u8 {
+        self.index
+    }
+
+    /// Its hostname.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Its address on the network of the lab.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        wire::address(self.index)
+    }
+
+    /// `host:port` of its API.
+    #[must_use]
+    pub fn api_address(&self) -> SocketAddr {
+        (self.address(), API_PORT).into()
+    }
+
+    /// Its network namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// A path in its directory: `data`, `jacod.yaml`, `jacod.log`, `dockerd.log`.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Its daemon's control socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path("s")
+    }
+
+    /// Its engine's socket.
+    #[must_use]
+    pub fn engine_socket(&self) -> PathBuf {
+        self.path("d")
+    }
+
+    /// Its daemon's API over the socket.
+    #[must_use]
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Its daemon's API over TLS, seen from the namespace `from`.
+    ///
+    /// # Errors
+    /// When the daemon has no CA yet.
+    pub fn remote_api(&self, from: &str, token: &str) -> Result<Api> {
+        let ca = fs::read(self.path("data/node/ca.crt")).context("the CA of the cluster")?;
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(ca))
+            .domain_name(&self.host);
+        let address = self.api_address();
+        let endpoint = Endpoint::from_shared(format!("https://{address}"))?
+            .tls_config(tls)?
+            .timeout(REQUEST_TIMEOUT);
+        let from = from.to_owned();
+        let channel = endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
+            let from = from.clone();
+            async move {
+                let stream = netns::connect(&from, address).await;
+                stream.map(TokioIo::new).map_err(std::io::Error::other)
+            }
+        }));
+        Ok(Api::over(channel, Some(token.to_owned())))
+    }
+
+    /// Its engine, past its daemon.
+    ///
+    /// # Errors
+    /// When it has none, or it does not answer.
+    pub async fn engine(&self) -> Result<Engine> {
+        ensure!(self.equipment.engines, "{} has no engine", self.host);
+        let socket = self.engine_socket();
+        until(
+            &format!("the engine of {}", self.host),
+            PATIENCE,
+            || async {
+                Engine::connect_to(&socket)
+                    .await
+                    .map_err(|error| format!("{error:#}"))
+            },
+        )
+        .await
+    }
+
+    /// A command that will run on this machine.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        netns::command(&self.namespace, program)
+    }
+
+    /// Runs the command line on its daemon's socket and returns what it printed.
+    ///
+    /// # Errors
+    /// When it does not run. That it fails is for the caller to see.
+    pub async fn jaco(&self, words: &[&str]) -> Result<Output> {
+        let mut command = tokio::process::Command::new(place::program("jaco")?);
+        command
+            .env_clear()
+            .env("JACO_SOCKET", self.socket())
+            .env("JACO_CONFIG", self.path("jacod.yaml"))
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        Ok(command.args(words).output().await?)
+    }
+
+    /// Starts a daemon; returns before it is of any use.
+    ///
+    /// # Errors
+    /// When one runs already.
+    pub fn spawn(&mut self) -> Result<()> {
+        ensure!(
+            self.daemon.is_none(),
+            "the daemon of {} runs already",
+            self.host
+        );
+        let mut command = self.command(place::program("jacod")?);
+        command
+            .arg("--config")
+            .arg(self.path("jacod.yaml"))
+            .arg("--enable-fault-injection")
+            .env("RUST_BACKTRACE", "1");
+        if self.equipment.clock {
+            ensure!(
+                Path::new(FAKETIME).exists(),
+                "{FAKETIME} is needed; install it with `make setup`"
+            );
+            command
+                .env("LD_PRELOAD", FAKETIME)
+                .env("FAKETIME_TIMESTAMP_FILE", self.path("clock"))
+                .env("FAKETIME_NO_CACHE", "1")
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
+        self.daemon = Some(run(command, &self.path("jacod.log"))?);
+        Ok(())
+    }
+
+    /// Starts a daemon and waits until it answers.
+    ///
+    /// # Errors
+    /// When it ends or never answers.
+    pub async fn start(&mut self) -> Result<()> {
+        self.spawn()?;
+        self.answers().await
+    }
+
+    /// Waits until its daemon answers.
+    ///
+    /// # Errors
+    /// When it ends or never answers.
+    pub async fn answers(&mut self) -> Result<()> {
+        let api = self.api.clone();
+        let mut answer = std::pin::pin!(until("the API answers", PATIENCE, || api.status()));
+        let mut tick = tokio::time::interval(Duration::from_millis(50));
+        loop {
+            tokio::select! {
+                answer = &mut answer => {
+                    return answer.map(drop).with_context(|| format!("the daemon of {}", self.host));
+                }
+                _ = tick.tick() => {
+                    let daemon = self.daemon.as_mut().context("no daemon")?;
+                    if let Some(status) = daemon.try_wait()? {
+                        bail!("{} ended with {status}:\n{}", self.host, self.log_tail(50));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Kills the daemon without any warning; its containers stay.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn kill(&mut self) -> Result<()> {
+        let mut daemon = self.take_daemon()?;
+        daemon.kill()?;
+        daemon.wait()?;
+        Ok(())
+    }
+
+    /// Stops the daemon as an operator would.
+    ///
+    /// # Errors
+    /// When none runs, or it does not end.
+    pub async fn stop(&mut self) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        let daemon = std::sync::Mutex::new(self.take_daemon()?);
+        until("the end of the daemon", PATIENCE, || async {
+            let ended = daemon.lock().map_err(|error| error.to_string())?.try_wait();
+            ended
+                .map_err(|e| e.to_string())?
+                .ok_or_else(|| "it still runs".to_owned())
+        })
+        .await
+    }
+
+    fn take_daemon(&mut self) -> Result<Child> {
+        self.paused = false;
+        self.daemon
+            .take()
+            .with_context(|| format!("no daemon runs on {}", self.host))
+    }
+
+    /// Stops the daemon's process from running, as a machine that is too busy would.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn pause(&mut self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        self.paused = true;
+        // Its threads stop one after the other.
+        let (pid, start) = (self.pid()?, Instant::now());
+        while !proc::is_stopped(pid)? {
+            ensure!(start.elapsed() < PATIENCE, "process {pid} does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Lets a paused daemon go on.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn resume(&mut self) -> Result<()> {
+        self.signal(Signal::CONT)?;
+        self.paused = false;
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.pid()?).ok().and_then(Pid::from_raw);
+        Ok(kill_process(pid.context("a process id")?, signal)?)
+    }
+
+    /// Id of the daemon's process.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn pid(&self) -> Result<u32> {
+        let daemon = self.daemon.as_ref();
+        Ok(daemon
+            .with_context(|| format!("no daemon runs on {}", self.host))?
+            .id())
+    }
+
+    /// Whether a daemon runs and is not paused.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.daemon.is_some() && !self.paused
+    }
+
+    /// Whether the daemon is paused.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// See [`super::Lab::crash`].
+    pub(crate) fn crash(&mut self, wire: &Wire) -> Result<()> {
+        clean::kill(&self.namespace)?;
+        for child in [self.daemon.take(), self.engine.take()]
+            .into_iter()
+            .flatten()
+        {
+            reap(child);
+        }
+        self.paused = false;
+        for dir in ["engine", "exec"] {
+            clean::unmount_below(&self.path(dir))?;
+        }
+        clean::remove_control_groups(&self.namespace)?;
+        wire.detach(self.index)?;
+        netns::delete(&self.namespace)
+    }
+
+    /// See [`super::Lab::boot`].
+    pub(crate) async fn boot(&mut self, wire: &Wire) -> Result<()> {
+        self.power_on(wire)?;
+        if self.equipment.engines {
+            self.engine().await?;
+        }
+        self.start().await
+    }
+
+    /// Takes away everything the stopped daemon ever kept, so that the machine is a new one.
+    ///
+    /// # Errors
+    /// While the daemon runs.
+    pub fn wipe(&mut self) -> Result<()> {
+        ensure!(self.daemon.is_none(), "the daemon of {} runs", self.host);
+        let data = self.path("data");
+        for entry in fs::read_dir(&data)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                fs::remove_dir_all(path)?
+            } else {
+                fs::remove_file(path)?
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the disk of its data directory.
+    ///
+    /// # Errors
+    /// When the lab was made without small disks.
+    pub fn fill_disk(&self) -> Result<()> {
+        Ok(self.small_disk()?.fill()?)
+    }
+
+    /// Takes away what [`Node::fill_disk`] wrote.
+    ///
+    /// # Errors
+    /// When it was not filled.
+    pub fn free_disk(&self) -> Result<()> {
+        Ok(self.small_disk()?.free()?)
+    }
+
+    fn small_disk(&self) -> Result<&SmallDisk> {
+        self.disk
+            .as_ref()
+            .context("the lab was made without small disks")
+    }
+
+    /// Sets the daemon's clock so many seconds ahead, or behind if negative; its timers go on as
+    /// before.
+    ///
+    /// # Errors
+    /// When the lab was made without clocks that can be set.
+    pub fn skew_clock(&self, seconds: i64) -> Result<()> {
+        ensure!(
+            self.equipment.clock,
+            "the lab was made without clocks that can be set"
+        );
+        // Renamed, so that the daemon never reads half of it.
+        let (path, new) = (self.path("clock"), self.path("clock.new"));
+        fs::write(&new, format!("{seconds:+}\n"))?;
+        Ok(fs::rename(new, path)?)
+    }
+
+    /// Everything its daemons have logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read(self.path("jacod.log"))
+            .map(|log| String::from_utf8_lossy(&log).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// The last lines of its log.
+    #[must_use]
+    pub fn log_tail(&self, lines: usize) -> String {
+        let log = self.log();
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    fn start_engine(&mut self) -> Result<()> {
+        // A crash leaves the id of a process that may be another one by now.
+        for stale in ["dockerd.pid", "exec/containerd/containerd.pid"] {
+            let _ = fs::remove_file(self.path(stale));
+        }
+        let mut command = self.command("dockerd");
+        command
+            .arg("--host")
+            .arg(format!("unix://{}", self.engine_socket().display()))
+            .arg("--data-root")
+            .arg(self.path("engine"))
+            .arg("--exec-root")
+            .arg(self.path("exec"))
+            .arg("--pidfile")
+            .arg(self.path("dockerd.pid"))
+            // Its containers are found by the control group.
+            .args(["--cgroup-parent", &self.namespace])
+            .args(["--exec-opt", "native.cgroupdriver=cgroupfs"])
+            .arg("--insecure-registry")
+            .arg(format!("{}:{}", wire::HUB, super::registry::PORT))
+            .args(["--bridge", "none", "--log-level", "warn"]);
+        self.engine = Some(run(command, &self.path("dockerd.log"))?);
+        Ok(())
+    }
+
+    /// Ends its processes, for a lab that goes away.
+    pub(crate) fn reap(&mut self) {
+        for child in [self.daemon.take(), self.engine.take()]
+            .into_iter()
+            .flatten()
+        {
+            reap(child);
+        }
+        self.disk = None;
+    }
+}
+
+fn reap(mut child: Child) {
+    // It may have ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Starts a command that writes to a log of its own.
+pub(crate) fn run(mut command: Command, log: &Path) -> Result<Child> {
+    let log = File::options().create(true).append(true).open(log)?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    let what = command.get_program().to_owned();
+    command
+        .spawn()
+        .with_context(|| format!("start {}", what.display()))
+}

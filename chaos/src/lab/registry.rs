@@ -1,0 +1,62 @@
+//! The registry that all engines of a lab pull from.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::{netns, node, wire::HUB};
+use crate::{until, wait::PATIENCE};
+
+/// Port it listens on.
+pub(crate) const PORT: u16 = 5000;
+
+/// `host:port`, as image references name it.
+#[must_use]
+pub fn address() -> SocketAddr {
+    (HUB, PORT).into()
+}
+
+/// Starts Debian's `docker-registry` in a namespace and waits until it listens.
+pub(super) async fn start(namespace: &str, dir: &Path) -> Result<Child> {
+    let config = json!({
+        "version": "0.1",
+        "log": {"level": "warn", "accesslog": {"disabled": true}},
+        "storage": {"filesystem": {"rootdirectory": dir.join("registry")}},
+        "http": {"addr": address(), "secret": "-"},
+    });
+    // JSON is YAML.
+    let path = dir.join("registry.yml");
+    std::fs::write(&path, config.to_string())?;
+    let mut command = netns::command(namespace, "docker-registry");
+    command.arg("serve").arg(path);
+    let mut process = node::run(command, &dir.join("registry.log"))
+        .context("docker-registry is needed; install it with `make setup`")?;
+    let listens = until("the registry listens", PATIENCE, || async {
+        let stream = netns::connect(namespace, address()).await;
+        stream.map(drop).map_err(|error| error.to_string())
+    });
+    if let Err(error) = listens.await {
+        let _ = process.kill();
+        let _ = process.wait();
+        return Err(error);
+    }
+    Ok(process)
+}
+
+/// Pushes an image that an engine has.
+pub(super) async fn push(engine: &Path, image: &str) -> Result<()> {
+    let output = tokio::process::Command::new("docker")
+        .args(["-H", &format!("unix://{}", engine.display())])
+        .args(["push", "-q", image])
+        .stdin(Stdio::null())
+        .output()
+        .await?;
+    let why = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "push {image}: {why}");
+    Ok(())
+}

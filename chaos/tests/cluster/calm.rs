@@ -1,0 +1,89 @@
+//! Nuisances that are no reason to move anything.
+
+use std::time::{Duration, Instant};
+
+use jaco_chaos::{Lab, Rng, lab::Impairment, turn};
+
+use crate::{
+    size,
+    world::{cluster, containers, running, stateless},
+};
+
+#[derive(Clone, Copy, Debug)]
+enum Nuisance {
+    ShortPauses,
+    Loss,
+    Delay,
+}
+
+async fn nothing_moves(nuisance: Nuisance) {
+    let _turn = turn::alone().await;
+    let mut rng = Rng::announced();
+    let mut lab = cluster(3, rng.number()).await;
+    lab.wait_voters(3).await.unwrap();
+    let workload = stateless(6);
+    lab.node(1).api().apply(&workload).await.unwrap();
+    running(&lab, 1, &workload, |_| true).await;
+    let before = containers(&lab).await;
+
+    let how = match nuisance {
+        Nuisance::ShortPauses => Impairment::default(),
+        Nuisance::Loss => Impairment {
+            loss: 0.05,
+            ..Impairment::default()
+        },
+        Nuisance::Delay => Impairment {
+            delay: Duration::from_millis(200),
+            ..Impairment::default()
+        },
+    };
+    if how != Impairment::default() {
+        lab.impair_all(how).unwrap();
+    }
+    let end = Instant::now() + Duration::from_secs(size("JACO_CALM_SECONDS", 20));
+    while Instant::now() < end {
+        match nuisance {
+            Nuisance::ShortPauses => pause_one(&mut lab, &mut rng).await,
+            Nuisance::Loss | Nuisance::Delay => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+        assert_eq!(containers(&lab).await, before, "{nuisance:?}");
+    }
+    lab.heal_all().unwrap();
+    let replicas = running(&lab, 1, &workload, |_| true).await;
+    for replica in replicas {
+        let there = before[&replica.host]
+            .iter()
+            .any(|container| container.replica == replica.id);
+        assert!(
+            there,
+            "{nuisance:?} moved {} to {}",
+            replica.id, replica.host
+        );
+    }
+    lab.same_state().await.unwrap();
+}
+
+/// Pauses any node for up to five seconds, and lets it go on for as long.
+async fn pause_one(lab: &mut Lab, rng: &mut Rng) {
+    let limit = Duration::from_millis(4900);
+    let index = *rng.choose(&[1, 2, 3]).unwrap();
+    lab.node_mut(index).pause().unwrap();
+    tokio::time::sleep(rng.below(limit)).await;
+    lab.node_mut(index).resume().unwrap();
+    tokio::time::sleep(rng.below(limit)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_moves_because_of_short_pauses() {
+    nothing_moves(Nuisance::ShortPauses).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_moves_because_of_five_percent_loss() {
+    nothing_moves(Nuisance::Loss).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_moves_because_of_a_delay_of_200_ms() {
+    nothing_moves(Nuisance::Delay).await;
+}

@@ -1,0 +1,45 @@
+//! A cluster grows and shrinks while clients write.
+
+use std::time::{Duration, Instant};
+
+use jaco_chaos::{Lab, Registers, turn};
+
+use crate::size;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How many of so many members vote.
+fn voters(members: usize) -> usize {
+    match members {
+        0..=2 => members.min(1),
+        3..=4 => 3,
+        5..=6 => 5,
+        _ => 7,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn voters_are_as_in_the_table_while_a_cluster_grows() {
+    let _turn = turn::alone().await;
+    let mut lab = Lab::builder().nodes(3).start().await.unwrap();
+    lab.init().await.unwrap();
+    let apis = vec![lab.node(1).api().clone()];
+    let clients = Registers::start(apis, 2, 1);
+    let most = size("JACO_NODES", 5);
+    for members in 2..=most {
+        if members > 3 {
+            lab.add(1).await.unwrap();
+        }
+        lab.join(members, 1).await.unwrap();
+        lab.agree(members.into()).await.unwrap();
+        let voters = lab.wait_voters(voters(members.into())).await.unwrap();
+        println!("{members} members, voters {voters:?}");
+        clients.next_accepted(Instant::now(), LIMIT).await.unwrap();
+    }
+    let outcome = clients.stop().await.unwrap();
+    println!("errors: {:?}", outcome.errors);
+    lab.same_state().await.unwrap();
+    for node in lab.nodes() {
+        outcome.check(&node.api().linearizable()).await.unwrap();
+    }
+}

@@ -1,0 +1,52 @@
+//! The leader is killed again and again while clients write.
+
+use std::time::{Duration, Instant};
+
+use jaco_chaos::{Lab, Registers, Rng, turn};
+
+use crate::{figures, size};
+
+/// Far more than any election takes.
+const LIMIT: Duration = Duration::from_secs(60);
+const CLIENTS: u32 = 8;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_outlives_every_leader() {
+    let _turn = turn::alone().await;
+    let mut rng = Rng::announced();
+    let mut lab = Lab::builder()
+        .nodes(3)
+        .seed(rng.number())
+        .start()
+        .await
+        .unwrap();
+    lab.join_all().await.unwrap();
+    lab.wait_voters(3).await.unwrap();
+    let apis = lab.nodes().iter().map(|node| node.api().clone()).collect();
+    let clients = Registers::start(apis, CLIENTS, rng.number());
+    let start = Instant::now();
+    clients.next_accepted(start, LIMIT).await.unwrap();
+
+    let mut times = Vec::new();
+    for _ in 0..size("JACO_KILLS", 3) {
+        // At any point of whatever the leader does in turn.
+        tokio::time::sleep(rng.below(Duration::from_secs(1))).await;
+        let leader = lab.leader().await.unwrap();
+        let killed = Instant::now();
+        lab.node_mut(leader).kill().unwrap();
+        times.push(clients.next_accepted(killed, LIMIT).await.unwrap());
+        lab.node_mut(leader).start().await.unwrap();
+        lab.agree(3).await.unwrap();
+    }
+    let (accepted, took) = (clients.accepted(), start.elapsed());
+    let outcome = clients.stop().await.unwrap();
+    let (operations, refused) = outcome.counts();
+    println!("{accepted} writes accepted in {took:?}; {operations} operations, {refused} refused");
+    println!("errors: {:?}", outcome.errors);
+    figures("time to the next accepted write", times);
+    lab.agree(3).await.unwrap();
+    lab.same_state().await.unwrap();
+    for node in lab.nodes() {
+        outcome.check(&node.api().linearizable()).await.unwrap();
+    }
+}

@@ -1,0 +1,45 @@
+//! What a cluster of several nodes promises, on labs of real daemons.
+//!
+//! Every test has a size, which the environment makes larger: `make test` runs a short form.
+//!
+//! | variable | is | short | full |
+//! |---|---|---|---|
+//! | `JACO_KILLS` | how often the leader is killed | 3 | 50 |
+//! | `JACO_NODES` | to how many nodes a cluster grows | 5 | 9 |
+//! | `JACO_ROUNDS` | how often each role is hurt in each way | 1 | 20 |
+//! | `JACO_CALM_SECONDS` | how long each nuisance lasts | 20 | 600 |
+//!
+//! `scripts/acceptance.sh` runs the full form.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::{str::FromStr, time::Duration};
+
+mod calm;
+mod growth;
+mod leader_kills;
+mod minority;
+mod roles;
+mod world;
+
+/// A size from the environment.
+fn size<T: FromStr>(variable: &str, otherwise: T) -> T {
+    let given = std::env::var(variable).ok();
+    given
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(otherwise)
+}
+
+/// Prints the median and the 99th percentile of times, and all of them if they are few.
+fn figures(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1));
+    let (median, high, max) = (at(50), at(99), times.last());
+    println!(
+        "{what}: n={} p50={median:?} p99={high:?} max={max:?}",
+        times.len()
+    );
+    if times.len() <= 10 {
+        println!("  {times:?}");
+    }
+}

@@ -1,0 +1,87 @@
+//! The smaller side of a network that falls apart.
+
+use std::time::{Duration, Instant};
+
+use jaco_chaos::{Api, Rng, turn, until, wait::PATIENCE};
+use jaco_proto::{error::DecodedError, v1};
+use tonic::Request;
+
+use crate::world::{all_ready, cluster, containers, containers_as_placed, running, stateless};
+
+/// The deadline of a patient client.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+async fn write(api: &Api, identity: &str) -> Result<(), DecodedError> {
+    let mut request = Request::new(v1::TokenIssueRequest {
+        identity: identity.to_owned(),
+        allows_privileged: false,
+    });
+    request.set_timeout(DEADLINE);
+    api.tokens().issue(request).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_smaller_side_reads_refuses_writes_and_runs_on_until_it_is_healed() {
+    let _turn = turn::alone().await;
+    let mut rng = Rng::announced();
+    let mut lab = cluster(3, rng.number()).await;
+    lab.wait_voters(3).await.unwrap();
+    let workload = stateless(6);
+    let minority = lab.leader().await.unwrap();
+    let majority = lab.others(&[minority])[0];
+    let host = lab.node(minority).host().to_owned();
+    let api = lab.node(minority).api().clone();
+    api.apply(&workload).await.unwrap();
+    running(&lab, minority, &workload, |_| true).await;
+    let before = containers(&lab).await;
+
+    let start = Instant::now();
+    lab.isolate(&[minority]).unwrap();
+    let refused = until("a refused write", PATIENCE, || async {
+        match write(&api, "minority").await {
+            Err(error) if error.code == "quorum_lost" => Ok(start.elapsed()),
+            Err(error) => Err(error.to_string()),
+            Ok(()) => Err("it was accepted".to_owned()),
+        }
+    });
+    println!("quorum_lost {:?} after the cut", refused.await.unwrap());
+    let asked = Instant::now();
+    assert_eq!(
+        write(&api, "minority").await.unwrap_err().code,
+        "quorum_lost"
+    );
+    println!("and then within {:?}", asked.elapsed());
+    assert_eq!(api.replicas(&workload.name).await.unwrap().len(), 6);
+    let consistent = api
+        .linearizable()
+        .replicas(&workload.name)
+        .await
+        .unwrap_err();
+    assert_eq!(consistent.code, "quorum_lost");
+
+    // The other side goes on without it.
+    until("an accepted write", PATIENCE, || {
+        write(lab.node(majority).api(), "majority")
+    })
+    .await
+    .unwrap();
+    running(&lab, majority, &workload, |on| on != host).await;
+    println!("replicas run elsewhere {:?} after the cut", start.elapsed());
+    // What it ran runs still: nobody told it otherwise.
+    assert_eq!(containers(&lab).await[&host], before[&host]);
+
+    lab.heal_all().unwrap();
+    all_ready(&lab).await;
+    lab.same_state().await.unwrap();
+    containers_as_placed(&lab, minority, &workload).await;
+    let tokens = api
+        .tokens()
+        .list(v1::TokenListRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .tokens;
+    let known = |identity: &str| tokens.iter().any(|token| token.identity == identity);
+    assert!(known("majority") && !known("minority"), "{tokens:?}");
+}

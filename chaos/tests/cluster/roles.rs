@@ -1,0 +1,116 @@
+//! A node of each role is killed, cut off or paused, and its replicas come up elsewhere.
+
+use std::time::Instant;
+
+use jaco_chaos::{Lab, Rng, Workload, turn};
+
+use crate::{
+    figures, size,
+    world::{all_ready, cluster, containers_as_placed, running, stateless},
+};
+
+/// Three voters and a learner.
+const NODES: u8 = 4;
+/// How many replicas each node has.
+const EACH: u32 = 6;
+
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    Leader,
+    Follower,
+    Learner,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Killed,
+    CutOff,
+    Paused,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_node_ran_comes_up_elsewhere_and_is_gone_when_it_returns() {
+    let _turn = turn::alone().await;
+    let mut rng = Rng::announced();
+    let mut lab = cluster(NODES, rng.number()).await;
+    lab.wait_voters(3).await.unwrap();
+    for fault in [Fault::Killed, Fault::CutOff, Fault::Paused] {
+        for role in [Role::Leader, Role::Follower, Role::Learner] {
+            let mut times = Vec::new();
+            for _ in 0..size("JACO_ROUNDS", 1) {
+                times.push(round(&mut lab, role, fault).await);
+            }
+            figures(
+                &format!("{role:?} {fault:?}: until its replicas run elsewhere"),
+                times,
+            );
+        }
+    }
+    lab.same_state().await.unwrap();
+}
+
+/// One victim; returns how long its replicas took to run elsewhere.
+async fn round(lab: &mut Lab, role: Role, fault: Fault) -> std::time::Duration {
+    let workload = stateless(EACH * u32::from(NODES));
+    let witness = apply(lab, &workload).await;
+    let victim = victim(lab, role).await;
+    let host = lab.node(victim).host().to_owned();
+    let witness = if witness == victim {
+        lab.others(&[victim])[0]
+    } else {
+        witness
+    };
+
+    let start = Instant::now();
+    match fault {
+        Fault::Killed => lab.node_mut(victim).kill().unwrap(),
+        Fault::CutOff => lab.isolate(&[victim]).unwrap(),
+        Fault::Paused => lab.node_mut(victim).pause().unwrap(),
+    }
+    running(lab, witness, &workload, |on| on != host).await;
+    let took = start.elapsed();
+
+    match fault {
+        Fault::Killed => lab.node_mut(victim).start().await.unwrap(),
+        Fault::CutOff => lab.heal_all().unwrap(),
+        Fault::Paused => lab.node_mut(victim).resume().unwrap(),
+    }
+    all_ready(lab).await;
+    // Nothing moves back, and what moved away is gone.
+    let after = running(lab, witness, &workload, |on| on != host).await;
+    assert!(after.iter().all(|replica| replica.host != host));
+    containers_as_placed(lab, victim, &workload).await;
+    lab.node(witness)
+        .api()
+        .delete(&workload.name)
+        .await
+        .unwrap();
+    took
+}
+
+/// Applies through any node, and returns the node once every node has its share.
+async fn apply(lab: &Lab, workload: &Workload) -> u8 {
+    let through = lab.leader().await.unwrap();
+    lab.node(through).api().apply(workload).await.unwrap();
+    let replicas = running(lab, through, workload, |_| true).await;
+    for node in lab.nodes() {
+        let share = replicas
+            .iter()
+            .filter(|replica| replica.host == node.host())
+            .count();
+        assert_eq!(share, EACH as usize, "{}", node.host());
+    }
+    through
+}
+
+async fn victim(lab: &Lab, role: Role) -> u8 {
+    let leader = lab.leader().await.unwrap();
+    let voters = lab.wait_voters(3).await.unwrap();
+    let votes = |index: u8| voters.iter().any(|host| host == lab.node(index).host());
+    let mut others = lab.others(&[leader]).into_iter();
+    match role {
+        Role::Leader => leader,
+        Role::Follower => others.find(|index| votes(*index)).unwrap(),
+        Role::Learner => others.find(|index| !votes(*index)).unwrap(),
+    }
+}

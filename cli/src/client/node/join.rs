@@ -1,0 +1,199 @@
+//! `jaco node issue-join-token` and `jaco node join`: the two ends of a join.
+
+use std::time::Duration;
+
+use jaco_proto::{
+    secret::SecretString,
+    v1::{self, cluster_client::ClusterClient},
+};
+use serde::Serialize;
+
+use crate::client::{
+    connection::Client,
+    failure::{Failure, Local, Stop},
+    output::{Ui, View},
+    systemd::{self, Systemd},
+    transport::{self, Machine, Source},
+};
+
+const ISSUE_DEADLINE: Duration = Duration::from_secs(10);
+const JOIN_DEADLINE: Duration = Duration::from_secs(60);
+/// Life of a join token.
+const EXPIRES_IN_SECONDS: u64 = 86_400;
+/// Stands for an address that nobody knows.
+const SOME_ADDRESS: &str = "<this-node-host:port>";
+
+/// What to show beside the token.
+#[derive(clap::Args)]
+pub(crate) struct IssueArgs {
+    /// Show the certificate of the cluster's authority as well
+    #[arg(long)]
+    show_ca: bool,
+}
+
+/// The cluster to join.
+#[derive(clap::Args)]
+pub(crate) struct JoinArgs {
+    /// API address of any member of the cluster
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: String,
+    /// Do not make the daemon start at boot
+    #[arg(long)]
+    no_systemd_enable: bool,
+}
+
+#[derive(Serialize)]
+struct IssuedView {
+    token: String,
+    peer: String,
+    expires_in_seconds: u64,
+    join_command: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ca_cert: Option<String>,
+}
+
+impl View for IssuedView {
+    fn text(&self) -> String {
+        let Self { join_command, .. } = self;
+        let ca = self.ca_cert.as_deref().unwrap_or_default();
+        format!("{join_command}\nThe token is single-use and expires in 24h.\n{ca}")
+    }
+}
+
+/// Makes a join token.
+pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
+    let call = async |connection| {
+        ClusterClient::new(connection)
+            .issue_join_token(v1::IssueJoinTokenRequest {})
+            .await
+    };
+    let v1::IssueJoinTokenResponse {
+        token,
+        ca_cert,
+        leader_addrs,
+    } = client.unary(ISSUE_DEADLINE, call).await?;
+    let peer = client.server().or(leader_addrs.into_iter().next());
+    let peer = peer.unwrap_or_else(|| SOME_ADDRESS.to_owned());
+    // Nobody can ask for the secret again, so it is shown however quiet the command is to be.
+    ui.data(&IssuedView {
+        join_command: format!("sudo jaco node join --peer={peer} --token={token}"),
+        token,
+        peer,
+        expires_in_seconds: EXPIRES_IN_SECONDS,
+        ca_cert: args
+            .show_ca
+            .then(|| String::from_utf8_lossy(&ca_cert).into_owned()),
+    })
+}
+
+/// The join token that the flags or the environment hold; what it says is the daemon's business.
+///
+/// # Errors
+/// `usage_error` if there is none, `file_error` if it stands in a file that cannot be read.
+pub(crate) fn join_token(
+    flags: &Source,
+    env: Option<String>,
+    machine: &impl Machine,
+) -> Result<SecretString, Failure> {
+    if let Some(path) = &flags.token_file {
+        return transport::token_in(path, machine);
+    }
+    let token = flags.token.clone().or(env.map(SecretString::new));
+    token
+        .filter(|token| !token.expose().trim().is_empty())
+        .ok_or_else(|| {
+            Failure::new(
+                Local::UsageError,
+                "a join needs a join token: --token or JACO_JOIN_TOKEN, or --token-file; a member \
+                 makes one with `jaco node issue-join-token`",
+            )
+        })
+}
+
+#[derive(Serialize)]
+struct JoinedView<'a> {
+    joined: bool,
+    peer: &'a str,
+    systemd: Systemd,
+}
+
+impl View for JoinedView<'_> {
+    fn text(&self) -> String {
+        "Joined cluster.\n".to_owned()
+    }
+}
+
+/// Makes the daemon a member of the cluster behind the peer.
+pub(crate) async fn join(
+    args: &JoinArgs,
+    token: &SecretString,
+    client: &Client,
+    ui: &mut Ui<'_>,
+) -> Result<(), Stop> {
+    let call = async |connection| {
+        let request = v1::ClusterJoinRequest {
+            peer_addr: args.peer.clone(),
+            join_token: token.expose().trim().to_owned(),
+        };
+        ClusterClient::new(connection).join(request).await
+    };
+    let v1::ClusterJoinResponse {} = client.unary(JOIN_DEADLINE, call).await?;
+    let (systemd, remark) = systemd::step(!args.no_systemd_enable, client);
+    ui.outcome(&JoinedView {
+        joined: true,
+        peer: &args.peer,
+        systemd,
+    })?;
+    systemd::tell(systemd, remark, ui)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, path::Path};
+
+    use super::*;
+    use crate::client::transport::contexts::Contexts;
+
+    struct Files;
+
+    impl Machine for Files {
+        fn exists(&self, _: &Path) -> bool {
+            true
+        }
+
+        fn read(&self, path: &Path) -> io::Result<String> {
+            match path.to_str() {
+                Some("token") => Ok("in-file\n".to_owned()),
+                _ => Err(io::ErrorKind::NotFound.into()),
+            }
+        }
+
+        fn contexts(&self) -> Result<Option<Contexts>, Failure> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn the_token_comes_from_a_flag_a_file_or_the_environment() {
+        let flag = |token: Option<&str>, file: Option<&str>| Source {
+            token: token.map(|token| SecretString::new(token.to_owned())),
+            token_file: file.map(Into::into),
+            ..Source::default()
+        };
+        let given = |flags: Source, env: Option<&str>| {
+            let token = join_token(&flags, env.map(str::to_owned), &Files);
+            token.map(|token| token.expose().to_owned())
+        };
+        assert_eq!(given(flag(Some("f"), None), Some("e")).unwrap(), "f");
+        assert_eq!(given(flag(None, None), Some("e")).unwrap(), "e");
+        assert_eq!(
+            given(flag(None, Some("token")), Some("e")).unwrap(),
+            "in-file"
+        );
+        assert!(given(flag(None, Some("gone")), Some("e")).is_err());
+        for env in [None, Some(""), Some(" ")] {
+            let refused = given(flag(None, None), env).unwrap_err();
+            assert!(refused.message.contains("--token or JACO_JOIN_TOKEN"));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! One UDP socket that dials and is dialled.
+
+use std::{
+    fmt, io,
+    net::{SocketAddr, UdpSocket},
+    sync::Arc,
+    time::Duration,
+};
+
+use quinn::{
+    EndpointConfig, Incoming, TokioRuntime,
+    crypto::rustls::{QuicClientConfig, QuicServerConfig},
+};
+use rustix::net::sockopt;
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+
+use super::{
+    BindError, ConnectError, Connection, Reason, Roster, Settings,
+    gate::{Gate, Verdict},
+    verify::configurations,
+};
+use crate::tls::CertSlot;
+
+/// Attempts that wait for their turn; more are refused by the transport itself.
+const WAITING: usize = 512;
+/// Bytes that one of them may send meanwhile, and all of them.
+const WAITING_BYTES: (u64, u64) = (16 << 10, 2 << 20);
+/// Buffers asked of the kernel; it may give less.
+const SOCKET_BUFFER: usize = 4 << 20;
+/// Longest wait for the other sides to hear that the endpoint closes.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// What an endpoint is made of.
+#[derive(Clone, Debug)]
+pub struct Args {
+    /// UDP address to bind; port 0 lets the system choose.
+    pub address: SocketAddr,
+    /// What this node proves itself with, at each handshake what is in it then.
+    pub identity: Arc<CertSlot>,
+    /// Certificate of the cluster's authority, PEM.
+    pub ca_pem: String,
+    /// Who is a member.
+    pub roster: Arc<dyn Roster>,
+    /// Sizes and times.
+    pub settings: Settings,
+}
+
+/// What came in.
+#[derive(Debug)]
+pub enum Arrival {
+    /// A member.
+    Member(Connection),
+    /// Somebody who was not let in. Some of these are lost when there are many.
+    Refused(SocketAddr, ConnectError),
+}
+
+/// A socket of the peer transport. A clone is the same one; it stays open until
+/// [`Endpoint::close`], or until nothing uses it any more.
+#[derive(Clone)]
+pub struct Endpoint {
+    inner: quinn::Endpoint,
+    client: quinn::ClientConfig,
+    roster: Arc<dyn Roster>,
+    settings: Settings,
+    incarnation: u64,
+}
+
+impl Endpoint {
+    /// Opens the socket; it lets nobody in before [`Endpoint::serve`].
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn bind(args: Args) -> Result<Self, BindError> {
+        let Args {
+            address,
+            identity,
+            ca_pem,
+            roster,
+            settings,
+        } = args;
+        let unusable = |_| BindError::Setting("cipher suites");
+        let (server, client) = configurations(&identity, &ca_pem, roster.clone())?;
+        let transport = settings.transport()?;
+        let server = QuicServerConfig::try_from(server).map_err(unusable)?;
+        let mut server = quinn::ServerConfig::with_crypto(Arc::new(server));
+        server
+            .transport_config(transport.clone())
+            .migration(false)
+            .max_incoming(WAITING)
+            .incoming_buffer_size(WAITING_BYTES.0)
+            .incoming_buffer_size_total(WAITING_BYTES.1);
+        let client = QuicClientConfig::try_from(client).map_err(unusable)?;
+        let mut client = quinn::ClientConfig::new(Arc::new(client));
+        client.transport_config(transport);
+
+        let socket = |error: io::Error| BindError::Socket(address, error);
+        let udp = UdpSocket::bind(address).map_err(socket)?;
+        // A burst of raft messages should not be lost for want of room; less works as well.
+        let _ = sockopt::set_socket_recv_buffer_size(&udp, SOCKET_BUFFER);
+        let _ = sockopt::set_socket_send_buffer_size(&udp, SOCKET_BUFFER);
+        let runtime = Arc::new(TokioRuntime);
+        let inner = quinn::Endpoint::new(EndpointConfig::default(), Some(server), udp, runtime)
+            .map_err(socket)?;
+        let mut incarnation = [0; 8];
+        getrandom::fill(&mut incarnation)
+            .map_err(|error| socket(io::Error::other(error.to_string())))?;
+        Ok(Self {
+            inner,
+            client,
+            roster,
+            settings,
+            incarnation: u64::from_be_bytes(incarnation),
+        })
+    }
+
+    /// The address it is bound to.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    /// Connects to member `hostname` at `address`; returns once it has accepted this node.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn dial(
+        &self,
+        hostname: &str,
+        address: SocketAddr,
+    ) -> Result<Connection, ConnectError> {
+        let attempt = async {
+            let connecting = self
+                .inner
+                .connect_with(self.client.clone(), address, hostname)
+                .map_err(|error| ConnectError::Undialable(error.to_string()))?;
+            let connected = connecting
+                .await
+                .map_err(|error| ConnectError::Handshake(error.into()))?;
+            Connection::greet(connected, &*self.roster, self.incarnation).await
+        };
+        let connection = timeout(self.settings.handshake, attempt)
+            .await
+            .unwrap_or(Err(ConnectError::Slow))?;
+        if connection.member().hostname == hostname {
+            Ok(connection)
+        } else {
+            connection.close(Reason::NotMember);
+            Err(ConnectError::Stranger)
+        }
+    }
+
+    /// Lets members in until the endpoint is closed, or nobody listens to `arrivals`.
+    pub async fn serve(&self, arrivals: mpsc::Sender<Arrival>) {
+        let mut gate = Gate::new(&self.settings);
+        let mut handshakes = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = arrivals.closed() => return,
+                Some(ended) = handshakes.join_next_with_id(), if !handshakes.is_empty() => {
+                    if let Ok((_, (address, member))) = ended {
+                        gate.left(address, member);
+                    }
+                }
+                incoming = self.inner.accept() => {
+                    let Some(incoming) = incoming else { return };
+                    let from = incoming.remote_address();
+                    let member = self.roster.is_at(from.ip());
+                    let proven = incoming.remote_address_validated();
+                    match gate.enter(from.ip(), member, proven) {
+                        Verdict::Enter => {
+                            let (this, arrivals) = (self.clone(), arrivals.clone());
+                            handshakes.spawn(async move {
+                                this.receive(incoming, from, arrivals).await;
+                                (from.ip(), member)
+                            });
+                        }
+                        // One that was asked before and may not be asked again gets nothing.
+                        Verdict::Prove => if let Err(refused) = incoming.retry() {
+                            refused.into_incoming().ignore();
+                        },
+                        Verdict::Ignore => incoming.ignore(),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn receive(&self, incoming: Incoming, from: SocketAddr, to: mpsc::Sender<Arrival>) {
+        let attempt = async {
+            let broken = |error: quinn::ConnectionError| ConnectError::Handshake(error.into());
+            let connected = incoming.accept().map_err(broken)?.await.map_err(broken)?;
+            Connection::greet(connected, &*self.roster, self.incarnation).await
+        };
+        let result = timeout(self.settings.handshake, attempt).await;
+        match result.unwrap_or(Err(ConnectError::Slow)) {
+            Ok(connection) => {
+                let _ = to.send(Arrival::Member(connection)).await; // nobody listens any more
+            }
+            // Telling it is a courtesy to the log, not worth waiting for.
+            Err(error) => {
+                let _ = to.try_send(Arrival::Refused(from, error));
+            }
+        }
+    }
+
+    /// Connections there are, those under way included.
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
+        self.inner.open_connections()
+    }
+
+    /// Ends every connection, and waits a little for the other sides to hear of it.
+    pub async fn close(&self) {
+        self.inner
+            .close(Reason::Leaving.code(), Reason::Leaving.text().as_bytes());
+        let _ = timeout(FAREWELL, self.inner.wait_idle()).await; // they will notice by themselves
+    }
+
+    /// As [`Endpoint::close`], without waiting.
+    pub fn abandon(&self) {
+        self.inner
+            .close(Reason::Leaving.code(), Reason::Leaving.text().as_bytes());
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("address", &self.inner.local_addr().ok())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,246 @@
+//! Length-prefixed frames, without I/O: four bytes of length, big-endian, then the content.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// Bytes of a frame's length.
+const HEADER: usize = 4;
+/// Room made at once for a frame that has announced itself: a length is only a claim.
+const GROWTH: usize = 64 << 10;
+/// Frames up to this length are copied into one buffer; longer ones are passed on as they are.
+const COPIED: usize = 8 << 10;
+
+/// Why bytes are not frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A frame says that it is longer than it may be.
+    #[error("frame of {length} bytes, where {limit} are allowed")]
+    TooLong {
+        /// What it says.
+        length: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// The stream ended within a frame.
+    #[error("the stream ended within a frame")]
+    Truncated,
+}
+
+/// Takes frames out of a stream of bytes that come in any pieces.
+#[derive(Debug)]
+pub struct Decoder {
+    limit: usize,
+    header: [u8; HEADER],
+    /// Bytes of the header that are there.
+    have: usize,
+    body: Vec<u8>,
+    /// Bytes of the body that are still to come, once the header is complete.
+    missing: usize,
+}
+
+impl Decoder {
+    /// A decoder of frames of at most `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            header: [0; HEADER],
+            have: 0,
+            body: Vec::new(),
+            missing: 0,
+        }
+    }
+
+    /// Takes bytes from the front of `input` until a frame is complete or nothing is left.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`]; the stream cannot be read any further then.
+    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
+        if self.have < HEADER {
+            let take = input.len().min(HEADER - self.have);
+            let (front, rest) = input.split_at(take);
+            self.header[self.have..self.have + take].copy_from_slice(front);
+            self.have += take;
+            *input = rest;
+            if self.have < HEADER {
+                return Ok(None);
+            }
+            let length = u32::from_be_bytes(self.header) as usize;
+            if length > self.limit {
+                self.have = 0;
+                let limit = self.limit;
+                return Err(FrameError::TooLong { length, limit });
+            }
+            self.missing = length;
+            self.body = Vec::with_capacity(length.min(GROWTH));
+        }
+        let take = input.len().min(self.missing);
+        let (front, rest) = input.split_at(take);
+        if self.body.capacity() - self.body.len() < take {
+            // Doubles, but never beyond what the frame will need.
+            let room = self.body.len().max(take).min(self.missing);
+            self.body.reserve_exact(room);
+        }
+        self.body.extend_from_slice(front);
+        self.missing -= take;
+        *input = rest;
+        if self.missing > 0 {
+            return Ok(None);
+        }
+        self.have = 0;
+        Ok(Some(std::mem::take(&mut self.body)))
+    }
+
+    /// The stream ended here.
+    ///
+    /// # Errors
+    /// [`FrameError::Truncated`] if that is within a frame.
+    pub fn finish(&self) -> Result<(), FrameError> {
+        if self.have == 0 {
+            Ok(())
+        } else {
+            Err(FrameError::Truncated)
+        }
+    }
+}
+
+/// Frames on their way out, as few pieces: short ones share a buffer, long ones are not copied.
+#[derive(Debug, Default)]
+pub struct Batch {
+    short: BytesMut,
+    parts: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Adds a frame of at most `u32::MAX` bytes; a longer one could not be told.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`].
+    pub fn push(&mut self, frame: impl AsRef<[u8]> + Into<Bytes>) -> Result<(), FrameError> {
+        self.push_parts(&[], frame)
+    }
+
+    /// Adds the frame that `prefix` and `frame` make together.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`].
+    pub fn push_parts(
+        &mut self,
+        prefix: &[u8],
+        frame: impl AsRef<[u8]> + Into<Bytes>,
+    ) -> Result<(), FrameError> {
+        let length = prefix.len() + frame.as_ref().len();
+        let told = u32::try_from(length).map_err(|_| FrameError::TooLong {
+            length,
+            limit: u32::MAX as usize,
+        })?;
+        self.short.put_u32(told);
+        self.short.put_slice(prefix);
+        self.bytes += HEADER + length;
+        if frame.as_ref().len() <= COPIED {
+            self.short.put_slice(frame.as_ref());
+        } else {
+            self.seal();
+            self.parts.push(frame.into());
+        }
+        Ok(())
+    }
+
+    /// Bytes that were added, lengths included.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The pieces, to be written in order; the batch is empty then.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<Bytes> {
+        self.seal();
+        self.bytes = 0;
+        std::mem::take(&mut self.parts)
+    }
+
+    fn seal(&mut self) {
+        if !self.short.is_empty() {
+            self.parts.push(self.short.split().freeze());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode_all(decoder: &mut Decoder, pieces: &[Bytes]) -> Result<Vec<Vec<u8>>, FrameError> {
+        let mut frames = Vec::new();
+        for piece in pieces {
+            let mut input = &piece[..];
+            // An empty frame needs no input, so the loop looks once more at the end.
+            loop {
+                match decoder.decode(&mut input)? {
+                    Some(frame) => frames.push(frame),
+                    None => break,
+                }
+                if input.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(frames)
+    }
+
+    #[test]
+    fn a_frame_longer_than_allowed_is_refused_before_its_content() {
+        let mut decoder = Decoder::new(8);
+        let mut input = &[0, 0, 0, 9, 1][..];
+        let error = decoder.decode(&mut input).unwrap_err();
+        assert_eq!(
+            error,
+            FrameError::TooLong {
+                length: 9,
+                limit: 8
+            }
+        );
+    }
+
+    #[test]
+    fn a_claimed_length_takes_no_memory() {
+        let mut decoder = Decoder::new(usize::MAX);
+        let mut input = &[0xff, 0xff, 0xff, 0xff, 1, 2, 3][..];
+        assert_eq!(decoder.decode(&mut input).unwrap(), None);
+        assert!(decoder.body.capacity() <= GROWTH);
+        assert_eq!(decoder.finish(), Err(FrameError::Truncated));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_however_they_are_cut(
+            frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20_000), 0..8),
+            cut in 1_usize..5_000,
+        ) {
+            let mut batch = Batch::default();
+            for frame in &frames {
+                batch.push(Bytes::from(frame.clone())).unwrap();
+            }
+            let wire: Vec<u8> = batch.take().concat();
+            prop_assert_eq!(batch.bytes(), 0);
+            let pieces: Vec<_> = wire.chunks(cut).map(Bytes::copy_from_slice).collect();
+            let mut decoder = Decoder::new(20_000);
+            prop_assert_eq!(decode_all(&mut decoder, &pieces).unwrap(), frames);
+            prop_assert_eq!(decoder.finish(), Ok(()));
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic_and_never_exceed_the_limit(
+            bytes in prop::collection::vec(any::<u8>(), 0..4_000),
+            limit in 0_usize..2_000,
+        ) {
+            let mut decoder = Decoder::new(limit);
+            if let Ok(frames) = decode_all(&mut decoder, &[Bytes::from(bytes)]) {
+                prop_assert!(frames.iter().all(|frame| frame.len() <= limit));
+            }
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! Endpoints on loopback.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+use rustls::crypto::ring;
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{frame::FrameError, *};
+use crate::{
+    pki::{ClusterCa, Fingerprint, NodeCert, NodeKey, files::NodeFiles},
+    tls::{CertSlot, Identity},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Members by fingerprint, as a test wants them.
+#[derive(Debug, Default)]
+struct Known(Mutex<HashMap<Fingerprint, Arc<Member>>>);
+
+impl Known {
+    fn add(&self, cert: &NodeCert, hostname: &str, address: SocketAddr) {
+        let member = Member {
+            hostname: hostname.to_owned(),
+            raft_id: 1,
+            address: Some(address),
+        };
+        let mut known = self.0.lock().unwrap();
+        known.insert(cert.fingerprint(), Arc::new(member));
+    }
+
+    fn remove(&self, cert: &NodeCert) {
+        self.0.lock().unwrap().remove(&cert.fingerprint());
+    }
+}
+
+impl Roster for Known {
+    fn member(&self, fingerprint: &Fingerprint) -> Option<Arc<Member>> {
+        self.0.lock().unwrap().get(fingerprint).cloned()
+    }
+
+    fn is_at(&self, address: IpAddr) -> bool {
+        let known = self.0.lock().unwrap();
+        let mut at = known.values().filter_map(|member| member.address);
+        at.any(|at| at.ip() == address)
+    }
+}
+
+struct Node {
+    endpoint: Endpoint,
+    address: SocketAddr,
+    arrivals: mpsc::Receiver<Arrival>,
+    known: Arc<Known>,
+    cert: NodeCert,
+    slot: Arc<CertSlot>,
+}
+
+fn files(ca: &ClusterCa, hostname: &str) -> NodeFiles {
+    NodeFiles::found(ca, hostname, &[], SystemTime::now()).unwrap()
+}
+
+/// A node at 127.0.0.`last` that knows nobody.
+fn node_with(files: &NodeFiles, ca_pem: &str, last: u8, settings: Settings) -> Node {
+    let known = Arc::<Known>::default();
+    let slot = CertSlot::new(&Identity::node(files).unwrap());
+    let endpoint = Endpoint::bind(Args {
+        address: (Ipv4Addr::new(127, 0, 0, last), 0).into(),
+        identity: slot.clone(),
+        ca_pem: ca_pem.to_owned(),
+        roster: known.clone(),
+        settings,
+    })
+    .unwrap();
+    let (sender, arrivals) = mpsc::channel(64);
+    let serving = endpoint.clone();
+    tokio::spawn(async move { serving.serve(sender).await });
+    Node {
+        address: endpoint.local_addr().unwrap(),
+        endpoint,
+        arrivals,
+        known,
+        cert: files.cert.clone(),
+        slot,
+    }
+}
+
+fn node(ca: &ClusterCa, hostname: &str, last: u8) -> Node {
+    node_with(
+        &files(ca, hostname),
+        ca.cert_pem(),
+        last,
+        Settings::default(),
+    )
+}
+
+fn ca() -> ClusterCa {
+    ClusterCa::generate(SystemTime::now()).unwrap()
+}
+
+/// Two members that know each other.
+fn pair() -> (Node, Node) {
+    let ca = ca();
+    let (a, b) = (node(&ca, "a", 1), node(&ca, "b", 2));
+    a.known.add(&b.cert, "b", b.address);
+    b.known.add(&a.cert, "a", a.address);
+    (a, b)
+}
+
+impl Node {
+    async fn arrival(&mut self) -> Arrival {
+        timeout(PATIENCE, self.arrivals.recv())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    async fn refused(&mut self) -> ConnectError {
+        match self.arrival().await {
+            Arrival::Refused(_, why) => why,
+            Arrival::Member(connection) => panic!("{connection:?} was let in"),
+        }
+    }
+
+    async fn admitted(&mut self) -> Connection {
+        match self.arrival().await {
+            Arrival::Member(connection) => connection,
+            Arrival::Refused(from, why) => panic!("{from}: {why}"),
+        }
+    }
+}
+
+/// Frames on the next stream of `connection`, which must be of `kind`.
+async fn accept(connection: &Connection, kind: Kind, limit: usize) -> FrameReader {
+    let mut stream = connection.accept_uni().await.unwrap();
+    assert_eq!(stream.kind().await.unwrap(), kind);
+    stream.frames(limit)
+}
+
+#[tokio::test]
+async fn members_connect_and_know_each_other() {
+    let (a, mut b) = pair();
+    let here = a.endpoint.dial("b", b.address).await.unwrap();
+    let there = b.admitted().await;
+    assert_eq!(
+        (here.member().hostname.as_str(), here.dialled_here()),
+        ("b", true)
+    );
+    assert_eq!(
+        (there.member().hostname.as_str(), there.dialled_here()),
+        ("a", false)
+    );
+    assert_eq!(there.fingerprint(), &a.cert.fingerprint());
+    assert_eq!(here.incarnation(), {
+        let again = a.endpoint.dial("b", b.address).await.unwrap();
+        again.incarnation()
+    });
+
+    let mut stream = here.open_uni(Kind::Raft).await.unwrap();
+    for frame in [&b"one"[..], b"", b"three"] {
+        stream.frame(frame.to_vec()).await.unwrap();
+    }
+    stream.finish();
+    let mut frames = accept(&there, Kind::Raft, 16).await;
+    assert_eq!(frames.next().await.unwrap().unwrap(), b"one");
+    assert_eq!(frames.next().await.unwrap().unwrap(), b"");
+    assert_eq!(frames.next().await.unwrap().unwrap(), b"three");
+    assert_eq!(frames.next().await.unwrap(), None);
+
+    here.close(Reason::Duplicate);
+    assert_eq!(there.closed().await, Closed::There(Reason::Duplicate));
+    assert_eq!(here.closed().await, Closed::Here);
+}
+
+#[tokio::test]
+async fn who_is_not_in_the_roster_is_told_so_whoever_dials() {
+    let (a, mut b) = pair();
+    b.known.remove(&a.cert);
+    let error = a.endpoint.dial("b", b.address).await.unwrap_err();
+    assert!(error.is_refusal(), "{error}");
+    b.refused().await;
+    // The other way round it is the one who dials that refuses.
+    let error = b.endpoint.dial("a", a.address).await.unwrap_err();
+    assert!(!error.is_refusal(), "{error}");
+}
+
+#[tokio::test]
+async fn an_earlier_connection_opens_no_way_back() {
+    let (a, mut b) = pair();
+    let here = a.endpoint.dial("b", b.address).await.unwrap();
+    let there = b.admitted().await;
+    b.known.remove(&a.cert);
+    there.close(Reason::NotMember);
+    assert!(here.closed().await.is_refusal());
+    // No session is resumed, so the certificate is looked at again.
+    let error = a.endpoint.dial("b", b.address).await.unwrap_err();
+    assert!(error.is_refusal(), "{error}");
+    b.refused().await;
+}
+
+#[tokio::test]
+async fn another_authority_proves_nothing() {
+    let ours = ca();
+    let theirs = ca();
+    let mut a = node(&ours, "a", 1);
+    let stranger_files = files(&theirs, "b");
+    let mut stranger = node_with(&stranger_files, ours.cert_pem(), 2, Settings::default());
+    // Even the fingerprint is known: the path is checked all the same.
+    a.known.add(&stranger.cert, "b", stranger.address);
+    stranger.known.add(&a.cert, "a", a.address);
+    let error = stranger.endpoint.dial("a", a.address).await.unwrap_err();
+    assert!(!error.is_refusal(), "{error}");
+    a.refused().await;
+    assert!(a.endpoint.dial("b", stranger.address).await.is_err());
+    stranger.refused().await;
+}
+
+#[tokio::test]
+async fn a_certificate_is_good_for_its_own_name_only() {
+    let ca = ca();
+    let (mut a, mut c) = (node(&ca, "a", 1), node(&ca, "c", 3));
+    c.known.add(&a.cert, "a", a.address);
+    // The roster takes the certificate of c for that of b.
+    a.known.add(&c.cert, "b", c.address);
+    assert!(a.endpoint.dial("b", c.address).await.is_err());
+    c.refused().await;
+    assert!(c.endpoint.dial("a", a.address).await.is_err());
+    a.refused().await;
+    // A member answers where another one was dialled.
+    a.known.add(&c.cert, "c", c.address);
+    assert!(a.endpoint.dial("b", c.address).await.is_err());
+    assert!(a.endpoint.dial("c", c.address).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_node_does_not_connect_to_itself() {
+    let mut a = node(&ca(), "a", 1);
+    assert!(a.endpoint.dial("a", a.address).await.is_err());
+    a.refused().await;
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_shown_from_the_next_handshake_on() {
+    let ca = ca();
+    let (a, mut b) = (node(&ca, "a", 1), node(&ca, "b", 2));
+    a.known.add(&b.cert, "b", b.address);
+    let renewed = files(&ca, "a");
+    b.known.add(&renewed.cert, "a", a.address);
+    assert!(
+        a.endpoint
+            .dial("b", b.address)
+            .await
+            .unwrap_err()
+            .is_refusal()
+    );
+    b.refused().await;
+    a.slot.replace(&Identity::node(&renewed).unwrap());
+    a.endpoint.dial("b", b.address).await.unwrap();
+    assert_eq!(
+        b.admitted().await.fingerprint(),
+        &renewed.cert.fingerprint()
+    );
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused() {
+    let ca = ca();
+    let key = NodeKey::generate().unwrap();
+    let long_ago = SystemTime::now() - 2 * crate::pki::LIFETIME;
+    let cert = ca.issue(&key, "old", &[], long_ago).unwrap();
+    let (ca_pem, hostname) = (ca.cert_pem().to_owned(), "old".to_owned());
+    let expired = NodeFiles {
+        hostname,
+        key,
+        cert,
+        ca_pem,
+    };
+    let mut a = node(&ca, "a", 1);
+    let mut old = node_with(&expired, ca.cert_pem(), 2, Settings::default());
+    a.known.add(&old.cert, "old", old.address);
+    old.known.add(&a.cert, "a", a.address);
+    assert!(old.endpoint.dial("a", a.address).await.is_err());
+    a.refused().await;
+    assert!(a.endpoint.dial("old", old.address).await.is_err());
+    old.refused().await;
+}
+
+/// A client that speaks QUIC and TLS, and shows no certificate or asks for another protocol.
+async fn foreign_client(to: SocketAddr, ca: &ClusterCa, alpn: &[u8]) -> quinn::ConnectionError {
+    let mut roots = rustls::RootCertStore::empty();
+    for cert in crate::pki::certificates(ca.cert_pem()).unwrap() {
+        roots.add(cert).unwrap();
+    }
+    let mut tls = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![alpn.to_vec()];
+    let quic = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+    let endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let config = quinn::ClientConfig::new(Arc::new(quic));
+    match endpoint.connect_with(config, to, "a").unwrap().await {
+        Ok(connection) => connection.closed().await,
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn without_certificate_or_protocol_nobody_is_let_in() {
+    let ca = ca();
+    let mut a = node(&ca, "a", 1);
+    for alpn in [ALPN, b"h3"] {
+        let error = foreign_client(a.address, &ca, alpn).await;
+        assert!(
+            matches!(error, quinn::ConnectionError::ConnectionClosed(_)),
+            "{error}"
+        );
+        a.refused().await;
+    }
+}
+
+#[tokio::test]
+async fn garbage_disturbs_nobody() {
+    let (a, mut b) = pair();
+    let here = a.endpoint.dial("b", b.address).await.unwrap();
+    let there = b.admitted().await;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut seed = 1_u32;
+    for length in (1..1400).step_by(3) {
+        let bytes: Vec<u8> = (0..length)
+            .map(|_| {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                seed.to_be_bytes()[0]
+            })
+            .collect();
+        socket.send_to(&bytes, b.address).unwrap();
+        // As the start of a handshake would look.
+        let mut long = bytes.clone();
+        long[0] |= 0xc0;
+        socket.send_to(&long, b.address).unwrap();
+    }
+    let mut stream = here.open_uni(Kind::Raft).await.unwrap();
+    stream.frame(b"still here".to_vec()).await.unwrap();
+    let mut frames = accept(&there, Kind::Raft, 16).await;
+    assert_eq!(frames.next().await.unwrap().unwrap(), b"still here");
+    assert_eq!(b.endpoint.open_connections(), 1);
+}
+
+#[tokio::test]
+async fn a_frame_beyond_the_limit_is_not_read() {
+    let (a, mut b) = pair();
+    let here = a.endpoint.dial("b", b.address).await.unwrap();
+    let there = b.admitted().await;
+    let mut stream = here.open_uni(Kind::Heartbeat).await.unwrap();
+    stream.frame(vec![0; 17]).await.unwrap();
+    let mut frames = accept(&there, Kind::Heartbeat, 16).await;
+    let error = StreamError::Frame(FrameError::TooLong {
+        length: 17,
+        limit: 16,
+    });
+    assert_eq!(frames.next().await.unwrap_err(), error);
+}
+
+#[tokio::test]
+async fn what_is_dropped_is_abandoned_on_the_other_side() {
+    let (a, mut b) = pair();
+    let here = a.endpoint.dial("b", b.address).await.unwrap();
+    let there = b.admitted().await;
+    let (mut to, from) = here.open_bi(Kind::Call).await.unwrap();
+    to.frame(b"begun".to_vec()).await.unwrap();
+    let (answer, mut call) = there.accept_bi().await.unwrap();
+    assert_eq!(call.kind().await.unwrap(), Kind::Call);
+    let mut frames = call.frames(16);
+    assert_eq!(frames.next().await.unwrap().unwrap(), b"begun");
+    let stopped = answer.stopped();
+    drop((to, from));
+    assert_eq!(frames.next().await.unwrap_err(), StreamError::Reset);
+    timeout(PATIENCE, stopped).await.unwrap();
+}
+
+#[tokio::test]
+async fn streams_beyond_the_limit_wait() {
+    let ca = ca();
+    let few = Settings {
+        calls: 2,
+        ..Settings::default()
+    };
+    let a = node(&ca, "a", 1);
+    let mut b = node_with(&files(&ca, "b"), ca.cert_pem(), 2, few);
+    a.known.add(&b.cert, "b", b.address);
+    b.known.add(&a.cert, "a", a.address);
+    let here = a.endpoint.dial("b", b.address).await.unwrap();
+    let there = b.admitted().await;
+    let first = here.open_bi(Kind::Call).await.unwrap();
+    let _second = here.open_bi(Kind::Call).await.unwrap();
+    let mut third = Box::pin(here.open_bi(Kind::Call));
+    assert!(futures_poll(&mut third).await.is_none());
+    drop(first);
+    drop(there.accept_bi().await.unwrap());
+    timeout(PATIENCE, third).await.unwrap().unwrap();
+}
+
+/// Polls once.
+async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = std::future::ready(()) => None,
+    }
+}
+
+/// The first datagram of a client that dials, as somebody on the way sees it.
+async fn first_datagram(client: &Node) -> Vec<u8> {
+    let trap = tokio::net::UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 9), 0))
+        .await
+        .unwrap();
+    let (endpoint, at) = (client.endpoint.clone(), trap.local_addr().unwrap());
+    let dialling = tokio::spawn(async move { endpoint.dial("b", at).await });
+    let mut buffer = vec![0; 2048];
+    let length = trap.recv(&mut buffer).await.unwrap();
+    dialling.abort();
+    buffer.truncate(length);
+    buffer
+}
+
+#[tokio::test]
+async fn half_open_connections_take_only_their_share() {
+    let ca = ca();
+    let small = Settings {
+        strangers: 4,
+        unproven: 2,
+        ..Settings::default()
+    };
+    let mut b = node_with(&files(&ca, "b"), ca.cert_pem(), 2, small);
+    let member = node(&ca, "a", 1);
+    member.known.add(&b.cert, "b", b.address);
+    b.known.add(&member.cert, "a", member.address);
+    let stranger = node(&ca, "x", 3);
+    for last in 10..50 {
+        let datagram = first_datagram(&stranger).await;
+        let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, last), 0)).unwrap();
+        socket.send_to(&datagram, b.address).unwrap();
+    }
+    // The member has to prove its address now, which it does by itself.
+    member.endpoint.dial("b", b.address).await.unwrap();
+    b.admitted().await;
+    assert!(
+        b.endpoint.open_connections() <= 4,
+        "{}",
+        b.endpoint.open_connections()
+    );
+}

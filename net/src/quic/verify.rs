@@ -1,0 +1,191 @@
+//! The certificate checks of both sides: the path by webpki, membership by the roster.
+
+use std::sync::Arc;
+
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore,
+    ServerConfig, SignatureScheme,
+    client::{
+        ResolvesClientCert, Resumption, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
+    },
+    server::{
+        NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+    sign::CertifiedKey,
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use super::{ALPN, Member, Roster};
+use crate::{
+    pki::{Fingerprint, certificates},
+    tls::{CertSlot, Error, provider},
+};
+
+/// TLS configurations of both sides: TLS 1.3, mutual, nothing to resume and no early data.
+pub(super) fn configurations(
+    identity: &Arc<CertSlot>,
+    ca_pem: &str,
+    roster: Arc<dyn Roster>,
+) -> Result<(ServerConfig, ClientConfig), Error> {
+    let mut roots = RootCertStore::empty();
+    for anchor in certificates(ca_pem).map_err(|_| Error::Pem("CA certificate"))? {
+        roots.add(anchor).map_err(Error::Unusable)?;
+    }
+    let roots = Arc::new(roots);
+    let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider())
+        .build()
+        .map_err(Error::Anchor)?;
+    let clients = WebPkiClientVerifier::builder_with_provider(roots, provider())
+        .build()
+        .map_err(Error::Anchor)?;
+
+    let versions = &[&rustls::version::TLS13];
+    let mut server = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .map_err(Error::Unusable)?
+        .with_client_cert_verifier(Arc::new(Clients {
+            path: clients,
+            roster: roster.clone(),
+        }))
+        .with_cert_resolver(identity.clone());
+    server.alpn_protocols = vec![ALPN.to_vec()];
+    // A resumed session would not show its certificate again.
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    server.max_early_data_size = 0;
+
+    let mut client = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .map_err(Error::Unusable)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Servers {
+            path: servers,
+            roster,
+        }))
+        .with_client_cert_resolver(Arc::new(Presented(identity.clone())));
+    client.alpn_protocols = vec![ALPN.to_vec()];
+    client.resumption = Resumption::disabled();
+    client.enable_early_data = false;
+    Ok((server, client))
+}
+
+/// The member that `leaf` belongs to, whose name it must carry.
+fn member(roster: &dyn Roster, leaf: &CertificateDer<'_>) -> Result<Arc<Member>, rustls::Error> {
+    // Told to the other side as `access_denied`, which no other check is.
+    let stranger = CertificateError::ApplicationVerificationFailure;
+    let member = roster.member(&Fingerprint::of(leaf)).ok_or(stranger)?;
+    let name = ServerName::try_from(member.hostname.as_str())
+        .map_err(|_| CertificateError::NotValidForName)?;
+    verify_server_name(&ParsedCertificate::try_from(leaf)?, &name)?;
+    Ok(member)
+}
+
+/// Judges who is dialled.
+#[derive(Debug)]
+struct Servers {
+    path: Arc<WebPkiServerVerifier>,
+    roster: Arc<dyn Roster>,
+}
+
+impl ServerCertVerifier for Servers {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.path.verify_server_cert(leaf, rest, name, ocsp, now)?;
+        let member = member(&*self.roster, leaf)?;
+        if name.to_str() != member.hostname.as_str() {
+            return Err(CertificateError::NotValidForName.into());
+        }
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.path.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.path.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.path.supported_verify_schemes()
+    }
+}
+
+/// Judges who dials.
+#[derive(Debug)]
+struct Clients {
+    path: Arc<dyn ClientCertVerifier>,
+    roster: Arc<dyn Roster>,
+}
+
+impl ClientCertVerifier for Clients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.path.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.path.verify_client_cert(leaf, rest, now)?;
+        member(&*self.roster, leaf)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.path.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.path.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.path.supported_verify_schemes()
+    }
+}
+
+/// Shows the certificate in the slot to whoever is dialled.
+#[derive(Debug)]
+struct Presented(Arc<CertSlot>);
+
+impl ResolvesClientCert for Presented {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.current())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,191 @@
+//! A connection to a member that is known by nothing but the fingerprint of its authority.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustls::{
+    CertificateError, DigitallySignedStruct, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::{Error, Trust, client};
+use crate::pki::Fingerprint;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// The address is no name and port, cannot be reached, or no handshake came about.
+    #[error("cannot be reached")]
+    Unreachable(#[source] io::Error),
+    /// It did not answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The presented chain does not hold the expected authority.
+    #[error("the server's authority is {got}, not {expected}")]
+    Authority {
+        /// Fingerprint that was asked for.
+        expected: Fingerprint,
+        /// Fingerprint of the last certificate that was presented.
+        got: Fingerprint,
+    },
+    /// What was pinned cannot be used.
+    #[error(transparent)]
+    Tls(#[from] Error),
+}
+
+/// Connects to `host` and `port` and completes the handshake, or tells why not within `budget`.
+///
+/// The chain must hold the certificate with fingerprint `authority`, and the server's own must
+/// verify under it and match `host`. Nothing but the handshake was sent when this returns.
+///
+/// # Errors
+/// [`DialError`]; the connection is closed then.
+pub async fn dial(
+    host: &str,
+    port: u16,
+    authority: Fingerprint,
+    budget: Duration,
+) -> Result<TlsStream<TcpStream>, DialError> {
+    let seen = Arc::new(Mutex::new(None));
+    let verifier = Arc::new(Watching {
+        inner: Trust::Fingerprint(authority).verifier()?,
+        seen: seen.clone(),
+    });
+    let tls = TlsConnector::from(client(verifier)?);
+    let connect = async {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        tls.connect(name, stream).await
+    };
+    let connected = tokio::time::timeout(budget, connect).await;
+    let error = match connected.map_err(|_| DialError::Timeout(budget))? {
+        Ok(stream) => return Ok(stream),
+        Err(error) => error,
+    };
+    let unknown_issuer = error
+        .get_ref()
+        .and_then(|error| error.downcast_ref::<rustls::Error>())
+        .is_some_and(|error| {
+            matches!(
+                error,
+                rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
+            )
+        });
+    let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
+    Err(match seen {
+        Some(got) if unknown_issuer => DialError::Authority {
+            expected: authority,
+            got,
+        },
+        Some(_) | None => DialError::Unreachable(error),
+    })
+}
+
+/// Verifies as another does, and remembers the root end of the chain.
+#[derive(Debug)]
+struct Watching {
+    inner: Arc<dyn ServerCertVerifier>,
+    seen: Arc<Mutex<Option<Fingerprint>>>,
+}
+
+impl ServerCertVerifier for Watching {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let last = Fingerprint::of(rest.last().unwrap_or(leaf));
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+        self.inner.verify_server_cert(leaf, rest, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::{
+        pki::{ClusterCa, files::NodeFiles},
+        tls::{CertSlot, Identity, api_server},
+    };
+
+    const BUDGET: Duration = Duration::from_secs(20);
+
+    async fn serve(files: &NodeFiles) -> u16 {
+        let slot = CertSlot::new(&Identity::node(files).unwrap());
+        let acceptor = TlsAcceptor::from(api_server(slot).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = acceptor.accept(stream).await;
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn only_the_pinned_authority_is_talked_to() {
+        let now = SystemTime::now();
+        let ca = ClusterCa::generate(now).unwrap();
+        let other = ClusterCa::generate(now).unwrap();
+        let local = [[127, 0, 0, 1].into()];
+        let files = NodeFiles::found(&ca, "one", &local, now).unwrap();
+        let port = serve(&files).await;
+        let dial = |authority| dial("127.0.0.1", port, authority, BUDGET);
+
+        dial(ca.fingerprint()).await.unwrap();
+        match dial(other.fingerprint()).await {
+            Err(DialError::Authority { expected, got }) => {
+                assert_eq!((expected, got), (other.fingerprint(), ca.fingerprint()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_certificate_for_another_name_is_no_question_of_the_authority() {
+        let now = SystemTime::now();
+        let ca = ClusterCa::generate(now).unwrap();
+        let files = NodeFiles::found(&ca, "one", &[], now).unwrap();
+        let port = serve(&files).await;
+        let refused = dial("127.0.0.1", port, ca.fingerprint(), BUDGET).await;
+        assert!(matches!(refused, Err(DialError::Unreachable(_))));
+    }
+}
