@@ -103,6 +103,10 @@ pub fn admit(
     match transport {
         Transport::Process | Transport::Local => return Ok(Admitted::without_token(LOCAL)),
         Transport::Peer => {
+            // The connection knew it as a member; the state has the last word.
+            if sender.is_none_or(|sender| !is_member(sender, facts)) {
+                return Err(peer_only());
+            }
             return match sender {
                 Some(sender) if class == Class::Peer => {
                     Ok(Admitted::without_token(&sender.hostname))
@@ -138,6 +142,14 @@ pub fn admit(
         Class::Operator => operator(hash(bearer(authorization)?), facts),
         Class::Peer => Err(peer_only()),
     }
+}
+
+/// Whether the state names `sender`, as the member that it was when it connected.
+fn is_member(sender: &Sender, facts: &Facts<'_>) -> bool {
+    let row = facts
+        .state
+        .and_then(|state| state.nodes.get(&sender.hostname));
+    row.is_some_and(|row| row.raft_id == sender.raft_id)
 }
 
 /// A request that a member passes on: the caller is checked again, as this node knows tokens.
@@ -267,6 +279,12 @@ mod tests {
             );
         }
         state.tokens.insert("blank".to_owned(), Arc::default());
+        let two = v1::Node {
+            hostname: "two".to_owned(),
+            raft_id: 2,
+            ..Default::default()
+        };
+        state.nodes.insert("two".to_owned(), Arc::new(two));
         state
     }
 
@@ -459,6 +477,36 @@ mod tests {
             };
             let error = admit(Transport::Peer, method(name), shown, &facts).unwrap_err();
             assert_eq!(error.code, ErrorCode::PeerOnly, "{name}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_no_member_any_more_acts_for_nobody() {
+        let state = state();
+        let facts = Facts {
+            state: Some(&state),
+            member: true,
+            setup_token: None,
+        };
+        let forwarded = Forwarded {
+            identity: Some(LOCAL.to_owned()),
+            token: None,
+        };
+        // Removed, or removed and replaced by a node of the same name.
+        for (hostname, raft_id) in [("three", 3), ("two", 1)] {
+            let sender = Sender {
+                hostname: hostname.to_owned(),
+                raft_id,
+            };
+            for name in [SUBMIT, APPLY, "/jaco.v1.Cluster/NodeJoin"] {
+                let shown = Shown {
+                    sender: Some(&sender),
+                    forwarded: Some(&forwarded),
+                    ..Shown::default()
+                };
+                let error = admit(Transport::Peer, method(name), shown, &facts).unwrap_err();
+                assert_eq!(error.code, ErrorCode::PeerOnly, "{hostname} {name}");
+            }
         }
     }
 

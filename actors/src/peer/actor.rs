@@ -241,6 +241,7 @@ impl PeerActor {
                 hostname: self.host.clone(),
                 raft_id: self.raft_id,
             },
+            fingerprint: *connection.fingerprint(),
         };
         let served = connection.clone();
         let session = ctx.spawn(async move { Msg::Lost(serial, session.run(served).await) });

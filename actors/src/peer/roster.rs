@@ -91,6 +91,10 @@ pub(super) fn rows(state: &State) -> impl Iterator<Item = Record> {
 /// A node that was away may not know the very member that leads now, and without it would never
 /// hear of it. What a member says counts while it is connected and until this node has applied
 /// as much. Nobody gets in by it who has no certificate of the cluster.
+///
+/// How much a member has applied is only its word, so it counts no longer than the state here
+/// calls the speaker a member, with the certificate it has shown, and never for the speaker
+/// itself: whoever is removed falls, and with it all who were known by its word alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     /// Index of the last entry that the member has applied.
@@ -99,20 +103,49 @@ pub(super) struct Told {
     pub(super) members: Vec<Record>,
 }
 
-/// `members` as this node knows them at `applied`, and what those who know more say.
+/// Who said something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Speaker {
+    hostname: String,
+    /// Of the certificate it has shown.
+    fingerprint: Fingerprint,
+}
+
+/// `members` as this node knows them at `applied`, and what those of them who know more say.
 #[must_use]
 fn with_told<'a>(
     members: Vec<Record>,
     applied: u64,
-    told: impl Iterator<Item = &'a Told>,
+    told: impl Iterator<Item = &'a (Speaker, Told)>,
     origin: &Origin,
 ) -> Vec<Record> {
+    // Nobody known by hearsay alone is believed about others.
+    let believed = |(speaker, told): &&(Speaker, Told)| {
+        let is = |record: &Record| {
+            record.member.hostname == speaker.hostname && record.fingerprint == speaker.fingerprint
+        };
+        told.applied > applied && members.iter().any(is)
+    };
+    let told: Vec<_> = told.filter(believed).collect();
+    // Two names with one raft id, or one certificate, could not be told apart.
+    let is_sound = |told: &Record| {
+        members.iter().all(|known| {
+            known.member.hostname == told.member.hostname
+                || known.member.raft_id != told.member.raft_id
+                    && known.fingerprint != told.fingerprint
+        })
+    };
     let mut newest: BTreeMap<String, (u64, Record)> = members
-        .into_iter()
-        .map(|record| (record.member.hostname.clone(), (applied, record)))
+        .iter()
+        .map(|record| (record.member.hostname.clone(), (applied, record.clone())))
         .collect();
-    for told in told.filter(|told| told.applied > applied) {
-        for record in told.members.iter().filter(|record| origin.is_other(record)) {
+    for (speaker, told) in told {
+        let others = told.members.iter().filter(|record| {
+            record.member.hostname != speaker.hostname
+                && origin.is_other(record)
+                && is_sound(record)
+        });
+        for record in others {
             let known = newest.get(&record.member.hostname);
             if known.is_none_or(|(known, _)| told.applied > *known) {
                 let name = record.member.hostname.clone();
@@ -129,7 +162,7 @@ pub(super) struct Roster {
     pub(super) raft: RaftHandle,
     pub(super) origin: Arc<Origin>,
     /// What connected members say, by hostname.
-    told: Arc<Mutex<BTreeMap<String, Told>>>,
+    told: Arc<Mutex<BTreeMap<String, (Speaker, Told)>>>,
 }
 
 impl Roster {
@@ -148,12 +181,17 @@ impl Roster {
         with_told(members, state.applied_index, told.values(), &self.origin)
     }
 
-    /// Connected member `host` says this. `true` if it says something new to this node.
-    pub(super) fn hear(&self, host: &str, told: Told) -> bool {
+    /// Connected member `host`, which has shown the certificate `fingerprint`, says this. `true`
+    /// if it says something new to this node.
+    pub(super) fn hear(&self, host: &str, fingerprint: &Fingerprint, told: Told) -> bool {
         if told.applied <= self.raft.state().applied_index {
             return false;
         }
-        lock(&self.told).insert(host.to_owned(), told);
+        let speaker = Speaker {
+            hostname: host.to_owned(),
+            fingerprint: *fingerprint,
+        };
+        lock(&self.told).insert(host.to_owned(), (speaker, told));
         true
     }
 
@@ -249,28 +287,73 @@ mod tests {
         assert_eq!(names(&members(&namesake, &told)), expected);
     }
 
+    /// Members of raft ids and fingerprints, as `speaker` has them at `applied`.
+    fn told(speaker: (&str, u8), applied: u64, rows: &[(&str, u64, u8)]) -> (Speaker, Told) {
+        let speaker = Speaker {
+            hostname: speaker.0.to_owned(),
+            fingerprint: Fingerprint::from_bytes([speaker.1; 32]),
+        };
+        let members = rows
+            .iter()
+            .map(|&(name, id, print)| Record::new(name, id, "10.0.0.7:1", [print; 32]))
+            .collect();
+        (speaker, Told { applied, members })
+    }
+
     #[test]
     fn who_has_applied_more_is_believed_about_what_this_node_does_not_know_yet() {
         let own = members(&state(&[("a", 1, "x", 1), ("b", 2, "x", 2)]), &origin(&[]));
-        let told = |applied, rows: &[(&str, u64, u8)]| Told {
-            applied,
-            members: rows
-                .iter()
-                .map(|&(name, id, print)| Record::new(name, id, "10.0.0.7:1", [print; 32]))
-                .collect(),
-        };
         let told = [
-            told(11, &[("a", 1, 1), ("me", 9, 9), ("c", 3, 3)]),
-            told(12, &[("a", 1, 7), ("namesake-of-me", 9, 9)]),
-            told(10, &[("late", 4, 4)]),
+            told(("a", 1), 11, &[("b", 2, 6), ("me", 9, 9), ("c", 3, 3)]),
+            told(("b", 2), 12, &[("a", 1, 7), ("namesake-of-me", 9, 9)]),
+            told(("a", 1), 10, &[("late", 4, 4)]),
         ];
         let found = with_told(own, 10, told.iter(), &origin(&[]));
         // Nobody is taken away by what is said: that is for the state to do.
         assert_eq!(
             names(&found),
-            [("a", 1, true), ("b", 2, false), ("c", 3, true)]
+            [("a", 1, true), ("b", 2, true), ("c", 3, true)]
         );
-        assert_eq!(found[0].fingerprint, Fingerprint::from_bytes([7; 32]));
+        let prints = [7, 6, 3].map(|print| Fingerprint::from_bytes([print; 32]));
+        let found: Vec<_> = found.iter().map(|record| record.fingerprint).collect();
+        assert_eq!(found, prints);
+    }
+
+    #[test]
+    fn a_removed_member_speaks_for_nobody_however_much_it_claims_to_know() {
+        const MOST: u64 = u64::MAX;
+        let own = || members(&state(&[("a", 1, "x", 1), ("b", 2, "x", 2)]), &origin(&[]));
+        let table: &[(&str, &[(Speaker, Told)])] = &[
+            (
+                "gone",
+                &[told(("gone", 5), MOST, &[("gone", 5, 5), ("c", 3, 3)])],
+            ),
+            (
+                "known by the word of somebody who is gone",
+                &[
+                    told(("gone", 5), MOST, &[("d", 6, 6), ("e", 7, 7)]),
+                    told(("d", 6), MOST, &[("e", 7, 7), ("gone", 5, 5)]),
+                    told(("e", 7), MOST, &[("d", 6, 6), ("gone", 5, 5)]),
+                ],
+            ),
+            (
+                "a member's name with another certificate",
+                &[told(("a", 8), MOST, &[("c", 3, 3), ("b", 2, 8)])],
+            ),
+            ("of itself", &[told(("a", 1), MOST, &[("a", 1, 8)])]),
+            (
+                "a raft id or a certificate of somebody else",
+                &[told(
+                    ("a", 1),
+                    MOST,
+                    &[("c", 2, 3), ("d", 4, 2), ("e", 1, 5)],
+                )],
+            ),
+        ];
+        for (case, told) in table {
+            let found = with_told(own(), 10, told.iter(), &origin(&[]));
+            assert_eq!(found, own(), "{case}");
+        }
     }
 
     #[test]

@@ -8,7 +8,10 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use jaco_net::quic::{Connection, Endpoint, Reason};
+use jaco_net::{
+    pki::Fingerprint,
+    quic::{Connection, Endpoint, Reason},
+};
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle, Transport};
 use tokio::sync::watch;
 
@@ -203,9 +206,10 @@ impl Network {
         note(&self.refused_by, host, refused);
     }
 
-    /// Connected member `host` says who is a member.
-    pub(super) fn hear(&self, host: &str, told: Told) {
-        if self.roster.hear(host, told) {
+    /// Connected member `host`, which has shown the certificate `fingerprint`, says who is a
+    /// member.
+    pub(super) fn hear(&self, host: &str, fingerprint: &Fingerprint, told: Told) {
+        if self.roster.hear(host, fingerprint, told) {
             self.told
                 .send_modify(|count| *count = count.wrapping_add(1));
         }

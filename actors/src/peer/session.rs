@@ -2,9 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jaco_net::quic::{
-    Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
-    frame::Batch,
+use jaco_net::{
+    pki::Fingerprint,
+    quic::{
+        Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender,
+        StreamError, frame::Batch,
+    },
 };
 use jaco_raftnode::{Propose as _, State};
 use tokio::{
@@ -38,6 +41,8 @@ pub(super) struct Session {
     pub(super) metrics: Metrics,
     /// The member, as its certificate proved it.
     pub(super) member: Sender,
+    /// That certificate.
+    pub(super) fingerprint: Fingerprint,
 }
 
 /// The other side did what no member does.
@@ -164,7 +169,10 @@ impl Session {
                 while let Some(frame) = next(&mut frames).await? {
                     match wire::read_said(&frame).map_err(Violation::Message)? {
                         Said::Beat(beat) => self.pulse.heard(&self.member.hostname, beat),
-                        Said::Roster(told) => self.network.hear(&self.member.hostname, told),
+                        Said::Roster(told) => {
+                            let member = &self.member.hostname;
+                            self.network.hear(member, &self.fingerprint, told);
+                        }
                         Said::Unknown => {}
                     }
                 }

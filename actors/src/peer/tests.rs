@@ -249,6 +249,34 @@ async fn a_removed_member_is_cut_off_and_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_vouched_for_itself_before_it_was_removed_is_cut_off() {
+    let world = World::start(3, silent).await;
+    let one = &world.members[0];
+    one.connected(&["node-2", "node-3"]).await;
+    let members = one.network.roster.members();
+    let own = members.iter().find(|r| r.member.hostname == "node-3");
+    let own = own.unwrap().clone();
+    let mallory = roster::Told {
+        applied: u64::MAX,
+        members: vec![
+            own.clone(),
+            Record::new("node-9", 9, "127.0.0.1:1", [9; 32]),
+        ],
+    };
+    one.network.hear("node-3", &own.fingerprint, mallory);
+    until(|| one.network.route("node-9").map(drop)).await;
+    let remove = Payload::NodeRemove(v1::NodeRemove {
+        hostname: "node-3".to_owned(),
+    });
+    world.propose(world::about_members(remove)).await;
+    one.connected(&["node-2"]).await;
+    for host in ["node-3", "node-9"] {
+        until(|| one.network.route(host).is_none().then_some(())).await;
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_was_away_hears_of_new_members_before_it_applies_them() {
     let mut world = World::start(3, silent).await;
     world.write("before").await;
