@@ -230,11 +230,8 @@ impl Shared {
         let found = list
             .into_iter()
             .find(|credential| credential.registry == name);
-        let value = match found.map(|credential| credential.username) {
-            None => None,
-            // A value that no client wrote is one that no history explains.
-            Some(text) => Some(value_of(&text).unwrap_or(u64::MAX)),
-        };
+        // A value that no client wrote is one that no history explains.
+        let value = found.map(|credential| value_of(&credential.username).unwrap_or(u64::MAX));
         let operation = Operation {
             client,
             action: Action::Read(value),

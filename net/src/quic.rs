@@ -6,7 +6,7 @@
 //! roster is all it takes to lock it out.
 //!
 //! - [`roster`]: who is a member.
-//! - [`verify`]: the certificate checks of both sides.
+//! - `verify`: the certificate checks of both sides.
 //! - [`endpoint`]: one UDP socket that dials and is dialled.
 //! - [`gate`]: which strangers get a handshake, and how many.
 //! - [`connection`]: a proven connection and its streams.

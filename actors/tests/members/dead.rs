@@ -13,7 +13,7 @@ use super::lab::Machine;
 
 /// An engine that answers, and has nothing and runs nothing.
 fn idle_engine(socket: &Path) {
-    let listener = UnixListener::bind(socket).unwrap();
+    let listener = UnixListener::bind(socket).expect("the path is free and short");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(answer(stream));

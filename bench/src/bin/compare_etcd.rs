@@ -4,6 +4,8 @@
 //! machine is not the same a minute later. Prints the bytes that the leader's machine sent and
 //! received per write, too. Needs root and Debian's `etcd-server`.
 
+#![expect(clippy::print_stdout, reason = "figures are its purpose")]
+
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},

@@ -8,6 +8,8 @@
 //!
 //! `compare_etcd` runs it on three nodes of each in the same network namespaces.
 
+#![expect(clippy::print_stdout, reason = "figures are its purpose")]
+
 use std::{
     path::PathBuf,
     sync::{

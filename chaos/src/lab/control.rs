@@ -217,14 +217,12 @@ pub async fn serve(mut lab: Lab) -> Result<()> {
             _ = tokio::signal::ctrl_c() => return Ok(()),
         };
         // One at a time: the next verb shall see what this one did.
-        match answer(&mut lab, stream).await {
-            Ok(Some(waiting)) => {
-                let name = lab.name().as_str().to_owned();
-                drop(lab);
-                let _ = say(waiting, Ok(format!("{name} is gone"))).await; // may have left
-                return Ok(());
-            }
-            Ok(None) | Err(_) => {} // whoever asked has left
+        // An error is somebody who asked and has left.
+        if let Ok(Some(waiting)) = answer(&mut lab, stream).await {
+            let name = lab.name().as_str().to_owned();
+            drop(lab);
+            let _ = say(waiting, Ok(format!("{name} is gone"))).await; // may have left
+            return Ok(());
         }
     }
 }

@@ -579,8 +579,13 @@ impl World {
         if runtime.paused {
             return;
         }
-        let free = |id: &String, _: &mut ReplicaObserved| !runtime.under_way.contains_key(id);
-        let rows: Vec<_> = runtime.waiting.extract_if(.., free).collect();
+        let (held, rows): (BTreeMap<_, _>, Vec<_>) = {
+            let busy = |id: &String| runtime.under_way.contains_key(id);
+            let waiting = std::mem::take(&mut runtime.waiting);
+            let (held, free): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(id, _)| busy(id));
+            (held.into_iter().collect(), free)
+        };
+        runtime.waiting = held;
         runtime.under_way.extend(rows.iter().cloned());
         for (replica, row) in rows {
             let update = v1::ReplicaObservedUpdate { replica: Some(row) };

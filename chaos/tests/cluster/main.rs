@@ -11,7 +11,11 @@
 //!
 //! `scripts/acceptance.sh` runs the full form.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, whose figures are read by people"
+)]
 
 use std::{str::FromStr, time::Duration};
 

@@ -178,11 +178,8 @@ mod tests {
         for piece in pieces {
             let mut input = &piece[..];
             // An empty frame needs no input, so the loop looks once more at the end.
-            loop {
-                match decoder.decode(&mut input)? {
-                    Some(frame) => frames.push(frame),
-                    None => break,
-                }
+            while let Some(frame) = decoder.decode(&mut input)? {
+                frames.push(frame);
                 if input.is_empty() {
                     break;
                 }
