@@ -2,7 +2,7 @@
 //!
 //! The leader's raft names a snapshot by its metadata alone. What it stands for, an `Arc` of the
 //! state, is encoded one entity at a time by whoever sends it ([`OutgoingSnapshot`]). The
-//! receiver writes the bytes to a file ([`Spool`]), verifies them and decodes them; raft's thread
+//! receiver writes the bytes to a file (`Spool`), verifies them and decodes them; raft's thread
 //! sees the finished state only.
 //!
 //! The bytes are the `FSMSnapshot` message and a trailer: eight letters, the length of the
