@@ -105,9 +105,8 @@ impl Applier {
                 progress.answers.extend(entry.ticket.map(|t| (t, answer)));
                 continue;
             }
-            let answer = match apply_one(&state, entry.index, &entry.payload, probe) {
+            let answer = match apply_one(&mut state, entry.index, &entry.payload, probe) {
                 Ok(Some(applied)) => {
-                    state = applied.state;
                     progress.events.extend(applied.events);
                     progress
                         .rows
@@ -143,18 +142,18 @@ impl Applier {
 }
 
 fn apply_one(
-    state: &State,
+    state: &mut State,
     index: u64,
     payload: &Payload,
     probe: &mut impl Probe,
-) -> Result<Option<fsm::Applied>, String> {
+) -> Result<Option<fsm::Effects>, String> {
     let data = match payload {
         Payload::Noop | Payload::ConfChange => return Ok(None),
         Payload::Command(data) => data,
     };
     let command = fsm::decode(data).map_err(|e| format!("entry {index}: {}", chain(&e)))?;
     probe.begin();
-    let applied = fsm::apply(state, index, &command).map_err(|e| chain(&e))?;
+    let applied = fsm::apply_in_place(state, index, &command).map_err(|e| chain(&e))?;
     probe.end(index, &command, applied.result.is_ok());
     Ok(Some(applied))
 }

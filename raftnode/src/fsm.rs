@@ -49,6 +49,17 @@ pub struct Applied {
     pub events: Vec<Event>,
 }
 
+/// What one log entry did to a state that was changed in place.
+#[derive(Clone, Debug)]
+pub struct Effects {
+    /// The rejection to hand to the proposer, if any.
+    pub result: Result<(), Error>,
+    /// Row writes, in order; a later write of a key replaces an earlier one.
+    pub mutations: Vec<Mutation>,
+    /// Changes, in the order they were made; for watchers, once the rows are written.
+    pub events: Vec<Event>,
+}
+
 /// One row written to or deleted from storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutation {
@@ -111,17 +122,57 @@ pub fn check(command: &v1::Command) -> Result<(), Error> {
     }
 }
 
-/// Applies the command of log entry `index`.
+/// Applies the command of log entry `index` to a copy of `state`.
 ///
 /// # Errors
 ///
 /// [`UnknownVariant`] if the node must stop here; the state before the entry stays true.
 pub fn apply(state: &State, index: u64, command: &v1::Command) -> Result<Applied, UnknownVariant> {
-    let mut tx = Tx::begin(state, index);
+    let mut state = state.clone();
+    let effects = apply_in_place(&mut state, index, command)?;
+    Ok(Applied {
+        state,
+        result: effects.result,
+        mutations: effects.mutations,
+        events: effects.events,
+    })
+}
+
+/// Applies the command of log entry `index`; after a rejection only the applied index of `state`
+/// is new.
+///
+/// A run of entries applied like this copies what it shares with older states once, and not once
+/// for each entry.
+///
+/// # Errors
+///
+/// [`UnknownVariant`] if the node must stop here; `state` is as it was before the entry.
+pub fn apply_in_place(
+    state: &mut State,
+    index: u64,
+    command: &v1::Command,
+) -> Result<Effects, UnknownVariant> {
+    let before = state.applied_index;
+    let mut tx = Tx::begin(std::mem::take(state), index);
     match dispatch(&mut tx, command, 0) {
-        Ok(()) => Ok(tx.commit()),
-        Err(Refusal::Rejected(error)) => Ok(tx::rejected(state, index, error)),
-        Err(Refusal::Unknown) => Err(UnknownVariant { index }),
+        Ok(()) => {
+            let effects;
+            (*state, effects) = tx.commit();
+            Ok(effects)
+        }
+        Err(Refusal::Rejected(error)) => {
+            *state = tx.roll_back();
+            Ok(Effects {
+                result: Err(error),
+                mutations: Vec::new(),
+                events: Vec::new(),
+            })
+        }
+        Err(Refusal::Unknown) => {
+            *state = tx.roll_back();
+            state.applied_index = before;
+            Err(UnknownVariant { index })
+        }
     }
 }
 

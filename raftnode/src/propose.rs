@@ -47,4 +47,11 @@ pub trait Propose: Send + Sync + 'static {
 
     /// Follows the newest applied state; intermediate states may be skipped.
     fn subscribe(&self) -> watch::Receiver<Arc<State>>;
+
+    /// Follows what a node acts on. Like [`Propose::subscribe`], but a change of nothing but
+    /// records (the audit trail, tokens, pull credentials and the applied index) need not be
+    /// told: those of a state that is seen here may be older than its other tables.
+    fn follow(&self) -> watch::Receiver<Arc<State>> {
+        self.subscribe()
+    }
 }

@@ -67,3 +67,52 @@ pub struct State {
     /// Audit trail by (log index, ordinal).
     pub audit: OrdMap<(u64, u32), Arc<v1::AuditEvent>>,
 }
+
+impl State {
+    /// Whether `other` differs at most in what is only looked up: the applied index, the audit
+    /// trail, tokens and pull credentials. `false` may be said of equal states with other
+    /// histories.
+    pub(crate) fn same_but_records(&self, other: &Self) -> bool {
+        // Named one by one: whoever adds a table decides on which side it is.
+        let Self {
+            applied_index: _,
+            audit: _,
+            tokens: _,
+            join_tokens: _,
+            registry_credentials: _,
+            cluster,
+            nodes,
+            deployments,
+            replicas_desired,
+            replicas_observed,
+            restart_counters,
+            replica_counters,
+            rollout_plans,
+            routes,
+            tcp_routes,
+            certs,
+            cert_blobs,
+            challenge_tokens,
+            subnets,
+        } = self;
+        let same_cluster = match (cluster, &other.cluster) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        same_cluster
+            && nodes.ptr_eq(&other.nodes)
+            && deployments.ptr_eq(&other.deployments)
+            && replicas_desired.ptr_eq(&other.replicas_desired)
+            && replicas_observed.ptr_eq(&other.replicas_observed)
+            && restart_counters.ptr_eq(&other.restart_counters)
+            && replica_counters.ptr_eq(&other.replica_counters)
+            && rollout_plans.ptr_eq(&other.rollout_plans)
+            && routes.ptr_eq(&other.routes)
+            && tcp_routes.ptr_eq(&other.tcp_routes)
+            && certs.ptr_eq(&other.certs)
+            && cert_blobs.ptr_eq(&other.cert_blobs)
+            && challenge_tokens.ptr_eq(&other.challenge_tokens)
+            && subnets.ptr_eq(&other.subnets)
+    }
+}

@@ -119,7 +119,7 @@ where
     let mut backoff = BACKOFF;
     let mut reason = None;
     loop {
-        let seen = seen(&node.leader.raft().status());
+        let seen = node.leader.raft().with_status(seen);
         let attempt = match node.leader.whereabouts() {
             Whereabouts::Here => call.here(&mut here, confirm).await,
             Whereabouts::There(leader) => call.there(&leader).await,
@@ -219,10 +219,10 @@ impl Call<'_> {
 
     /// Whether this node could not write because it leads no more, or raft restarts.
     fn elsewhere(&self, error: &Error) -> bool {
-        let status = self.node.raft.status();
         match error.code {
             ErrorCode::NoLeader => true,
-            ErrorCode::RaftUnavailable => status.role == Role::Stopped || !status.leading,
+            ErrorCode::RaftUnavailable => (self.node.raft)
+                .with_status(|status| status.role == Role::Stopped || !status.leading),
             _ => false,
         }
     }

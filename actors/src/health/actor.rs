@@ -98,7 +98,7 @@ impl Worker for HealthActor {
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         args.heart.restart();
-        let mut states = args.raft.subscribe();
+        let mut states = args.raft.follow();
         let seen = states.borrow_and_update().clone();
         let mut this = Self {
             args,

@@ -118,7 +118,7 @@ impl Worker for ProxyActor {
     const KIND: &'static str = "ProxyActor";
 
     async fn start(ctx: &Context<Self>, args: ProxyArgs) -> Result<Self, Failure> {
-        let mut states = args.state.subscribe();
+        let mut states = args.state.follow();
         let seen = states.borrow_and_update().clone();
         let mut fresh = args.fresh.clone();
         fresh.mark_unchanged();

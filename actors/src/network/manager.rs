@@ -123,7 +123,7 @@ impl Worker for BridgeManager {
                 let _ = ctx.supervisor().stop_child(key).await;
             }
         }
-        ctx.send_to_self(Msg::Changed(env.raft.subscribe()));
+        ctx.send_to_self(Msg::Changed(env.raft.follow()));
         let manager = Self {
             env,
             bridges: BTreeMap::new(),

@@ -53,11 +53,14 @@ impl LeaderLink {
     }
 
     pub(crate) fn whereabouts(&self) -> Whereabouts {
-        let status = self.raft.status();
-        if status.leading {
+        let (leading, leader) = self.raft.with_status(|status| {
+            let other = status.leader_id.filter(|id| *id != status.raft_id);
+            (status.leading, other)
+        });
+        if leading {
             return Whereabouts::Here;
         }
-        let Some(raft_id) = status.leader_id.filter(|id| *id != status.raft_id) else {
+        let Some(raft_id) = leader else {
             return Whereabouts::Unknown;
         };
         let state = self.raft.state();

@@ -58,6 +58,10 @@ impl Propose for Submitter {
     fn subscribe(&self) -> watch::Receiver<Arc<State>> {
         self.raft().subscribe()
     }
+
+    fn follow(&self) -> watch::Receiver<Arc<State>> {
+        self.raft().follow()
+    }
 }
 
 async fn submit(

@@ -61,7 +61,7 @@ impl Worker for PeerManager {
     const KIND: &'static str = "PeerManager";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        let mut state = args.network.raft().subscribe();
+        let mut state = args.network.raft().follow();
         let mut this = Self {
             args,
             routes: BTreeMap::new(),

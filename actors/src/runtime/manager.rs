@@ -107,7 +107,7 @@ impl Worker for ReplicaManager {
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         let deps = args.shared.deps.clone();
-        let state = deps.raft.subscribe();
+        let state = deps.raft.follow();
         let seen = state.borrow().clone();
         let mut this = Self {
             args,

@@ -181,7 +181,7 @@ impl SchedulerActor {
         if leads {
             // What was remembered may be from before another leader's time.
             self.memo = Memo::default();
-            self.follow(ctx, self.args.raft.subscribe());
+            self.follow(ctx, self.args.raft.follow());
         }
         debug!(subsystem = "scheduler", leads, "scheduler leadership");
     }

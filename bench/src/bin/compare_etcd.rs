@@ -1,8 +1,8 @@
 //! Replicated writes of three nodes of JACO beside three of etcd: same namespaces, same disk.
 //!
 //! Runs `replicated_writes` on the leader of each in turn, twice, because the disk of a shared
-//! machine is not the same a minute later. Prints the bytes that the leader's machine sent and
-//! received per write, too. Needs root and Debian's `etcd-server`.
+//! machine is not the same a minute later. Prints the CPU time of each process per write, and the
+//! bytes that the leader's machine sent and received, too. Needs root and Debian's `etcd-server`.
 
 #![expect(clippy::print_stdout, reason = "figures are its purpose")]
 
@@ -37,6 +37,9 @@ struct Options {
     /// Numbers of clients.
     #[arg(long, default_value = "1,64,512")]
     clients: String,
+    /// Measure only one of the two.
+    #[arg(long, value_parser = ["jaco", "etcd"])]
+    only: Option<String>,
 }
 
 fn main() -> Result<()> {
@@ -45,11 +48,16 @@ fn main() -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
+    let wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
     for round in 1..=options.rounds {
-        println!("round {round}: JACO, three nodes");
-        runtime.block_on(jaco(&options))?;
-        println!("round {round}: etcd, three members");
-        runtime.block_on(etcd(&options))?;
+        if wanted("jaco") {
+            println!("round {round}: JACO, three nodes");
+            runtime.block_on(jaco(&options))?;
+        }
+        if wanted("etcd") {
+            println!("round {round}: etcd, three members");
+            runtime.block_on(etcd(&options))?;
+        }
     }
     Ok(())
 }
@@ -59,7 +67,10 @@ async fn jaco(options: &Options) -> Result<()> {
     lab.join_all().await?;
     lab.wait_voters(3).await?;
     let leader = lab.node(lab.leader().await?);
-    load("jaco", &leader.socket(), leader, options)
+    let processes = lab.nodes().iter().map(|node| (node, node.pid()));
+    let processes = processes.map(|(node, pid)| Ok((node, pid?)));
+    let processes: Vec<_> = processes.collect::<Result<_>>()?;
+    load("jaco", &leader.socket(), leader, &processes, options)
 }
 
 async fn etcd(options: &Options) -> Result<()> {
@@ -77,7 +88,15 @@ async fn etcd(options: &Options) -> Result<()> {
         members.0.push(member(node, &cluster.join(","))?);
     }
     let leader = leader_of(lab.nodes())?;
-    load("etcd", &leader.path(ETCD_SOCKET), leader, options)
+    let processes = lab.nodes().iter().zip(members.0.iter().map(Child::id));
+    let socket = leader.path(ETCD_SOCKET);
+    load(
+        "etcd",
+        &socket,
+        leader,
+        &processes.collect::<Vec<_>>(),
+        options,
+    )
 }
 
 /// Processes that end with their owner.
@@ -138,7 +157,13 @@ fn leader_of(nodes: &[Node]) -> Result<&Node> {
     bail!("etcd elected no leader within {PATIENCE:?}")
 }
 
-fn load(target: &str, socket: &Path, leader: &Node, options: &Options) -> Result<()> {
+fn load(
+    target: &str,
+    socket: &Path,
+    leader: &Node,
+    processes: &[(&Node, u32)],
+    options: &Options,
+) -> Result<()> {
     let program = sibling("replicated_writes")?;
     let before = traffic(leader)?;
     let status = Command::new(program)
@@ -151,6 +176,13 @@ fn load(target: &str, socket: &Path, leader: &Node, options: &Options) -> Result
         .args(["--clients", &options.clients])
         .arg("--socket")
         .arg(socket)
+        .args(processes.iter().map(|(node, pid)| {
+            let leads = node.host() == leader.host();
+            format!(
+                "--process={}={pid}",
+                if leads { "leader" } else { "follower" }
+            )
+        }))
         .status()?;
     ensure!(status.success(), "the measurement failed");
     let after = traffic(leader)?;

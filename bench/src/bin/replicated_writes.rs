@@ -55,6 +55,9 @@ struct Options {
     /// Numbers of clients, one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "1,64,512")]
     clients: Vec<usize>,
+    /// Processes whose CPU time is to be told, beside that of this one.
+    #[arg(long = "process", value_name = "NAME=PID", value_parser = process)]
+    processes: Vec<(String, u32)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,8 +91,12 @@ fn main() -> Result<()> {
 async fn run(options: &Options) -> Result<()> {
     for &clients in &options.clients {
         ensure!(clients > 0, "at least one client is needed");
+        let mut processes = vec![Process::new("writer".to_owned(), std::process::id())?];
+        for (name, pid) in &options.processes {
+            processes.push(Process::new(name.clone(), *pid)?);
+        }
         let length = Duration::from_secs(options.seconds);
-        let (elapsed, samples) = measure(options, clients, length).await?;
+        let (elapsed, samples, writes) = measure(options, clients, length).await?;
         let rate = samples.count() as f64 / elapsed.as_secs_f64();
         println!(
             "{:>4} clients: {rate:>8.0} writes/s   p50 {:>8.2} ms   p99 {:>8.2} ms",
@@ -97,15 +104,63 @@ async fn run(options: &Options) -> Result<()> {
             millis(samples.percentile(50)),
             millis(samples.percentile(99)),
         );
+        let mut total = 0.0;
+        print!("              CPU per write, us:");
+        for process in &processes {
+            let micros = process.used()?.as_secs_f64() * 1e6 / writes as f64;
+            total += micros;
+            print!("  {} {micros:.1}", process.name);
+        }
+        println!("  all {total:.1}");
     }
     Ok(())
 }
 
+/// A process whose CPU time is counted.
+struct Process {
+    name: String,
+    pid: u32,
+    before: Duration,
+}
+
+impl Process {
+    fn new(name: String, pid: u32) -> Result<Self> {
+        let before = cpu_time(pid)?;
+        Ok(Self { name, pid, before })
+    }
+
+    /// CPU time since it is counted.
+    fn used(&self) -> Result<Duration> {
+        Ok(cpu_time(self.pid)?.saturating_sub(self.before))
+    }
+}
+
+/// CPU time that a process has used, in its own code and in the kernel's.
+fn cpu_time(pid: u32) -> Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    // The second field, the name, may hold anything, even parentheses.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    let (Some(Ok(user)), Some(Ok(system))) = (ticks.next(), ticks.next()) else {
+        anyhow::bail!("{path} is not what it used to be");
+    };
+    // Linux counts for programs in hundredths of a second, whatever it does itself.
+    Ok(Duration::from_millis(10 * (user + system)))
+}
+
+/// `NAME=PID`.
+fn process(text: &str) -> Result<(String, u32)> {
+    let (name, pid) = text.split_once('=').context("not of the form NAME=PID")?;
+    Ok((name.to_owned(), pid.parse()?))
+}
+
+/// How long it was measured, the latencies of that time, and the writes before and after too.
 async fn measure(
     options: &Options,
     clients: usize,
     length: Duration,
-) -> Result<(Duration, Samples)> {
+) -> Result<(Duration, Samples, u64)> {
     let mut channels = Vec::new();
     for _ in 0..clients.div_ceil(CLIENTS_PER_CONNECTION) {
         channels.push(connect(options).await?);
@@ -143,7 +198,7 @@ async fn measure(
         all.extend(samples??);
     }
     ensure!(!all.is_empty(), "nothing was written");
-    Ok((elapsed, Samples::new(all)))
+    Ok((elapsed, Samples::new(all), next.load(Ordering::Relaxed)))
 }
 
 async fn connect(options: &Options) -> Result<Channel> {

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     Limits,
-    msg::{Msg, Waiting},
+    msg::{Msg, Proposal, Waiting},
 };
 use crate::{
     Committed, Propose, ProposeError, State, Storage, WatchHub,
@@ -54,11 +54,16 @@ pub struct RaftHandle {
 pub(super) struct Shared {
     pub(super) actor: watch::Sender<Option<ActorRef<Msg>>>,
     pub(super) state: watch::Sender<Arc<State>>,
+    /// See [`Propose::follow`].
+    followed: watch::Sender<Arc<State>>,
     pub(super) status: watch::Sender<RaftStatus>,
     pub(super) hub: WatchHub,
     pub(super) limits: Limits,
     inflight_bytes: AtomicUsize,
     pub(super) mailbox: AtomicUsize,
+    /// What the actor is to propose next. The first of these is announced by a message, so that a
+    /// burst of them costs the actor one.
+    proposals: Mutex<Vec<Proposal>>,
     threads: watch::Sender<usize>,
     pub(super) incoming: Arc<Slot>,
     pub(super) refused_snapshots: AtomicU64,
@@ -67,6 +72,19 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Shows a state to whoever reads or follows it.
+    pub(super) fn show(&self, state: Arc<State>) {
+        self.state.send_replace(Arc::clone(&state));
+        // A commit wakes a dozen tasks otherwise, of which each finds that it was for nothing.
+        self.followed.send_if_modified(|shown| {
+            let news = !shown.same_but_records(&state);
+            if news {
+                *shown = state;
+            }
+            news
+        });
+    }
+
     /// Storage of the actor, unless it is gone.
     pub(super) fn storage(&self) -> Option<Arc<Storage>> {
         // Assigned in one step, so a poisoned lock guards a valid value.
@@ -86,6 +104,18 @@ impl Shared {
     pub(super) fn forget_storage(&self) {
         let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
         current.0 = Weak::new();
+    }
+
+    fn proposals(&self) -> MutexGuard<'_, Vec<Proposal>> {
+        // A push that panicked has pushed nothing.
+        self.proposals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be proposed, in order; nothing is left.
+    pub(super) fn take_proposals(&self) -> Vec<Proposal> {
+        std::mem::take(&mut *self.proposals())
     }
 
     /// Where received snapshots are kept until they are whole.
@@ -123,15 +153,18 @@ impl RaftHandle {
     #[must_use]
     pub fn new(state: State, limits: Limits) -> Self {
         let hub = WatchHub::new(state.applied_index);
+        let state = Arc::new(state);
         Self {
             shared: Arc::new(Shared {
                 actor: watch::Sender::new(None),
-                state: watch::Sender::new(Arc::new(state)),
+                followed: watch::Sender::new(Arc::clone(&state)),
+                state: watch::Sender::new(state),
                 status: watch::Sender::default(),
                 hub,
                 limits,
                 inflight_bytes: AtomicUsize::new(0),
                 mailbox: AtomicUsize::new(0),
+                proposals: Mutex::default(),
                 threads: watch::Sender::new(0),
                 incoming: Arc::default(),
                 refused_snapshots: AtomicU64::new(0),
@@ -160,6 +193,12 @@ impl RaftHandle {
         self.shared.status.borrow().clone()
     }
 
+    /// Looks at where this node stands now, without a copy. Raft waits meanwhile, so `look` must
+    /// return at once and ask for nothing else here.
+    pub fn with_status<T>(&self, look: impl FnOnce(&RaftStatus) -> T) -> T {
+        look(&self.shared.status.borrow())
+    }
+
     /// Follows where this node stands; moments in between may be skipped.
     #[must_use]
     pub fn subscribe_status(&self) -> watch::Receiver<RaftStatus> {
@@ -172,10 +211,10 @@ impl RaftHandle {
         &self.shared.hub
     }
 
-    /// Messages that wait for the actor.
+    /// Messages and proposals that wait for the actor.
     #[must_use]
     pub fn mailbox_depth(&self) -> usize {
-        self.shared.mailbox.load(Ordering::Relaxed)
+        self.shared.mailbox.load(Ordering::Relaxed) + self.shared.proposals().len()
     }
 
     /// Confirms the leader with a majority, then waits until everything committed by then is
@@ -252,7 +291,7 @@ impl RaftHandle {
     /// Whether the actor runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.status().role != Role::Stopped
+        self.with_status(|status| status.role != Role::Stopped)
     }
 
     /// Tells which members are in reach by other means than raft's messages, until the next call:
@@ -263,18 +302,42 @@ impl RaftHandle {
         let _ = self.cast(Msg::Reachable(ids));
     }
 
+    /// Leaves a proposal for the actor. An actor that ends drops what it has not taken.
+    fn submit(&self, proposal: Proposal) -> Result<(), ()> {
+        // Held until the proposal is there: whoever ends an actor takes its address away first.
+        let actor = self.shared.actor.borrow();
+        let Some(actor) = actor.as_ref() else {
+            return Err(());
+        };
+        let mut proposals = self.shared.proposals();
+        proposals.push(proposal);
+        if proposals.len() == 1 && actor.cast(Msg::Propose).is_err() {
+            proposals.pop();
+            return Err(());
+        }
+        Ok(())
+    }
+
     pub(super) fn cast(&self, msg: Msg) -> Result<(), ()> {
         let actor = self.shared.actor.borrow();
         let Some(actor) = actor.as_ref() else {
             return Err(());
         };
         self.shared.mailbox.fetch_add(1, Ordering::Relaxed);
-        actor.cast(msg).map_err(|_| self.received())
+        actor.cast(msg).map_err(|_| self.gone())
+    }
+
+    /// Takes note that a message left the mailbox.
+    pub(super) fn received(&self, msg: &Msg) {
+        // Proposals are counted themselves, not the message that announces them.
+        if !matches!(msg, Msg::Propose) {
+            self.gone();
+        }
     }
 
     /// Counts a message as gone from the mailbox. A restart resets the count, so one that was
     /// sent before it may be gone twice.
-    pub(super) fn received(&self) {
+    fn gone(&self) {
         let mailbox = &self.shared.mailbox;
         let _ = mailbox.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }
@@ -324,10 +387,7 @@ impl Propose for RaftHandle {
             return refuse(ProposeError::Busy);
         };
         let (reply, answer) = oneshot::channel();
-        if self
-            .cast(Msg::Propose(data, Waiting::new(reply, claim)))
-            .is_err()
-        {
+        if self.submit((data, Waiting::new(reply, claim))).is_err() {
             return refuse(ProposeError::Unavailable);
         }
         Box::pin(self.clone().answer(answer))
@@ -339,6 +399,10 @@ impl Propose for RaftHandle {
 
     fn subscribe(&self) -> watch::Receiver<Arc<State>> {
         self.shared.state.subscribe()
+    }
+
+    fn follow(&self) -> watch::Receiver<Arc<State>> {
+        self.shared.followed.subscribe()
     }
 }
 

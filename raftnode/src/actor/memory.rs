@@ -44,6 +44,7 @@ impl Actor for MemoryActor {
             status.voters = vec![raft_id];
         });
         handle.shared.mailbox.store(0, Ordering::Relaxed);
+        drop(handle.shared.take_proposals());
         handle.shared.actor.send_replace(Some(myself));
         Ok(handle)
     }
@@ -54,9 +55,13 @@ impl Actor for MemoryActor {
         msg: Msg,
         handle: &mut RaftHandle,
     ) -> Result<(), ActorProcessingErr> {
-        handle.received();
+        handle.received(&msg);
         match msg {
-            Msg::Propose(data, waiting) => waiting.answer(apply(handle, &data)),
+            Msg::Propose => {
+                for (data, waiting) in handle.shared.take_proposals() {
+                    waiting.answer(apply(handle, &data));
+                }
+            }
             Msg::Read(reply) => {
                 let _ = reply.send(Ok(handle.state().applied_index)); // the reader may be gone
             }
@@ -84,7 +89,7 @@ fn apply(handle: &RaftHandle, data: &[u8]) -> Result<Committed, ProposeError> {
     let index = before.applied_index + 1;
     let applied = fsm::apply(&before, index, &command).map_err(|error| unknown(&error))?;
     // State first: whoever reacts to an event must find it there.
-    handle.shared.state.send_replace(Arc::new(applied.state));
+    handle.shared.show(Arc::new(applied.state));
     handle.shared.hub.publish(applied.events);
     applied.result.map_err(ProposeError::Rejected)?;
     Ok(Committed { index })

@@ -47,12 +47,15 @@ impl Waiting {
     }
 }
 
+/// An encoded command to append, and where its result goes.
+pub(crate) type Proposal = (Vec<u8>, Waiting);
+
 pub(super) type ReadReply = oneshot::Sender<Result<u64, ReadError>>;
 
 /// What is asked of the actor, or happened around it.
 pub(crate) enum Msg {
-    /// An encoded command to append, and where its result goes.
-    Propose(Vec<u8>, Waiting),
+    /// There are proposals to take.
+    Propose,
     /// Everything that arrived before this is to be written now.
     Flush,
     /// A linearizable read.

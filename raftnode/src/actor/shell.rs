@@ -104,6 +104,7 @@ impl Shell {
         match msg {
             Msg::Flush => {
                 self.flush_queued = false;
+                self.take_proposals();
                 self.core.handle_propose(std::mem::take(&mut self.batch));
                 self.run()?;
                 return Ok(false);
@@ -112,11 +113,9 @@ impl Shell {
                 self.install(received)?;
                 return Ok(false);
             }
-            Msg::Propose(data, waiting) => {
-                let ticket = self.ticket();
-                self.proposals.insert(ticket, waiting);
-                self.batch.push((ticket, data));
-            }
+            // Taken by an earlier flush, it needs none.
+            Msg::Propose if !self.take_proposals() => return Ok(false),
+            Msg::Propose => {}
             Msg::Read(reply) => {
                 let ticket = self.ticket();
                 self.reads.insert(ticket, reply);
@@ -139,6 +138,18 @@ impl Shell {
             Msg::Tick => self.core.handle_tick(),
         }
         Ok(!std::mem::replace(&mut self.flush_queued, true))
+    }
+
+    /// Adds what waits to be proposed to the next step; `false` if nothing does.
+    fn take_proposals(&mut self) -> bool {
+        let proposals = self.shared.take_proposals();
+        let some = !proposals.is_empty();
+        for (data, waiting) in proposals {
+            let ticket = self.ticket();
+            self.proposals.insert(ticket, waiting);
+            self.batch.push((ticket, data));
+        }
+        some
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -239,7 +250,7 @@ impl Shell {
             let state = Arc::clone(self.applier.state());
             let index = state.applied_index;
             // State first: a subscriber that hears of a change must find it there.
-            self.shared.state.send_replace(Arc::clone(&state));
+            self.shared.show(Arc::clone(&state));
             self.captures.reached(&wanted, &state);
             if installed {
                 self.shared.hub.reset(index);
@@ -338,7 +349,7 @@ impl Shell {
         let shown = self.shared.state.borrow().applied_index;
         let index = state.applied_index;
         if shown != index {
-            self.shared.state.send_replace(state);
+            self.shared.show(state);
             self.shared.hub.reset(index);
         }
     }

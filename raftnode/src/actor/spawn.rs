@@ -123,6 +123,8 @@ impl Actor for RaftActor {
         args.handle.shared.mailbox.store(0, Ordering::Relaxed);
         let id = myself.get_id();
         let alive = args.handle.thread();
+        // A predecessor that ended late may have left some, and nobody would announce the next.
+        drop(args.handle.shared.take_proposals());
         // Whoever learns of a leader writes to it at once, so its address is there first.
         args.handle.shared.actor.send_replace(Some(myself));
         // Again: a predecessor that ended late may have taken it away.
@@ -154,7 +156,7 @@ impl Actor for RaftActor {
         running: &mut Running,
     ) -> Result<(), ActorProcessingErr> {
         let handle = &running.args.handle;
-        handle.received();
+        handle.received(&msg);
         if matches!(msg, Msg::Tick) {
             running.tick_queued.store(false, Ordering::Relaxed);
         }
@@ -203,6 +205,7 @@ fn close(handle: &RaftHandle, id: ActorId) {
         return;
     }
     handle.shared.forget_storage();
+    drop(handle.shared.take_proposals());
     handle.shared.mailbox.store(0, Ordering::Relaxed);
     handle.shared.status.send_modify(|status| {
         status.role = Role::Stopped;

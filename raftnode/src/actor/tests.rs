@@ -413,6 +413,43 @@ async fn messages_of_peers_that_make_no_sense_are_survived() {
 }
 
 #[tokio::test]
+async fn records_alone_are_no_news_to_those_who_follow() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let (mut all, mut followed) = (handle.subscribe(), handle.follow());
+    all.mark_unchanged();
+    followed.mark_unchanged();
+    let revoke = Payload::TokenRevoke(v1::TokenRevoke {
+        identity: "nobody".into(),
+    });
+    let revoke = command("tester", Timestamp::default(), revoke);
+    handle.propose(revoke).await.unwrap();
+    assert!(all.has_changed().unwrap());
+    assert!(!all.borrow().audit.is_empty());
+    assert!(!followed.has_changed().unwrap());
+    handle.propose(store("a")).await.unwrap();
+    assert!(followed.has_changed().unwrap());
+    assert!(Arc::ptr_eq(&followed.borrow(), &all.borrow()));
+}
+
+#[tokio::test]
+async fn proposals_of_a_burst_are_each_answered_in_order() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let burst: Vec<_> = (0..200)
+        .map(|i| handle.propose(store(&i.to_string())))
+        .collect();
+    let mut last = 0;
+    for proposal in burst {
+        let index = proposal.await.unwrap().index;
+        assert!(index > last);
+        last = index;
+    }
+    assert_eq!(handle.mailbox_depth(), 0);
+    assert_eq!(handle.state().cert_blobs.len(), 200);
+}
+
+#[tokio::test]
 async fn node_without_a_voter_answers_no_leader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raft");

@@ -1,59 +1,75 @@
-//! The working copy of one entry: the state so far, its row writes and its events.
+//! The work on one entry: the state so far, its row writes, its events, and the way back.
 
 use std::sync::Arc;
 
 use jaco_proto::{Error, v1};
 use prost::Message;
 
-use super::{Applied, Mutation, reject};
+use super::{Effects, Mutation, reject};
 use crate::{
     Delta, Event, State,
     state::{Entity, Key as _, Table, cluster_key, row_key},
 };
 
 /// Changes of one entry, not yet visible to anyone.
+///
+/// The state is changed where it is: a copy for the case of a refusal would share its maps, and
+/// every change of a shared map copies a part of it. What was there is kept instead.
 pub(super) struct Tx {
     state: State,
     index: u64,
     mutations: Vec<Mutation>,
     events: Vec<Event>,
+    /// Takes back each change, the first one first.
+    undo: Vec<Undo>,
     next_ordinal: u32,
 }
 
-/// The outcome of an entry that changes nothing.
-pub(super) fn rejected(state: &State, index: u64, error: Error) -> Applied {
-    Applied {
-        state: State {
-            applied_index: index,
-            ..state.clone()
-        },
-        result: Err(error),
-        mutations: Vec::new(),
-        events: Vec::new(),
-    }
+/// Takes one change back.
+type Undo = Box<dyn FnOnce(&mut State)>;
+
+/// Puts the row at `key` back as it was `before`.
+fn restore<E: Entity>(key: E::Key, before: Option<Arc<E>>) -> Undo {
+    Box::new(move |state| {
+        let map = E::map_mut(state);
+        match before {
+            Some(before) => map.insert(key, before),
+            None => map.remove(&key),
+        };
+    })
 }
 
 impl Tx {
-    pub(super) fn begin(state: &State, index: u64) -> Self {
+    pub(super) fn begin(state: State, index: u64) -> Self {
         Self {
             state: State {
                 applied_index: index,
-                ..state.clone()
+                ..state
             },
             index,
             mutations: Vec::new(),
             events: Vec::new(),
+            undo: Vec::new(),
             next_ordinal: 0,
         }
     }
 
-    pub(super) fn commit(self) -> Applied {
-        Applied {
-            state: self.state,
+    /// The state with every change, and what led there.
+    pub(super) fn commit(self) -> (State, Effects) {
+        let effects = Effects {
             result: Ok(()),
             mutations: self.mutations,
             events: self.events,
+        };
+        (self.state, effects)
+    }
+
+    /// The state without any of the changes; only its applied index is new.
+    pub(super) fn roll_back(mut self) -> State {
+        for undo in self.undo.into_iter().rev() {
+            undo(&mut self.state);
         }
+        self.state
     }
 
     /// The state with every change so far.
@@ -100,7 +116,8 @@ impl Tx {
             value: Some(entity.encode_to_vec()),
         });
         let after = Arc::new(entity);
-        E::map_mut(&mut self.state).insert(key, Arc::clone(&after));
+        E::map_mut(&mut self.state).insert(key.clone(), Arc::clone(&after));
+        self.undo.push(restore(key, before.clone()));
         self.record(deployment, before, Some(after));
         Ok(())
     }
@@ -123,6 +140,7 @@ impl Tx {
             key: row_key::<E>(key),
             value: None,
         });
+        self.undo.push(restore(key.clone(), Some(before.clone())));
         self.record(deployment, Some(Arc::clone(&before)), None);
         Some(before)
     }
@@ -146,7 +164,8 @@ impl Tx {
             key: cluster_key(),
             value: Some(meta.encode_to_vec()),
         });
-        self.state.cluster = Some(Arc::new(meta));
+        let before = self.state.cluster.replace(Arc::new(meta));
+        self.undo.push(Box::new(|state| state.cluster = before));
     }
 
     /// The place of the next audit event within this entry.

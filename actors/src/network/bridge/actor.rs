@@ -92,7 +92,7 @@ impl Worker for BridgeActor {
     const KIND: &'static str = "BridgeActor";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        let mut states = args.env.raft.subscribe();
+        let mut states = args.env.raft.follow();
         let key = args.env.subnet(&args.id);
         let has_row = existing(&states.borrow_and_update(), &key).is_some();
         let mut bridge = Self {

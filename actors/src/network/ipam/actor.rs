@@ -85,7 +85,7 @@ impl Worker for IpamActor {
             committing: None,
             exhausted: Repeats::default(),
         };
-        ipam.follow(ctx, ipam.args.raft.subscribe());
+        ipam.follow(ctx, ipam.args.raft.follow());
         Ok(ipam)
     }
 

@@ -151,7 +151,7 @@ impl MemoryGroup {
     fn show(&self, id: u64, state: Arc<State>, events: Vec<Event>) {
         let shared = &self.members[Self::place(id)].shared;
         // State first: whoever reacts to an event must find it there.
-        shared.state.send_replace(state);
+        shared.show(state);
         shared.hub.publish(events);
     }
 
@@ -207,6 +207,7 @@ impl Actor for Member {
     ) -> Result<RaftHandle, ActorProcessingErr> {
         let handle = self.group.handle(self.id);
         handle.shared.mailbox.store(0, Ordering::Relaxed);
+        drop(handle.shared.take_proposals());
         handle.shared.actor.send_replace(Some(myself));
         Ok(handle)
     }
@@ -217,9 +218,13 @@ impl Actor for Member {
         msg: Msg,
         handle: &mut RaftHandle,
     ) -> Result<(), ActorProcessingErr> {
-        handle.received();
+        handle.received(&msg);
         match msg {
-            Msg::Propose(data, waiting) => waiting.answer(self.group.propose(self.id, &data)),
+            Msg::Propose => {
+                for (data, waiting) in handle.shared.take_proposals() {
+                    waiting.answer(self.group.propose(self.id, &data));
+                }
+            }
             Msg::Read(reply) => {
                 let lost = handle.status().quorum_lost;
                 let answer = if lost {
