@@ -17,7 +17,8 @@ pub(super) enum Who {
     Client(u64),
     /// The scheduler, in one stretch of leadership.
     Scheduler(u64),
-    Publisher,
+    /// The publisher, about a replica.
+    Publisher(String),
     /// The health core, about a member.
     Health(String),
     /// A node about itself.
@@ -207,7 +208,7 @@ impl World {
         match who {
             Who::Client(op) => self.client_answered(op, reply),
             Who::Scheduler(stint) => self.pass_over(id, stint, &reply),
-            Who::Publisher => self.published(id, &reply),
+            Who::Publisher(replica) => self.published(id, &replica, &reply),
             Who::Health(host) => self.verdict_over(id, host),
             Who::Ready => self.returned(id, &reply),
             Who::Nobody => {}

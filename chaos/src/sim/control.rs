@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_actors::{
     health::{contact, core as judge, ready},
-    membership::policy::{self, Action, Policy, Verdict},
+    membership::{
+        leaving,
+        policy::{self, Action, Policy, Verdict},
+    },
     scheduler::{
         pace::{self, Pace},
         projects::Projects,
@@ -26,6 +29,9 @@ use super::{
 /// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
 const DRAIN_SET: i32 = 1;
 
+/// A follower is active that answered within this time.
+const ACTIVE: Time = 2 * SECOND;
+
 /// The deciding parts of one daemon.
 pub(super) struct Control {
     pace: Pace,
@@ -38,6 +44,8 @@ pub(super) struct Control {
     waiting: bool,
     schedule_at: Option<Time>,
     policy: Policy,
+    /// When each follower answered last.
+    followers: BTreeMap<u64, Time>,
     judge: judge::Core,
     contact: contact::Core,
     /// Latest term of a leader that was heard.
@@ -57,6 +65,7 @@ impl Control {
             waiting: false,
             schedule_at: None,
             policy: Policy::new(),
+            followers: BTreeMap::new(),
             judge: judge::Core::new(host),
             contact: contact::Core::default(),
             leader_term: 0,
@@ -95,6 +104,7 @@ impl World {
         control.waiting = false;
         control.schedule_at = None;
         control.policy = Policy::new();
+        control.followers.clear();
         if leads {
             control.memo = memo();
         }
@@ -231,7 +241,12 @@ impl World {
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
-        let after = machine.clock.after(self.now, 3 * SECOND) - self.now;
+        let hurry = machine
+            .daemon
+            .as_ref()
+            .is_some_and(|daemon| daemon.state.nodes.values().any(|node| leaving(node)));
+        let tick = if hurry { 300 * MS } else { 3 * SECOND };
+        let after = machine.clock.after(self.now, tick) - self.now;
         self.later(id, after, Local::Membership);
         self.plan_membership(id);
     }
@@ -249,17 +264,19 @@ impl World {
             return;
         }
         let status = daemon.core.status();
+        let control = &mut daemon.control;
         let rows = daemon.state.nodes.values().map(|node| {
             let member = policy::Member {
                 hostname: node.hostname.clone(),
-                leaving: node.draining,
+                leaving: leaving(node),
             };
             (node.raft_id, member)
         });
         let progress = status.progress.iter().map(|p| {
+            let heard = control.followers.get(&p.raft_id);
             let progress = policy::Progress {
                 matched: p.matched,
-                active: p.recent_active,
+                active: p.recent_active || heard.is_some_and(|at| now - at < ACTIVE),
             };
             (p.raft_id, progress)
         });
@@ -273,7 +290,7 @@ impl World {
             progress: progress.collect(),
         };
         let since = std::time::Duration::from_micros(clock.after(0, now));
-        let Verdict::Act(action) = daemon.control.policy.plan(since, &view) else {
+        let Verdict::Act(action) = control.policy.plan(since, &view) else {
             return;
         };
         self.count(match action {
@@ -408,10 +425,14 @@ impl World {
         };
         let leads = daemon.status.leading;
         let control = &mut daemon.control;
+        let answering = daemon.status.progress.iter().filter(|p| p.recent_active);
+        control
+            .followers
+            .extend(answering.map(|p| (p.raft_id, now)));
         let mut verdicts = control.judge.handle(instant, judge::Input::Leads(leads));
         verdicts.extend(control.judge.handle(instant, judge::Input::Tick));
         let own = if leads {
-            contact::Input::Listed
+            contact::Input::Listed(true)
         } else {
             contact::Input::Tick
         };
@@ -542,9 +563,8 @@ impl World {
         let mut confirm = None;
         if beat.leads && beat.term >= term {
             control.leader_term = beat.term;
-            if beat.hears.contains(host) {
-                confirm = control.contact.handle(instant, contact::Input::Listed);
-            }
+            let listed = contact::Input::Listed(beat.hears.contains(host));
+            confirm = control.contact.handle(instant, listed);
         }
         self.health_effects(id, verdicts, confirm);
     }

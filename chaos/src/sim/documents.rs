@@ -9,6 +9,9 @@ use jaco_proto::{
     v1,
 };
 
+/// The service that has a volume.
+const STATEFUL: &str = "db";
+
 pub(super) fn write(services: &[(&str, u64)]) -> Vec<u8> {
     let service = |(name, image): &(&str, u64)| format!("{name}=image-{image}");
     let services: Vec<String> = services.iter().map(service).collect();
@@ -42,6 +45,7 @@ pub(super) fn templates(deployment: &v1::Deployment) -> Templates {
         let template = Template {
             image: image.to_owned(),
             spec_hash: image.as_bytes().to_vec(),
+            stateful: name == STATEFUL,
         };
         (name.to_owned(), template)
     };

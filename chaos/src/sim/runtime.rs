@@ -14,8 +14,8 @@ use jaco_actors::runtime::{
         report::Report,
     },
 };
-use jaco_proto::v1::{self, ReplicaObserved, command::Payload};
-use jaco_raftnode::{State, batch, command};
+use jaco_proto::v1::{self, ReplicaObserved, ReplicaState, command::Payload};
+use jaco_raftnode::{State, command};
 
 use super::{
     calls::{Ask, Reply, Who},
@@ -72,8 +72,9 @@ pub(super) struct Runtime {
     replicas: BTreeMap<String, Replica>,
     documents: Documents,
     waiting: BTreeMap<String, ReplicaObserved>,
-    sent: Vec<ReplicaObserved>,
-    busy: bool,
+    /// Observations with a proposal under way.
+    under_way: BTreeMap<String, ReplicaObserved>,
+    paused: bool,
     current: bool,
     settled: bool,
     stretch: u64,
@@ -87,8 +88,8 @@ impl Runtime {
             replicas: BTreeMap::new(),
             documents: Documents::reading_with(documents::project),
             waiting: BTreeMap::new(),
-            sent: Vec::new(),
-            busy: false,
+            under_way: BTreeMap::new(),
+            paused: false,
             current: false,
             settled: false,
             stretch: 0,
@@ -104,7 +105,7 @@ impl Runtime {
 
     /// Whether nothing waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.sent.is_empty()
+        self.waiting.is_empty() && self.under_way.is_empty()
     }
 }
 
@@ -575,47 +576,44 @@ impl World {
             return;
         };
         let runtime = &mut daemon.runtime;
-        if runtime.busy || runtime.waiting.is_empty() {
+        if runtime.paused {
             return;
         }
-        runtime.busy = true;
-        runtime.sent = std::mem::take(&mut runtime.waiting).into_values().collect();
-        let update = |row: &ReplicaObserved| {
-            let replica = Some(row.clone());
-            let update = v1::ReplicaObservedUpdate { replica };
-            command("runtime", ts, Payload::ReplicaObservedUpdate(update))
-        };
-        let command = match runtime.sent.as_slice() {
-            [row] => update(row),
-            rows => batch("runtime", ts, rows.iter().map(update).collect()),
-        };
-        self.submit(id, Who::Publisher, Ask::Command(command));
+        let free = |id: &String, _: &mut ReplicaObserved| !runtime.under_way.contains_key(id);
+        let rows: Vec<_> = runtime.waiting.extract_if(.., free).collect();
+        runtime.under_way.extend(rows.iter().cloned());
+        for (replica, row) in rows {
+            let update = v1::ReplicaObservedUpdate { replica: Some(row) };
+            let payload = Payload::ReplicaObservedUpdate(update);
+            let command = command("runtime", ts, payload);
+            self.submit(id, Who::Publisher(replica), Ask::Command(command));
+        }
     }
 
-    /// The observations under way are written, or not.
-    pub(super) fn published(&mut self, id: u64, reply: &Reply) {
+    /// The observation of `replica` is written, or not.
+    pub(super) fn published(&mut self, id: u64, replica: &str, reply: &Reply) {
         let Some(daemon) = self.daemon(id) else {
             return;
         };
         let runtime = &mut daemon.runtime;
-        let sent = std::mem::take(&mut runtime.sent);
+        let Some(row) = runtime.under_way.remove(replica) else {
+            return;
+        };
         match reply {
-            Reply::Done(_) | Reply::Rejected(_) => {
-                runtime.busy = false;
-                self.flush_reports(id);
-            }
+            Reply::Done(_) | Reply::Rejected(_) => {}
             Reply::NotAppended | Reply::Unknown => {
-                for row in sent {
-                    runtime.waiting.entry(row.id.clone()).or_insert(row);
+                runtime.waiting.entry(row.id.clone()).or_insert(row);
+                if !std::mem::replace(&mut runtime.paused, true) {
+                    self.later(id, RETRY, Local::Publish);
                 }
-                self.later(id, RETRY, Local::Publish);
             }
         }
+        self.flush_reports(id);
     }
 
     pub(super) fn publish_again(&mut self, id: u64) {
         if let Some(daemon) = self.daemon(id) {
-            daemon.runtime.busy = false;
+            daemon.runtime.paused = false;
         }
         self.flush_reports(id);
     }
@@ -633,9 +631,15 @@ impl World {
             let row = state.replicas_desired.get(id)?;
             let report = tended.core.last_report()?;
             let known = state.replicas_observed.get(id);
-            let heard = known.is_some_and(|k| Report::from(k.as_ref()).says_the_same_as(report));
-            let own = row.host == machine.host && report.raft_index >= row.raft_index;
-            (own && !heard).then(|| (id.clone(), report.clone()))
+            let unheard = if row.host == machine.host {
+                let heard =
+                    known.is_some_and(|k| Report::from(k.as_ref()).says_the_same_as(report));
+                !heard && report.raft_index >= row.raft_index
+            } else {
+                let silent = known.is_none_or(|seen| seen.state() != ReplicaState::Running);
+                row.previous_host == machine.host && report.state == ReplicaState::Running && silent
+            };
+            unheard.then(|| (id.clone(), report.clone()))
         });
         for (replica, report) in unheard.collect::<Vec<_>>() {
             self.publish(id, &replica, &report);
