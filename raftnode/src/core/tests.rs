@@ -175,10 +175,16 @@ fn what_was_meant_for_an_earlier_leader_is_not_passed_on_in_its_senders_name() {
     let leader = world.elect();
     assert!(world.settle(), "never converged");
     let follower = leader % 3 + 1;
-    for kind in [MessageType::MsgReadIndex, MessageType::MsgTransferLeader] {
+    // Only a read carries no term; see `RawNode`'s sending side.
+    let term = world.status(leader).term;
+    for (kind, term) in [
+        (MessageType::MsgReadIndex, 0),
+        (MessageType::MsgTransferLeader, term),
+    ] {
         let mut message = Message {
             from: leader,
             to: follower,
+            term,
             entries: vec![Entry::default()],
             ..Message::default()
         };
