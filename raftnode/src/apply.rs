@@ -23,6 +23,9 @@ pub trait Probe {
 /// Does not listen.
 impl Probe for () {}
 
+/// Indexes whose state may be waited for at once: other members name them.
+const WANTED: usize = 64;
+
 /// Applies committed entries in order; pure.
 #[derive(Clone, Debug)]
 pub struct Applier {
@@ -81,9 +84,13 @@ impl Applier {
         self.halted.as_deref()
     }
 
-    /// Keeps the state right after entry `index`, once it is applied, in [`Progress::wanted`].
+    /// Keeps the state right after entry `index`, once it is applied, in [`Progress::wanted`]. Of
+    /// more than 64 indexes the highest are forgotten.
     pub fn want(&mut self, index: u64) {
         self.wanted.insert(index);
+        if self.wanted.len() > WANTED {
+            self.wanted.pop_last();
+        }
     }
 
     /// Continues from the state of a received snapshot. It may hold the effect of the entry that
@@ -231,6 +238,11 @@ mod tests {
         assert_eq!(keys(applier.state()), ["a", "b", "c"]);
         let again = applier.apply(vec![entry(4, store("d"))], &mut ());
         assert!(again.wanted.is_empty());
+        // Members may ask for whatever they like.
+        for index in 0..1000 {
+            applier.want(u64::MAX - index);
+        }
+        assert_eq!(applier.wanted.len(), WANTED);
     }
 
     #[test]

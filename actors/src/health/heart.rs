@@ -73,6 +73,12 @@ struct LeaderSet {
     hears: BTreeSet<String>,
 }
 
+impl LeaderSet {
+    fn is_in_date(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < IN_DATE
+    }
+}
+
 impl Heart {
     /// The heart of member `host`, whose raft stands as `raft` says.
     #[must_use]
@@ -242,8 +248,8 @@ impl Inner {
     }
 
     fn live(&self, own: &str, leads: bool, now: Instant) -> BTreeSet<String> {
-        let in_date = |leader: &&LeaderSet| now.saturating_duration_since(leader.at) < IN_DATE;
-        let mut hosts: BTreeSet<String> = match self.leader.as_ref().filter(in_date) {
+        let in_date = self.leader.as_ref().filter(|leader| leader.is_in_date(now));
+        let mut hosts: BTreeSet<String> = match in_date {
             // What is no member here may be one that this node does not know yet, or anything.
             Some(leader) if !leads => leader.hears.intersection(&self.members).cloned().collect(),
             Some(_) | None => self.judge.heard().map(str::to_owned).collect(),
@@ -281,8 +287,13 @@ impl Pulse for Heart {
         }
         inner.heard_at.insert(from.to_owned(), told_at);
         inner.judge(now, core::Input::Heard(from.to_owned()));
-        let known = inner.leader.as_ref().map_or(0, |leader| leader.term);
-        // A leader that was replaced may not know it yet.
+        // A leader that was replaced may not know it yet. Raft knows better once that was a while
+        // ago, and a claim of any term must not silence every leader to come.
+        let known = inner
+            .leader
+            .as_ref()
+            .filter(|leader| leader.is_in_date(now));
+        let known = known.map_or(0, |leader| leader.term);
         if heartbeat.leads && heartbeat.term >= term.max(known) {
             let listed = heartbeat.hears.contains(&self.host);
             inner.leader = Some(LeaderSet {

@@ -334,6 +334,24 @@ async fn only_what_members_and_the_newest_leader_say_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_member_that_claims_to_lead_a_term_of_its_own_is_believed_for_a_moment() {
+    let world = World::new().await;
+    let heart = &world.nodes["b"].heart;
+    assert!(heart.is_listed());
+    heart.heard(
+        "c",
+        Heartbeat {
+            term: u64::MAX,
+            leads: true,
+            ..Default::default()
+        },
+    );
+    assert!(!heart.is_listed());
+    sleep(5 * BEAT).await;
+    assert!(heart.is_listed(), "the leader is heard again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_beat_says_where_raft_stands_and_a_leader_whom_it_hears() {
     let world = World::new().await;
     world.nodes["a"].status.send_modify(|status| {

@@ -43,13 +43,15 @@ enum Verdict {
 }
 
 /// Judges by the newest state and by who refuses. `arrived` says that the state held this node's
-/// row before, so that its absence means something.
+/// row before, so that its absence means something; `joined` is how many members there were when
+/// this node joined them.
 fn judge(
     state: &State,
     (hostname, raft_id): (&str, u64),
     arrived: bool,
     voters: &[u64],
     refused_by: &BTreeSet<String>,
+    joined: usize,
 ) -> Verdict {
     let own = state.nodes.get(hostname);
     if arrived && own.is_none_or(|row| row.raft_id != raft_id) {
@@ -64,12 +66,10 @@ fn judge(
         all += 1;
         refusing += usize::from(refused_by.contains(&other.hostname));
     }
-    // Without a state there are only those that were known when it joined.
+    // Without a state there are only those that were known when it joined. One of several that
+    // refuses may be cut off from the others, and not know of the join.
     if all == 0 && !arrived {
-        return match refused_by.is_empty() {
-            true => Verdict::Member,
-            false => Verdict::Refused,
-        };
+        (all, refusing) = (joined, refused_by.len());
     }
     if 2 * refusing > all {
         Verdict::Refused
@@ -88,6 +88,10 @@ pub(super) async fn told(node: Arc<Running>, another_try: impl Fn() -> bool + Se
     };
     let mut states = node.raft.subscribe();
     let own = (node.hostname.as_str(), node.raft_id());
+    let joined = node
+        .network
+        .as_ref()
+        .map_or(0, |network| network.joined_members());
     let mut arrived = false;
     let mut refused_since = None;
     loop {
@@ -96,7 +100,7 @@ pub(super) async fn told(node: Arc<Running>, another_try: impl Fn() -> bool + Se
         let row = state.nodes.get(own.0);
         arrived |= row.is_some_and(|row| row.raft_id == own.1);
         let voters = node.raft.status().voters;
-        match judge(&state, own, arrived, &voters, &refusing) {
+        match judge(&state, own, arrived, &voters, &refusing, joined) {
             Verdict::Removed => return,
             Verdict::Member => refused_since = None,
             // Who changes its mind within this time was only late.
@@ -220,12 +224,13 @@ mod tests {
             (&[("a", 1)], false, &[1], &[], Member),
             (&[("a", 1)], false, &[1], &["a"], Refused),
             (&[], false, &[], &[], Member),
-            (&[], false, &[], &["a"], Refused),
+            (&[], false, &[], &["a"], Member),
+            (&[], false, &[], &["a", "b"], Refused),
             (&[("me", 9)], true, &[9], &[], Member),
         ];
         for (rows, arrived, voters, refusing, expected) in table {
             let refusing = refusing.iter().map(|host| (*host).to_owned()).collect();
-            let verdict = judge(&state(rows), ("me", 9), *arrived, voters, &refusing);
+            let verdict = judge(&state(rows), ("me", 9), *arrived, voters, &refusing, 3);
             assert_eq!(verdict, *expected, "{rows:?} {refusing:?}");
         }
     }

@@ -14,14 +14,12 @@ use jaco_net::{
 use jaco_proto::chain;
 use tokio::sync::mpsc;
 
-use super::{actor, routes::Network};
+use super::{actor, routes::Network, settle};
 use crate::{
     repeat::Repeats,
     supervision::{Context, Failure, Worker},
 };
 
-/// Time between attempts to bind.
-const BIND_RETRY: Duration = Duration::from_secs(5);
 /// Arrivals that wait for this actor.
 const ARRIVALS: usize = 64;
 /// Causes of refusals that are told apart at once; more are one.
@@ -55,6 +53,8 @@ pub enum Msg {
 pub struct EndpointActor {
     args: Args,
     endpoint: Option<Endpoint>,
+    /// Attempts to bind that failed.
+    failures: u32,
     said: Repeats,
     refusals: Refusals,
 }
@@ -69,6 +69,7 @@ impl Worker for EndpointActor {
         let mut this = Self {
             args,
             endpoint: None,
+            failures: 0,
             said: Repeats::default(),
             refusals: Refusals::default(),
         };
@@ -141,7 +142,9 @@ impl EndpointActor {
                 if self.said.is_news(&reason) {
                     tracing::error!(subsystem = "peer", error = %reason, "peers cannot reach this node");
                 }
-                ctx.send_after(BIND_RETRY, Msg::Bind);
+                // Mostly it is the last instance's socket, which is closed in a moment.
+                ctx.send_after(settle::pause(self.failures, false, u8::MAX), Msg::Bind);
+                self.failures = self.failures.saturating_add(1);
             }
         }
     }

@@ -164,6 +164,11 @@ impl Network {
         Some(connection.rtt())
     }
 
+    /// How many members this node joined, as it was told then; 0 if it founded the cluster.
+    pub(crate) fn joined_members(&self) -> usize {
+        self.origin().members.len()
+    }
+
     pub(super) fn origin(&self) -> &Origin {
         &self.roster.origin
     }

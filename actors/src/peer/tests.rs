@@ -315,6 +315,16 @@ async fn a_member_that_fell_behind_the_log_receives_a_snapshot() {
     world.write("before").await;
     world.members[2].stop().await;
     let last = world.members[2].raft.status().applied;
+    // The log is kept much longer for a member that has only just been heard.
+    until(|| {
+        let missed = |member: &world::Member| {
+            let status = member.raft.status();
+            let away = status.progress.iter().find(|p| p.raft_id == 3);
+            away.is_some_and(|away| !away.recent_active)
+        };
+        world.members[..2].iter().any(missed).then_some(())
+    })
+    .await;
     for entry in 0..100 {
         world.write(&format!("away-{entry}")).await;
     }

@@ -1,6 +1,10 @@
 //! The thin part around the core: effects on disk and peers, answers to callers.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jaco_proto::v1;
 use protobuf::Message as _;
@@ -50,7 +54,13 @@ pub(super) struct Shell {
     /// Content of the snapshot that raft is being told of.
     received: Option<Box<Received>>,
     next_ticket: Ticket,
+    /// Messages of peers that were refused, and when that was last told.
+    refused: u64,
+    refused_told: Option<Instant>,
 }
+
+/// Least time between two lines about refused messages: a peer decides how many there are.
+const REFUSED: Duration = Duration::from_secs(1);
 
 impl Shell {
     /// Reloads everything from the storage; nobody is told yet.
@@ -81,6 +91,8 @@ impl Shell {
             answers: Vec::new(),
             received: None,
             next_ticket: 0,
+            refused: 0,
+            refused_told: None,
             args,
         };
         // Gives snapshots a state to be made of; the applied index is rewritten as it is.
@@ -170,7 +182,13 @@ impl Shell {
     fn deliver(&mut self, message: Message) {
         let from = message.from;
         if let Err(error) = self.core.handle_message(message) {
-            tracing::warn!(subsystem = "raft", from, %error, "peer message refused");
+            self.refused += 1;
+            let due = |at: Instant| at.elapsed() >= REFUSED;
+            if self.refused_told.is_none_or(due) {
+                let refused = self.refused;
+                tracing::warn!(subsystem = "raft", from, %error, refused, "peer message refused");
+                self.refused_told = Some(Instant::now());
+            }
         }
     }
 

@@ -140,6 +140,17 @@ pub(super) fn update_self(tx: &mut Tx, command: &v1::NodeUpdateSelf) -> Result<(
     let Some(before) = tx.get::<v1::Node>(&command.hostname) else {
         return Ok(());
     };
+    let print = &command.server_cert_fingerprint;
+    let taken = |node: &&std::sync::Arc<v1::Node>| {
+        node.hostname != command.hostname && node.server_cert_fingerprint == *print
+    };
+    // Members are known by their certificates: whoever claims another one's would lock it out.
+    if !print.is_empty() && tx.state().nodes.values().any(|node| taken(&node)) {
+        return Err(reject::invalid(
+            "server_cert_fingerprint",
+            "another member has it",
+        ));
+    }
     let mut node = v1::Node::clone(&before);
     patch_bytes(&mut node.wireguard_pubkey, &command.wireguard_pubkey);
     patch_bytes(

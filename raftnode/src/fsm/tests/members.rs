@@ -245,6 +245,24 @@ fn losing_isolation_is_audited_once_and_not_on_every_report() {
 }
 
 #[test]
+fn a_member_cannot_take_the_certificate_of_another_one() {
+    let mut world = World::new();
+    world.cluster();
+    world.ok(join("b", 2));
+    let print = |hostname: &str| {
+        Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+            hostname: hostname.into(),
+            server_cert_fingerprint: b"fp".to_vec(),
+            ..Default::default()
+        })
+    };
+    world.ok(print("a"));
+    let error = world.rejected(print("b"), ErrorCode::ValidationFailed);
+    assert_eq!(error.details["field"], "server_cert_fingerprint");
+    world.ok(print("a"));
+}
+
+#[test]
 fn a_member_updates_only_the_fields_it_sets() {
     let mut world = World::new();
     world.cluster();
