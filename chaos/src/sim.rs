@@ -11,7 +11,7 @@
 //! | property | what is checked |
 //! |---|---|
 //! | election safety | no term has two leaders |
-//! | leader completeness | a new leader's log ends with every committed entry |
+//! | leader completeness | a new leader's log has every entry that was committed in earlier terms |
 //! | log matching | an entry's index and term decide its content and what is before it |
 //! | state machine safety | no node applies another entry at an index, nor out of order |
 //! | equal states | states, and so digests, are equal at equal applied index, also after restarts and snapshots, and equal to a state made entry by entry |
@@ -23,6 +23,7 @@
 //! | unique numbers | no revision and no raft id is given out twice |
 //! | containers belong to rows | a container is made only by the host of the row it is labelled with |
 //! | reports are true | what is reported as running was made there, from the row that is named |
+//! | ready when settled | a node that calls itself ready runs nothing that moved away long ago |
 //! | one container per replica | no engine runs two of one replica; and a ready node that nothing disturbs does not go on running what moved away |
 //!
 //! A move lets the old container serve until the new one runs, so for a while a replica may have
@@ -42,12 +43,15 @@ mod disk;
 mod documents;
 mod engine;
 mod fault;
+mod members;
 mod mutation;
 mod network;
 mod node;
 mod oracle;
+mod pulse;
 mod run;
 mod runtime;
+mod step;
 mod time;
 mod trace;
 mod world;

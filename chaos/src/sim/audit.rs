@@ -25,7 +25,13 @@ const OVERSTAY: Time = 60 * SECOND;
 #[derive(Debug, Default)]
 pub(super) struct Overstays {
     since: BTreeMap<(u64, String), Time>,
+    /// The same of every node, whatever keeps it from knowing.
+    any: BTreeMap<(u64, String), Time>,
 }
+
+/// How long a node goes by what it has once confirmed: it counts as heard for three heartbeats,
+/// and a look at everything comes every second.
+const STALE: Time = 8 * SECOND;
 
 impl World {
     /// A look at what cannot be judged at one moment.
@@ -65,22 +71,25 @@ impl World {
         let state = Arc::clone(self.oracle.newest());
         let documents = Documents::reading_with(documents::project);
         let now = self.now;
-        let mut seen = BTreeMap::new();
+        let (mut seen, mut any) = (BTreeMap::new(), BTreeMap::new());
         for machine in self.machines.values() {
             let ready = state
                 .nodes
                 .get(&machine.host)
                 .is_some_and(|node| node.status() == NodeStatus::Ready);
-            if !ready || !self.is_undisturbed(machine) {
-                continue;
-            }
+            let judged = ready && self.is_undisturbed(machine);
             for container in machine.engine.running() {
                 let wanted = assignment::of(&state, &documents, &machine.host, &container.replica);
-                if wanted == Assignment::Gone {
-                    let key = (machine.id, container.replica.clone());
-                    let since = self.overstays.since.get(&key).copied().unwrap_or(now);
-                    seen.insert(key, since);
+                if wanted != Assignment::Gone {
+                    continue;
                 }
+                let key = (machine.id, container.replica.clone());
+                if judged {
+                    let since = self.overstays.since.get(&key).copied().unwrap_or(now);
+                    seen.insert(key.clone(), since);
+                }
+                let since = self.overstays.any.get(&key).copied().unwrap_or(now);
+                any.insert(key, since);
             }
         }
         let late = seen.iter().find(|(_, since)| now - **since > OVERSTAY);
@@ -92,6 +101,27 @@ impl World {
             self.oracle.violate("one container per replica", what);
         }
         self.overstays.since = seen;
+        self.overstays.any = any;
+    }
+
+    /// Node `id` calls itself ready: what moved away long ago must be gone from it.
+    pub(super) fn says_ready(&mut self, id: u64) {
+        let now = self.now;
+        let Some(machine) = self.machines.get(&id) else {
+            return;
+        };
+        let left = machine.engine.running().find(|container| {
+            let key = (id, container.replica.clone());
+            let since = self.overstays.any.get(&key);
+            since.is_some_and(|since| now - since > STALE)
+        });
+        if let Some(container) = left {
+            let what = format!(
+                "n{id} calls itself ready and still runs {} of {}",
+                container.id, container.replica
+            );
+            self.oracle.violate("ready when settled", what);
+        }
     }
 
     fn is_undisturbed(&self, machine: &Machine) -> bool {

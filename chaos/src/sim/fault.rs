@@ -28,6 +28,7 @@ pub(super) enum Kind {
     Disk,
     Engine,
     Container,
+    Actor,
     Transfer,
     Member,
 }
@@ -41,6 +42,17 @@ pub(super) enum Promise {
     Entries,
     /// That it leads.
     Leadership,
+}
+
+/// Actors that hold something in memory which a restart loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Actor {
+    /// That of one replica, drawn when it strikes.
+    Replica,
+    Publisher,
+    Scheduler,
+    Health,
+    Membership,
 }
 
 /// One fault.
@@ -66,6 +78,8 @@ pub(super) enum What {
     EngineErrors(u64),
     /// One container's process ends.
     KillContainer(Victim),
+    /// An actor crashes and is started again.
+    KillActor(Victim, Actor),
     /// The leader hands over.
     Transfer,
     /// A new machine joins.
@@ -83,6 +97,7 @@ impl What {
             Self::SlowDisk(..) => Kind::Disk,
             Self::EngineAway(_) | Self::EngineErrors(_) => Kind::Engine,
             Self::KillContainer(_) => Kind::Container,
+            Self::KillActor(..) => Kind::Actor,
             Self::Transfer => Kind::Transfer,
             Self::Join | Self::Leave(_) => Kind::Member,
         }
@@ -109,7 +124,8 @@ impl fmt::Debug for Fault {
 pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
     // Some runs are quiet, some are hell.
     let pause = *chance.choose(&[500, 1_500, 1_500, 4_000]).unwrap_or(&1_500) * MS;
-    let members = chance.within(0..2) == 0;
+    // In thousandths: who belongs to the cluster stays, changes now and then, or all the time.
+    let members = *chance.choose(&[0, 0, 60, 60, 300]).unwrap_or(&0);
     let mut faults = Vec::new();
     let mut at = chance.within(0..2 * pause);
     while at < length {
@@ -135,7 +151,7 @@ pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
     faults
 }
 
-fn draw_one(chance: &mut Rng, members: bool) -> What {
+fn draw_one(chance: &mut Rng, members: u64) -> What {
     let victim = match chance.within(0..3) {
         0 => Victim::Leader,
         _ => Victim::Member(chance.within(0..8)),
@@ -144,6 +160,12 @@ fn draw_one(chance: &mut Rng, members: bool) -> What {
         0 => Crash::Kill,
         _ => Crash::PowerCut,
     };
+    if chance.within(0..1000) < members {
+        return match chance.within(0..2) {
+            0 => What::Join,
+            _ => What::Leave(victim),
+        };
+    }
     match chance.within(0..100) {
         0..14 => What::Crash(victim, crash),
         14..24 => {
@@ -170,10 +192,20 @@ fn draw_one(chance: &mut Rng, members: bool) -> What {
         75..80 => What::SlowDisk(victim, chance.within(20 * MS..900 * MS)),
         80..83 => What::EngineAway(victim),
         83..86 => What::EngineErrors(chance.within(20..400)),
-        86..91 => What::KillContainer(victim),
-        91..94 => What::Transfer,
-        94..97 if members => What::Join,
-        97..100 if members => What::Leave(victim),
+        86..89 => What::KillContainer(victim),
+        89..91 => {
+            let actors = [
+                Actor::Replica,
+                Actor::Replica,
+                Actor::Publisher,
+                Actor::Scheduler,
+                Actor::Health,
+                Actor::Membership,
+            ];
+            let actor = *chance.choose(&actors).unwrap_or(&Actor::Replica);
+            What::KillActor(victim, actor)
+        }
+        91..95 => What::Transfer,
         _ => What::Crash(victim, crash),
     }
 }

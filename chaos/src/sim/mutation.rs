@@ -36,11 +36,18 @@ pub enum Mutation {
     RetryUnknown,
     /// The sweep for containers that no row wants is never made, and no row change stops one.
     KeepMovedContainers,
+    /// Every learner is given a vote, however many voters that makes.
+    PromoteEverybody,
+    /// The state machine forgets which raft ids were given out, so a removed node's is given out
+    /// again.
+    ReuseRaftId,
+    /// A node that comes back calls itself ready without having caught up or settled.
+    ReadyTooSoon,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -54,24 +61,35 @@ impl Mutation {
         Self::ApplyWithLocalClock,
         Self::RetryUnknown,
         Self::KeepMovedContainers,
+        Self::PromoteEverybody,
+        Self::ReuseRaftId,
+        Self::ReadyTooSoon,
     ];
 }
 
 impl Mutation {
     /// What a state machine with this bug makes of a state, if that differs.
     pub(super) fn patch(self, state: &State) -> Option<State> {
-        if self != Self::ReuseRevision {
-            return None;
-        }
         let mut patched = state.clone();
-        for (name, deployment) in &state.deployments {
-            if deployment.highest_revision > deployment.applied_revision {
-                let mut forgetful = deployment.as_ref().clone();
-                forgetful.highest_revision = forgetful.applied_revision;
-                patched
-                    .deployments
-                    .insert(name.clone(), Arc::new(forgetful));
+        match self {
+            Self::ReuseRevision => {
+                for (name, deployment) in &state.deployments {
+                    if deployment.highest_revision > deployment.applied_revision {
+                        let mut forgetful = deployment.as_ref().clone();
+                        forgetful.highest_revision = forgetful.applied_revision;
+                        patched
+                            .deployments
+                            .insert(name.clone(), Arc::new(forgetful));
+                    }
+                }
             }
+            Self::ReuseRaftId => {
+                let highest = state.nodes.values().map(|node| node.raft_id).max();
+                if let Some(meta) = &mut patched.cluster {
+                    Arc::make_mut(meta).next_raft_id = highest.unwrap_or(0) + 1;
+                }
+            }
+            _ => return None,
         }
         (patched != *state).then_some(patched)
     }

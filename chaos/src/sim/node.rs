@@ -8,13 +8,8 @@ use std::{
 
 use jaco_raftnode::{
     Role, State,
-    apply::{Answer, Applier, Progress},
-    core::{
-        Committed, Lost, MemberChange, Outcome, Payload, RaftCore, RaftStatus, ReadFailure, Ticket,
-        Write,
-    },
-    state::Rules,
-    storage::Row,
+    apply::{Answer, Applier},
+    core::{Lost, MemberChange, Outcome, RaftCore, RaftStatus, ReadFailure, Ticket},
 };
 use raft::eraftpb::{Message, MessageType};
 
@@ -25,6 +20,7 @@ use super::{
     fault::Promise,
     mutation::Mutation,
     runtime::Runtime,
+    step::Step,
     time::{MS, SECOND, Time},
     world::{Event, Inbox, Local, World},
 };
@@ -40,16 +36,6 @@ pub(super) enum Input {
     SnapshotSent(u64, bool),
     Change(MemberChange),
     Transfer(u64),
-}
-
-/// A step of raft that is being written.
-#[derive(Debug)]
-pub(super) struct Step {
-    sync: bool,
-    messages_after: Vec<Message>,
-    position: Option<(u64, u64)>,
-    answers: Vec<(Ticket, Answer)>,
-    installed: bool,
 }
 
 /// A proposal of this node that waits for its end.
@@ -72,9 +58,9 @@ pub(super) enum Reader {
 /// What runs on a machine.
 pub(super) struct Daemon {
     pub(super) core: RaftCore<View>,
-    applier: Applier,
+    pub(super) applier: Applier,
     inbox: Inbox,
-    writing: Option<Step>,
+    pub(super) writing: Option<Step>,
     /// The newest state that is on disk.
     pub(super) state: Arc<State>,
     pub(super) status: RaftStatus,
@@ -254,7 +240,7 @@ impl World {
     }
 
     /// Checks what raft claims after it has handled something.
-    fn observe(&mut self, id: u64) {
+    pub(super) fn observe(&mut self, id: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
@@ -290,7 +276,7 @@ impl World {
             }
         }
         if elected {
-            let last = self.oracle.last();
+            let last = self.oracle.last_before(term);
             let holds = machine.disk.borrow().current().term(last);
             let below = machine.disk.borrow().current().truncated.0 > last;
             let holds = if below {
@@ -304,192 +290,7 @@ impl World {
         }
     }
 
-    /// Begins one step of raft: sends, applies and writes.
-    fn perform(&mut self, id: u64, write: Write) {
-        self.send(id, write.messages);
-        let mutation = self.plan.mutation;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let Some(daemon) = &mut machine.daemon else {
-            return;
-        };
-        let mut batch = Batch {
-            entries: write.entries,
-            hard_state: write.hard_state,
-            conf_state: write.conf_state,
-            ..Batch::default()
-        };
-        let mut position = None;
-        let installed = write.snapshot.is_some();
-        if let Some(snapshot) = write.snapshot {
-            let metadata = snapshot.metadata.unwrap_or_default();
-            let read = State::read_snapshot(metadata.index, &*snapshot.data, &Rules::MEMBER);
-            let state = match read {
-                Ok(read) => read.state,
-                Err(error) => {
-                    let what = format!("{id} cannot read a snapshot: {error}");
-                    return self.oracle.violate("snapshots are whole", what);
-                }
-            };
-            position = Some((metadata.index, metadata.term));
-            let rows: Vec<Row> = rows_of(&state);
-            if mutation == Some(Mutation::InstallOverRows) {
-                batch.rows.extend(rows_of(&daemon.state));
-            }
-            batch.rows.extend(rows.iter().cloned());
-            batch.install = Some((metadata, rows));
-            daemon.applier.install(state);
-        }
-        self.oracle.applies(id, &write.committed);
-        let now = machine.clock.timestamp(self.now);
-        let progress = apply(&mut daemon.applier, write.committed, mutation, now);
-        position = progress.applied.or(position);
-        if position.is_some() {
-            batch.applied = Some(daemon.applier.state().applied_index);
-        }
-        batch.rows.extend(progress.rows);
-        let (before, entries) = {
-            let disk = machine.disk.borrow();
-            let first = batch.entries.first().map_or(0, |entry| entry.index);
-            let before = disk.current().term(first.saturating_sub(1));
-            (before, batch.entries.clone())
-        };
-        if let Some(first) = entries.first() {
-            // Behind an installed snapshot it is the snapshot's term.
-            let before = match &batch.install {
-                Some((metadata, _)) if metadata.index + 1 == first.index => Some(metadata.term),
-                _ => before,
-            };
-            self.oracle.logs(id, before.unwrap_or(0), &entries);
-        }
-        if mutation == Some(Mutation::ForgetVote)
-            && let Some(hard_state) = &mut batch.hard_state
-        {
-            hard_state.vote = 0;
-        }
-        let step = Step {
-            sync: write.sync && mutation != Some(Mutation::SkipSync),
-            messages_after: write.messages_after,
-            position,
-            answers: progress.answers,
-            installed,
-        };
-        let slow = machine.slow;
-        let takes = match (write.sync, self.disk_chance.within(0..100)) {
-            (true, 0) => self.disk_chance.within(20 * MS..400 * MS),
-            (true, _) => self.disk_chance.within(MS / 2..8 * MS),
-            (false, 0) => self.disk_chance.within(0..10 * MS),
-            (false, _) => 0,
-        };
-        let takes = takes + if batch.is_empty() { 0 } else { slow };
-        if mutation == Some(Mutation::ApplyBeforePersist) && write.sync && !installed {
-            let behind = Batch {
-                entries: std::mem::take(&mut batch.entries),
-                hard_state: batch.hard_state.take(),
-                ..Batch::default()
-            };
-            let written = machine.disk.borrow_mut().write_behind(behind);
-            self.check_write(id, written);
-            self.later(id, takes + 20 * MS, Local::Flush);
-            return self.finish_now(
-                id,
-                batch,
-                Step {
-                    sync: false,
-                    ..step
-                },
-            );
-        }
-        if takes == 0 || batch.is_empty() {
-            return self.finish_now(id, batch, step);
-        }
-        machine.disk.borrow_mut().begin(batch);
-        daemon.writing = Some(step);
-        self.later(id, takes, Local::Written);
-    }
-
-    fn finish_now(&mut self, id: u64, batch: Batch, step: Step) {
-        if let Some(machine) = self.machines.get(&id)
-            && !batch.is_empty()
-        {
-            let written = machine.disk.borrow_mut().write(batch, step.sync);
-            self.check_write(id, written);
-        }
-        self.finish(id, step);
-    }
-
-    fn check_write(&mut self, id: u64, written: Result<(), String>) {
-        if let Err(error) = written {
-            let what = format!("{id} writes what its storage refuses: {error}");
-            self.oracle.violate("log is continuous", what);
-        }
-    }
-
-    pub(super) fn flush(&mut self, id: u64) {
-        if let Some(machine) = self.machines.get(&id) {
-            let written = machine.disk.borrow_mut().flush();
-            self.check_write(id, written);
-        }
-    }
-
-    /// The disk is done with the step under way.
-    pub(super) fn written(&mut self, id: u64) {
-        let Some(step) = self.daemon(id).and_then(|daemon| daemon.writing.take()) else {
-            return;
-        };
-        if let Some(machine) = self.machines.get(&id) {
-            let written = machine.disk.borrow_mut().finish(step.sync);
-            self.check_write(id, written);
-        }
-        self.finish(id, step);
-        self.drive(id);
-    }
-
-    /// A step is on disk: it may be told.
-    fn finish(&mut self, id: u64, step: Step) {
-        self.send(id, step.messages_after);
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let Some(daemon) = &mut machine.daemon else {
-            return;
-        };
-        let (applied, term) = step.position.unwrap_or_default();
-        daemon.core.handle_written(applied, term);
-        if step.position.is_some() {
-            let state = Arc::clone(daemon.applier.state());
-            machine.disk.borrow_mut().state = Some(Arc::clone(&state));
-            daemon.state = Arc::clone(&state);
-            if step.installed {
-                self.count("snapshots installed");
-            }
-            self.note(&[7, id, applied, term], || {
-                let how = if step.installed {
-                    "installs"
-                } else {
-                    "applies"
-                };
-                format!("n{id} {how} up to {applied} of term {term}")
-            });
-            self.oracle.reaches(id, &state);
-            self.notice(id);
-        }
-        self.observe(id);
-        self.answer_proposals(id, step.answers);
-    }
-
-    /// The actors hear of the newest state soon.
-    fn notice(&mut self, id: u64) {
-        let soon = self.chance.within(0..5 * MS);
-        if let Some(daemon) = self.daemon(id)
-            && !std::mem::replace(&mut daemon.noticed, true)
-        {
-            self.later(id, soon, Local::Notice);
-        }
-    }
-
-    fn answer_proposals(&mut self, id: u64, answers: Vec<(Ticket, Answer)>) {
+    pub(super) fn answer_proposals(&mut self, id: u64, answers: Vec<(Ticket, Answer)>) {
         for (ticket, answer) in answers {
             let Some(daemon) = self.daemon(id) else {
                 return;
@@ -617,7 +418,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, id: u64, messages: Vec<Message>) {
+    pub(super) fn send(&mut self, id: u64, messages: Vec<Message>) {
         for message in messages {
             self.send_one(id, message);
         }
@@ -696,56 +497,6 @@ impl World {
             daemon.inbox.push_back(input);
         }
     }
-}
-
-fn rows_of(state: &State) -> Vec<Row> {
-    let rows = state.rows();
-    rows.map(|(key, value)| Row {
-        key,
-        value: Some(value),
-    })
-    .collect()
-}
-
-/// Applies as the state machine of this build does.
-fn apply(
-    applier: &mut Applier,
-    entries: Vec<Committed>,
-    mutation: Option<Mutation>,
-    now: prost_types::Timestamp,
-) -> Progress {
-    match mutation {
-        Some(Mutation::ApplyWithLocalClock) => {
-            let entries = entries.into_iter().map(|entry| with_clock(entry, now));
-            applier.apply(entries.collect(), &mut ())
-        }
-        Some(mutation @ Mutation::ReuseRevision) => {
-            let mut all = Progress::default();
-            for entry in entries {
-                let one = applier.apply(vec![entry], &mut ());
-                all.applied = one.applied.or(all.applied);
-                all.rows.extend(one.rows);
-                all.answers.extend(one.answers);
-                if let Some(patched) = mutation.patch(applier.state()) {
-                    all.rows.extend(rows_of(&patched));
-                    applier.install(patched);
-                }
-            }
-            all
-        }
-        _ => applier.apply(entries, &mut ()),
-    }
-}
-
-/// The entry as if its command had no time of its own.
-fn with_clock(mut entry: Committed, now: prost_types::Timestamp) -> Committed {
-    if let Payload::Command(data) = &mut entry.payload
-        && let Ok(mut command) = jaco_raftnode::fsm::decode(data)
-    {
-        command.ts = Some(now);
-        *data = prost::Message::encode_to_vec(&command);
-    }
-    entry
 }
 
 /// Makes a vote that was given in an earlier term one of this term.

@@ -138,15 +138,21 @@ impl Oracle {
         }
     }
 
-    /// Node `id` leads `term`, and its log holds an entry of this term at the last committed
-    /// index.
+    /// Index of the last entry that was committed in a term before `term`.
+    pub(super) fn last_before(&self, term: u64) -> u64 {
+        let before = self.committed.partition_point(|entry| entry.term < term);
+        self.first - 1 + before as u64
+    }
+
+    /// Node `id` leads `term`, and its log holds an entry of term `holds` at the last index that
+    /// was committed before.
     pub(super) fn leads(&mut self, id: u64, term: u64, holds: Option<u64>) {
         let known = *self.leaders.entry(term).or_insert(id);
         if known != id {
             let what = format!("{known} and {id} both led term {term}");
             self.violate("election safety", what);
         }
-        let last = self.last();
+        let last = self.last_before(term);
         let expected = self.committed_term(last);
         if holds != expected {
             let what = format!(

@@ -34,6 +34,8 @@ const RETRY: Time = 500 * MS;
 #[derive(Clone, Debug)]
 pub(super) struct Doing {
     pub(super) replica: String,
+    /// Instance of the actor that asked.
+    instance: u64,
     request: Request,
     goal: Goal,
     /// What is left to do after it, last first.
@@ -62,6 +64,7 @@ enum Goal {
 
 struct Replica {
     core: Core,
+    instance: u64,
     /// Row that the next create is made of.
     prepared: u64,
     due: Option<Time>,
@@ -70,6 +73,7 @@ struct Replica {
 /// The runtime of one daemon.
 pub(super) struct Runtime {
     replicas: BTreeMap<String, Replica>,
+    instances: u64,
     documents: Documents,
     waiting: BTreeMap<String, ReplicaObserved>,
     /// Observations with a proposal under way.
@@ -86,6 +90,7 @@ impl Runtime {
     pub(super) fn new(_state: &Arc<State>) -> Self {
         Self {
             replicas: BTreeMap::new(),
+            instances: 0,
             documents: Documents::reading_with(documents::project),
             waiting: BTreeMap::new(),
             under_way: BTreeMap::new(),
@@ -96,6 +101,20 @@ impl Runtime {
             listing: false,
             reclaiming: BTreeSet::new(),
         }
+    }
+
+    /// Starts the actor of a replica, unless there is one.
+    fn tend(&mut self, state: &State, host: &str, replica: String) {
+        let instances = &mut self.instances;
+        self.replicas.entry(replica).or_insert_with_key(|replica| {
+            *instances += 1;
+            Replica {
+                core: Core::new(host, seed(state, host, replica), true),
+                instance: *instances,
+                prepared: 0,
+                due: None,
+            }
+        });
     }
 
     /// Whether, since the node caught up, no container is left whose row moved away.
@@ -126,14 +145,7 @@ impl World {
         }
         let runtime = &mut daemon.runtime;
         for replica in assignment::here(&state, &host) {
-            runtime
-                .replicas
-                .entry(replica)
-                .or_insert_with_key(|replica| Replica {
-                    core: Core::new(host.clone(), seed(&state, &host, replica), true),
-                    prepared: 0,
-                    due: None,
-                });
+            runtime.tend(&state, &host, replica);
         }
         let assignments: Vec<(String, Assignment)> = runtime
             .replicas
@@ -214,6 +226,7 @@ impl World {
         let row = state.and_then(|s| s.replicas_desired.get(replica).map(|r| r.raft_index));
         let runtime = self.daemon(id).map(|daemon| &mut daemon.runtime);
         let tended = runtime.and_then(|runtime| runtime.replicas.get_mut(replica));
+        let instance = tended.as_ref().map_or(0, |tended| tended.instance);
         let mut rest = Vec::new();
         let (request, goal) = match effect {
             Effect::Lookup(g) => (Request::Find, Goal::Lookup(g)),
@@ -248,6 +261,7 @@ impl World {
             id,
             Doing {
                 replica: replica.to_owned(),
+                instance,
                 request,
                 goal,
                 rest,
@@ -325,6 +339,12 @@ impl World {
             return;
         };
         let replica = doing.replica.clone();
+        let runtime = self.daemon(id).map(|daemon| &daemon.runtime);
+        let tended = runtime.and_then(|runtime| runtime.replicas.get(&replica));
+        // What an actor was doing ends with it, half-way or not.
+        if doing.instance != 0 && tended.is_none_or(|t| t.instance != doing.instance) {
+            return;
+        }
         let done = outcome.clone().map(drop);
         let input = match doing.goal {
             Goal::Lookup(g) => Input::Found(g, self.listing(id, &replica, outcome)),
@@ -350,6 +370,7 @@ impl World {
                             id,
                             Doing {
                                 replica: replica.clone(),
+                                instance: 0,
                                 request: Request::Remove(container.clone()),
                                 goal: Goal::Undo,
                                 rest: Vec::new(),
@@ -462,6 +483,7 @@ impl World {
             id,
             Doing {
                 replica: String::new(),
+                instance: 0,
                 request: Request::List,
                 goal: Goal::Sweep(stretch),
                 rest: Vec::new(),
@@ -529,6 +551,7 @@ impl World {
                 id,
                 Doing {
                     replica,
+                    instance: 0,
                     request: Request::Stop(container.clone()),
                     goal: Goal::Reclaim,
                     rest: vec![Request::Remove(container)],
@@ -579,14 +602,11 @@ impl World {
         if runtime.paused {
             return;
         }
-        let (held, rows): (BTreeMap<_, _>, Vec<_>) = {
-            let busy = |id: &String| runtime.under_way.contains_key(id);
-            let waiting = std::mem::take(&mut runtime.waiting);
-            let (held, free): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(id, _)| busy(id));
-            (held.into_iter().collect(), free)
-        };
-        runtime.waiting = held;
-        runtime.under_way.extend(rows.iter().cloned());
+        let (busy, rows): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut runtime.waiting)
+            .into_iter()
+            .partition(|(replica, _)| runtime.under_way.contains_key(replica));
+        runtime.waiting = busy;
+        runtime.under_way.extend(rows.clone());
         for (replica, row) in rows {
             let update = v1::ReplicaObservedUpdate { replica: Some(row) };
             let payload = Payload::ReplicaObservedUpdate(update);
@@ -649,6 +669,39 @@ impl World {
         for (replica, report) in unheard.collect::<Vec<_>>() {
             self.publish(id, &replica, &report);
         }
+    }
+
+    /// The actor of one replica of node `id` crashes, and looks at the world when it is back.
+    pub(super) fn kill_replica_actor(&mut self, id: u64) {
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let host = machine.host.clone();
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let tended: Vec<String> = daemon.runtime.replicas.keys().cloned().collect();
+        let Some(replica) = self.engine_chance.choose(&tended) else {
+            return;
+        };
+        daemon.runtime.replicas.remove(replica);
+        let state = Arc::clone(&daemon.state);
+        daemon.runtime.tend(&state, &host, replica.clone());
+        self.note(&[34, id], || {
+            format!("the actor of {replica} crashes on n{id}")
+        });
+        self.dispatch(id);
+    }
+
+    /// The publisher of node `id` crashes with all it held, and asks for it again.
+    pub(super) fn kill_publisher(&mut self, id: u64) {
+        self.note(&[35, id], || format!("the publisher crashes on n{id}"));
+        if let Some(daemon) = self.daemon(id) {
+            daemon.runtime.waiting.clear();
+            daemon.runtime.under_way.clear();
+            daemon.runtime.paused = false;
+        }
+        self.say_again(id);
     }
 
     /// One container of node `id` dies.

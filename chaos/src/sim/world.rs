@@ -21,7 +21,7 @@ use super::{
     client::Clients,
     disk::{Crash, Disk, View},
     engine::Engine,
-    fault::{Fault, Promise, Victim, What},
+    fault::{Actor, Fault, Promise, Victim, What},
     mutation::Mutation,
     network::{Network, Trouble},
     node::Daemon,
@@ -583,6 +583,18 @@ impl World {
             What::Trap(promise, crash) => {
                 self.traps.insert(number, (promise, crash, fault.span));
             }
+            What::KillActor(victim, actor) => {
+                if let Some(id) = self.find(victim) {
+                    self.count("killed actors");
+                    match actor {
+                        Actor::Replica => self.kill_replica_actor(id),
+                        Actor::Publisher => self.kill_publisher(id),
+                        Actor::Scheduler | Actor::Health | Actor::Membership => {
+                            self.kill_control(id, actor);
+                        }
+                    }
+                }
+            }
             What::Transfer => self.transfer(),
             What::Join => self.join(),
             What::Leave(victim) => {
@@ -626,8 +638,6 @@ impl World {
         self.network.base_loss = 0;
         self.network.base_delay = 0;
         self.traps.clear();
-        // Elections come to an end again.
-        self.ticks = (3, 10);
         for machine in self.machines.values_mut() {
             machine.paused_until = machine.paused_until.min(self.now);
         }

@@ -1,0 +1,204 @@
+//! Who belongs to the cluster: joins, removals, and the policy that the leader asks.
+
+use jaco_actors::membership::{
+    leaving,
+    policy::{self, Action, Verdict},
+};
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::core::MemberChange;
+
+use super::{
+    calls::{Ask, Who},
+    disk::{Crash, Disk},
+    mutation::Mutation,
+    node::Input,
+    time::{MS, SECOND, Time},
+    world::{Local, World},
+};
+
+/// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
+const DRAIN_SET: i32 = 1;
+/// A follower is active that answered within this time.
+const ACTIVE: Time = 2 * SECOND;
+
+impl World {
+    /// The leader looks at who takes part.
+    pub(super) fn membership(&mut self, id: u64) {
+        let Some(machine) = self.machines.get(&id) else {
+            return;
+        };
+        let hurry = machine
+            .daemon
+            .as_ref()
+            .is_some_and(|daemon| daemon.state.nodes.values().any(|node| leaving(node)));
+        let tick = if hurry { 300 * MS } else { 3 * SECOND };
+        let after = machine.clock.after(self.now, tick) - self.now;
+        self.later(id, after, Local::Membership);
+        self.plan_membership(id);
+    }
+
+    fn plan_membership(&mut self, id: u64) {
+        let now = self.now;
+        let even = self.has(Mutation::PromoteEverybody);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let clock = machine.clock;
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        if !daemon.status.leading {
+            return;
+        }
+        let status = daemon.core.status();
+        let control = &mut daemon.control;
+        let rows = daemon.state.nodes.values().map(|node| {
+            let member = policy::Member {
+                hostname: node.hostname.clone(),
+                leaving: leaving(node),
+            };
+            (node.raft_id, member)
+        });
+        let progress = status.progress.iter().map(|p| {
+            let heard = control.followers.get(&p.raft_id);
+            let progress = policy::Progress {
+                matched: p.matched,
+                active: p.recent_active || heard.is_some_and(|at| now - at < ACTIVE),
+            };
+            (p.raft_id, progress)
+        });
+        let view = policy::View {
+            leader: id,
+            commit: status.commit,
+            changing: status.changing_members,
+            voters: status.voters.iter().copied().collect(),
+            learners: status.learners.iter().copied().collect(),
+            rows: rows.collect(),
+            progress: progress.collect(),
+        };
+        if even && let Some(&learner) = status.learners.first() {
+            // Everybody votes.
+            return self.input(id, Input::Change(MemberChange::Promote(learner)));
+        }
+        let since = std::time::Duration::from_micros(clock.after(0, now));
+        let Verdict::Act(action) = control.policy.plan(since, &view) else {
+            return;
+        };
+        self.count(match action {
+            Action::Add(_) => "learners added",
+            Action::Promote(_) => "learners promoted",
+            Action::Demote(_) => "voters demoted",
+            Action::Remove(_) => "members removed",
+            Action::Transfer(_) | Action::Forget(_) => "other steps of members",
+        });
+        self.note(&[21, id], || format!("n{id} changes members: {action:?}"));
+        let change = match action {
+            Action::Add(raft_id) => MemberChange::AddLearner(raft_id),
+            Action::Promote(raft_id) => MemberChange::Promote(raft_id),
+            Action::Demote(raft_id) => MemberChange::Demote(raft_id),
+            Action::Remove(raft_id) => MemberChange::Remove(raft_id),
+            Action::Transfer(raft_id) => return self.input(id, Input::Transfer(raft_id)),
+            Action::Forget(raft_id) => return self.forget(id, raft_id),
+        };
+        self.input(id, Input::Change(change));
+    }
+
+    /// Deletes the row of a node that is out of the configuration.
+    fn forget(&mut self, id: u64, raft_id: u64) {
+        let Some(command) = self.node_command(id, |_| {
+            Payload::NodeRemove(v1::NodeRemove {
+                hostname: format!("n{raft_id}"),
+            })
+        }) else {
+            return;
+        };
+        self.submit(id, Who::Nobody, Ask::Command(command));
+    }
+
+    /// A new machine asks whoever leads to be let in.
+    pub(super) fn join(&mut self) {
+        let Some(leader) = self.leader() else {
+            return;
+        };
+        if self.members().len() >= 7 {
+            return;
+        }
+        let Some(daemon) = self.daemon(leader) else {
+            return;
+        };
+        let next = daemon.state.cluster.as_ref().map(|meta| meta.next_raft_id);
+        let raft_id = next.unwrap_or(0);
+        if raft_id == 0 || self.machines.get(&raft_id).is_some_and(|m| !m.removed) {
+            return;
+        }
+        let Some(command) = self.node_command(leader, |_| {
+            Payload::NodeJoin(v1::NodeJoin {
+                hostname: format!("n{raft_id}"),
+                address: format!("n{raft_id}:7947"),
+                grpc_address: format!("n{raft_id}:7946"),
+                raft_id,
+                ..v1::NodeJoin::default()
+            })
+        }) else {
+            return;
+        };
+        self.note(&[22, raft_id], || format!("n{raft_id} joins"));
+        self.place(raft_id, Disk::default());
+        self.submit(leader, Who::Nobody, Ask::Command(command));
+    }
+
+    /// An operator takes a member out, unless too few would be left.
+    pub(super) fn leave(&mut self, id: u64) {
+        let newest = self.oracle.newest();
+        let leaving = newest.nodes.values().filter(|node| node.draining).count();
+        let staying = newest.nodes.len() - leaving;
+        let (Some(leader), true) = (self.leader(), staying > 2) else {
+            return;
+        };
+        let Some(command) = self.node_command(leader, |_| {
+            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+                hostname: format!("n{id}"),
+                drain_mark: DRAIN_SET,
+                ..v1::NodeStatusUpdate::default()
+            })
+        }) else {
+            return;
+        };
+        self.note(&[23, id], || format!("n{id} is to leave"));
+        self.submit(leader, Who::Nobody, Ask::Command(command));
+    }
+
+    pub(super) fn transfer(&mut self) {
+        let Some(leader) = self.leader() else {
+            return;
+        };
+        let successor = self
+            .daemon(leader)
+            .and_then(|d| d.core.status().successor());
+        if let Some(to) = successor {
+            self.note(&[24, leader, to], || {
+                format!("n{leader} hands over to n{to}")
+            });
+            self.input(leader, Input::Transfer(to));
+        }
+    }
+
+    /// Ends the machines whose rows are gone: nobody speaks to them any more.
+    pub(super) fn bury(&mut self) {
+        let newest = std::sync::Arc::clone(self.oracle.newest());
+        let gone: Vec<u64> = self
+            .machines
+            .values()
+            .filter(|m| !m.removed && self.oracle.was_member(m.id))
+            .filter(|m| !newest.nodes.contains_key(&m.host))
+            .map(|m| m.id)
+            .collect();
+        for id in gone {
+            self.note(&[25, id], || format!("n{id} is no member any more"));
+            self.crash(id, Crash::Kill);
+            if let Some(machine) = self.machines.get_mut(&id) {
+                machine.removed = true;
+            }
+        }
+    }
+}
