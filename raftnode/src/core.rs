@@ -193,12 +193,9 @@ impl<S: Storage> RaftCore<S> {
     pub fn handle_message(&mut self, message: Message) -> Result<(), Refused> {
         inbound::check(&self.raw, &message)?;
         let from = message.from;
-        // A follower would pass these on in the name of their sender, as whom no peer is heard but
+        // A follower would pass a read on in the name of its sender, as whom no peer is heard but
         // itself. Whoever asked this node, which led before, asks again.
-        let for_leader = matches!(
-            message.get_msg_type(),
-            MessageType::MsgReadIndex | MessageType::MsgTransferLeader
-        );
+        let for_leader = message.get_msg_type() == MessageType::MsgReadIndex;
         if for_leader && self.raw.raft.state != StateRole::Leader {
             self.contact.hear(from, self.raw.raft.leader_id);
             return Ok(());
