@@ -114,6 +114,8 @@ where
             let passed_on = method.place == Place::Leader && transport != Transport::Peer;
             let admitted = match decided {
                 Ok(admitted) => match linearizable {
+                    // Who proved nothing is told nothing that a majority has to be asked for.
+                    Ok(true) if admitted.is_stranger() => Ok((admitted, false)),
                     Ok(true) if !passed_on => confirm(&shared).await.map(|()| (admitted, true)),
                     Ok(linearizable) => Ok((admitted, linearizable)),
                     Err(error) => Err(error),

@@ -15,7 +15,7 @@ use crate::node::{Shared, propose, random_token};
 pub(super) struct TokensService(pub(super) Arc<Shared>);
 
 /// Names that internal writers and listeners sign with.
-const RESERVED: [&str; 16] = [
+const RESERVED: [&str; 17] = [
     "local",
     "bootstrap",
     "setup",
@@ -28,6 +28,7 @@ const RESERVED: [&str; 16] = [
     "firewall",
     "ingress",
     "node-update-self",
+    "node-health",
     "pressure-heartbeat",
     "migration",
     "restore",
@@ -128,7 +129,15 @@ mod tests {
 
     #[test]
     fn identities_of_internal_writers_cannot_be_taken() {
-        for bad in ["", "local", "system", "join_token:ab", "a\nb", "drain:host"] {
+        for bad in [
+            "",
+            "local",
+            "node-health",
+            "system",
+            "join_token:ab",
+            "a\nb",
+            "drain:host",
+        ] {
             let error = check_identity(bad).unwrap_err();
             assert_eq!(error.code, ErrorCode::ValidationFailed, "{bad:?}");
             assert_eq!(error.details["field"], "identity");

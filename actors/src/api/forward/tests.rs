@@ -211,6 +211,29 @@ async fn the_minority_says_at_once_that_it_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stranger_has_no_leader_confirmed_and_does_not_hear_whether_there_is_one() {
+    let cluster = Cluster::start(3).await;
+    cluster.group.elect(None);
+    cluster.group.isolate(2, &[2]);
+    let read = || {
+        with(
+            v1::ClusterStatusRequest {},
+            &[("jaco-read", "linearizable")],
+        )
+    };
+    let mut known = ClusterClient::new(cluster.door(2, Transport::Local));
+    let error = known.status(read()).await.unwrap_err();
+    assert_eq!(error.message(), "quorum_lost");
+    let mut stranger = ClusterClient::new(cluster.door(2, Transport::Api));
+    let status = stranger.status(read()).await.unwrap().into_inner();
+    let nothing = v1::ClusterStatusResponse {
+        initialized: true,
+        ..Default::default()
+    };
+    assert_eq!(status, nothing);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_finds_itself_in_the_minority_stops_to_wait() {
     let cluster = Cluster::start(3).await;
     for hangs in [false, true] {
