@@ -119,14 +119,17 @@ impl Cluster for ClusterService {
         request: Request<v1::ClusterStatusRequest>,
     ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
         let caller = Caller::of(&request)?;
+        let stranger = caller.transport == Transport::Api && caller.identity == ANONYMOUS;
+        let removed = self.0.is_removed();
         let Some(node) = self.0.try_running() else {
             return Ok(Response::new(v1::ClusterStatusResponse {
                 initialized: self.0.is_member(),
+                removed: removed && !stranger,
                 ..Default::default()
             }));
         };
         // A stranger learns that there is a cluster, and nothing about it.
-        if caller.transport == Transport::Api && caller.identity == ANONYMOUS {
+        if stranger {
             return Ok(Response::new(v1::ClusterStatusResponse {
                 initialized: true,
                 ..Default::default()
@@ -156,6 +159,7 @@ impl Cluster for ClusterService {
             suffrages,
             leader_hostname: leader.map(|n| n.hostname.clone()).unwrap_or_default(),
             applied_index: state.applied_index,
+            removed,
         };
         Ok(node.read_response(&state, response))
     }

@@ -55,6 +55,12 @@ impl Export {
         Ok(Self { meta, state })
     }
 
+    /// SHA-256 over every entity of the state, as each member that was as far would show it.
+    #[must_use]
+    pub fn state_digest(&self) -> [u8; 32] {
+        self.state.digest()
+    }
+
     /// Writes the archive.
     ///
     /// # Errors

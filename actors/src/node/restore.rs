@@ -67,6 +67,8 @@ pub struct Restored {
     pub cluster_id: String,
     /// Log index at which it goes on.
     pub snapshot_index: u64,
+    /// SHA-256 over every entity of the state in the archive, before what is gone was taken out.
+    pub state_digest: [u8; 32],
     /// When the backup was taken; RFC 3339.
     pub taken_at: String,
     /// Members at that time, this host apart; their certificates are refused from here on.
@@ -157,6 +159,7 @@ pub fn restore(
     Ok(Restored {
         cluster_id: cluster,
         snapshot_index: archive.meta.snapshot_index,
+        state_digest: archive.state.digest(),
         taken_at: archive.meta.taken_at,
         former_members: former_members
             .filter(|name| *name != hostname)

@@ -53,10 +53,16 @@ pub struct PeerActor {
     live: Option<Live>,
     /// Number of the next connection.
     serial: u64,
-    dialling: bool,
+    dialling: Option<Attempt>,
     timer: Option<TaskHandle>,
     failures: u32,
     said: Repeats,
+}
+
+/// An attempt to connect.
+struct Attempt {
+    since: Instant,
+    task: TaskHandle,
 }
 
 /// The connection in use. Dropped, it is closed and nobody uses it any more.
@@ -98,7 +104,7 @@ impl Worker for PeerActor {
             raft_id: member.raft_id,
             live: None,
             serial: 0,
-            dialling: false,
+            dialling: None,
             timer: None,
             failures: 0,
             said: Repeats::default(),
@@ -119,7 +125,7 @@ impl Worker for PeerActor {
                 self.dial(ctx);
             }
             Msg::Dialled(result) => {
-                self.dialling = false;
+                self.dialling = None;
                 match result {
                     Ok(connection) => self.offer(ctx, connection),
                     Err(error) => self.not_dialled(ctx, &error),
@@ -143,7 +149,7 @@ impl PeerActor {
     }
 
     fn dial(&mut self, ctx: &Context<Self>) {
-        if self.live.is_some() || self.dialling {
+        if self.live.is_some() || self.dialling.is_some() {
             return;
         }
         // A member that has no address dials itself; one that moves is news.
@@ -153,9 +159,12 @@ impl PeerActor {
         let Some(endpoint) = self.args.network.endpoint() else {
             return self.dial_later(ctx);
         };
-        self.dialling = true;
         let host = self.host.clone();
-        ctx.spawn(async move { Msg::Dialled(endpoint.dial(&host, address).await) });
+        let dial = async move { Msg::Dialled(endpoint.dial(&host, address).await) };
+        self.dialling = Some(Attempt {
+            since: Instant::now(),
+            task: ctx.spawn(dial),
+        });
     }
 
     fn dial_later(&mut self, ctx: &Context<Self>) {
@@ -207,6 +216,10 @@ impl PeerActor {
             live.reason = Reason::Duplicate;
         }
         self.live = None;
+        let overtaken = |attempt: &mut Attempt| settle::is_overtaken(attempt.since.elapsed());
+        if let Some(attempt) = self.dialling.take_if(overtaken) {
+            attempt.task.abort();
+        }
         self.adopt(ctx, connection, dialled);
     }
 

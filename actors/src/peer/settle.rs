@@ -10,6 +10,9 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// then, and there is nothing to settle.
 const POLITENESS: Duration = Duration::from_millis(250);
 
+/// Far more than an attempt takes whose first packets arrive.
+const OVERTAKEN: Duration = Duration::from_millis(500);
+
 /// A connection as both sides see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dialled {
@@ -31,6 +34,16 @@ pub(super) fn replaces(new: Dialled, old: Dialled) -> bool {
     // Nobody dials who has a connection: a second one of the same side means that it lost the
     // first. With one of each side, that of the smaller id stays.
     new.by <= old.by
+}
+
+/// Whether an attempt that has lasted `so_far` is given up when the other side gets through.
+///
+/// It would otherwise succeed with the next packet that it repeats, seconds later, and take the
+/// place of a connection that is in use by then, with a snapshot on it maybe. One that has just
+/// begun goes on: the other side may be about to keep it.
+#[must_use]
+pub(super) fn is_overtaken(so_far: Duration) -> bool {
+    so_far >= OVERTAKEN
 }
 
 /// How long to wait before attempt `failures`, counted from 0, of the side that `yields`;
@@ -60,6 +73,12 @@ mod tests {
         assert!(replaces(by(2, 5), by(2, 5)));
         // It was restarted, whoever dials.
         assert!(replaces(by(2, 6), by(1, 5)));
+    }
+
+    #[test]
+    fn an_attempt_that_hangs_is_overtaken_and_a_fresh_one_is_not() {
+        assert!(is_overtaken(Duration::from_secs(2)));
+        assert!(!is_overtaken(Duration::from_millis(10)));
     }
 
     #[test]

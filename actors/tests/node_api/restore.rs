@@ -99,6 +99,7 @@ async fn a_restored_cluster_is_the_old_one_on_a_new_host() {
     let expected = Restored {
         cluster_id: archive.meta.cluster_id.clone(),
         snapshot_index: archive.meta.snapshot_index,
+        state_digest: archive.state.digest(),
         taken_at: archive.meta.taken_at.clone(),
         former_members: vec!["one".to_owned()],
         unknown_fields: Default::default(),

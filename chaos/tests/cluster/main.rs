@@ -20,9 +20,13 @@
 use std::{str::FromStr, time::Duration};
 
 mod calm;
+mod catch_up;
 mod growth;
+mod hostile;
 mod leader_kills;
+mod leave;
 mod minority;
+mod recovery;
 mod roles;
 mod world;
 

@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 use super::{
     connection::{Client, within},
     failure::{Failure, Local, Stop},
-    output::{Ui, View},
+    output::{Ui, View, text::hex},
     place::PlaceArgs,
 };
 
@@ -39,14 +39,19 @@ struct WroteView {
     /// Of an offline backup, to choose the newest of several by.
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot_index: Option<u64>,
+    /// The same, to be compared with what a restore of it says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_digest: Option<String>,
 }
 
 impl View for WroteView {
     fn text(&self) -> String {
         let wrote = format!("Wrote {} bytes to {}\n", self.bytes, self.path);
-        match self.snapshot_index {
-            None => wrote,
-            Some(index) => format!("{wrote}snapshot_index: {index}\n"),
+        match (self.snapshot_index, &self.state_digest) {
+            (Some(index), Some(digest)) => {
+                format!("{wrote}snapshot_index: {index}\nstate_digest: {digest}\n")
+            }
+            _ => wrote,
         }
     }
 }
@@ -67,17 +72,19 @@ pub(crate) async fn run(
         return Err(Failure::new(Local::UsageError, message).into());
     }
     let mut file = Destination::create(path)?;
-    let snapshot_index = if args.offline {
-        Some(export(args, &mut file)?)
+    let (snapshot_index, state_digest) = if args.offline {
+        let (index, digest) = export(args, &mut file)?;
+        (Some(index), Some(hex(&digest)))
     } else {
         within(Some(DEADLINE), download(&client()?, &mut file)).await?;
-        None
+        (None, None)
     };
     let bytes = file.finish()?;
     ui.outcome(&WroteView {
         path: path.display().to_string(),
         bytes,
         snapshot_index,
+        state_digest,
     })?;
     if args.offline {
         ui.warn(
@@ -102,14 +109,14 @@ async fn download(client: &Client, file: &mut Destination) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Returns the log index of the state that was written.
-fn export(args: &Args, file: &mut Destination) -> Result<u64, Failure> {
+/// Returns log index and digest of the state that was written.
+fn export(args: &Args, file: &mut Destination) -> Result<(u64, [u8; 32]), Failure> {
     let place = args.place.place()?;
     let clock = Clock::system();
     let export = Export::read(&place.config.data_dir, crate::version(), &clock)?;
     let written = export.write(&mut file.out);
     written.map_err(|error| unwritable(&file.path, &error))?;
-    Ok(export.meta.snapshot_index)
+    Ok((export.meta.snapshot_index, export.state_digest()))
 }
 
 /// A file under construction beside its place, for its owner's eyes only.

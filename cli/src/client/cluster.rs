@@ -102,6 +102,9 @@ async fn init(name: &str, enable: bool, client: &Client, ui: &mut Ui<'_>) -> Res
 #[derive(Serialize)]
 struct StatusView {
     initialized: bool,
+    /// Of a node that is no member any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    removed: bool,
     leader: String,
     raft_index: u64,
     nodes: Vec<MemberRow>,
@@ -133,6 +136,7 @@ impl From<v1::ClusterStatusResponse> for StatusView {
         });
         Self {
             initialized: response.initialized,
+            removed: response.removed,
             nodes: nodes.collect(),
             leader: response.leader.clone(),
             raft_index: response.raft_index,
@@ -145,6 +149,12 @@ impl View for StatusView {
         if !self.initialized {
             return "Status: uninitialized\nFound a cluster with `jaco cluster init`, or enter one \
                     with `jaco node join`.\n"
+                .to_owned();
+        }
+        // What it knows of the others is the past.
+        if self.removed {
+            return "Status: removed\nThis node was removed from its cluster. Stop it, empty its data \
+                    directory and start it again to use it anew.\n"
                 .to_owned();
         }
         // A cluster has members; a daemon that names none does not tell strangers.
@@ -243,6 +253,11 @@ mod tests {
             ..Default::default()
         });
         assert!(stranger.text().starts_with("Status: initialized\n"));
+        let removed = StatusView::from(v1::ClusterStatusResponse {
+            removed: true,
+            ..response()
+        });
+        assert!(removed.text().starts_with("Status: removed\n"));
         assert!(stranger.text().contains("--token") && !stranger.text().contains("Leader"));
     }
 

@@ -87,7 +87,10 @@ fn run(runtime: &tokio::runtime::Runtime, case: &Case, format: &str) -> Captured
             out_is_terminal: false,
         },
     );
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(dir, "DIR");
+    let text = |bytes: Vec<u8>| {
+        let text = String::from_utf8(bytes).unwrap().replace(dir, "DIR");
+        text.replace(world::archive_digest(), "DIGEST")
+    };
     let captured = Captured {
         out: text(out),
         err: text(err),

@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::{
     connection::Client,
     failure::{Failure, Local, Stop},
-    output::{Ui, View},
+    output::{Ui, View, text::hex},
     place::PlaceArgs,
     transport::Target,
 };
@@ -48,6 +48,7 @@ struct RestoredView {
     node: String,
     cluster_id: String,
     snapshot_index: u64,
+    state_digest: String,
     taken_at: String,
 }
 
@@ -56,8 +57,14 @@ impl View for RestoredView {
         format!(
             "Restored cluster {} as of {} (index {}) into {}; its only member is {}.\n\
              Start the `jaco` service on this machine, then wipe the others and join them with \
-             fresh join tokens.\n",
-            self.cluster_id, self.taken_at, self.snapshot_index, self.data_dir, self.node
+             fresh join tokens.\n\
+             state_digest: {}\n",
+            self.cluster_id,
+            self.taken_at,
+            self.snapshot_index,
+            self.data_dir,
+            self.node,
+            self.state_digest
         )
     }
 }
@@ -84,6 +91,7 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
         node: args.name.clone(),
         cluster_id: restored.cluster_id.clone(),
         snapshot_index: restored.snapshot_index,
+        state_digest: hex(&restored.state_digest),
         taken_at: restored.taken_at.clone(),
     })?;
     for text in warnings(&restored) {

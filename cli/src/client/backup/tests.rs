@@ -124,16 +124,17 @@ async fn a_daemon_is_not_told_where_its_data_is() {
 }
 
 #[test]
-fn an_offline_backup_names_its_index() {
-    let view = |snapshot_index| WroteView {
+fn an_offline_backup_names_its_index_and_digest() {
+    let view = |snapshot_index: Option<u64>| WroteView {
         path: "b.tgz".to_owned(),
         bytes: 7,
         snapshot_index,
+        state_digest: snapshot_index.map(|_| "0f".to_owned()),
     };
     assert_eq!(view(None).text(), "Wrote 7 bytes to b.tgz\n");
     assert_eq!(
         view(Some(9)).text(),
-        "Wrote 7 bytes to b.tgz\nsnapshot_index: 9\n"
+        "Wrote 7 bytes to b.tgz\nsnapshot_index: 9\nstate_digest: 0f\n"
     );
     assert_eq!(
         serde_json::to_string(&view(None)).unwrap(),

@@ -1,6 +1,6 @@
 //! `jaco cluster digest`: whether all members hold the same state.
 
-use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use jaco_proto::v1::{self, cluster_client::ClusterClient};
 use serde::Serialize;
@@ -11,6 +11,7 @@ use crate::client::{
     output::{
         Ui, View,
         table::{self, col, free},
+        text::hex,
     },
 };
 
@@ -53,14 +54,10 @@ impl From<v1::DigestResponse> for DigestView {
 
 impl From<v1::NodeDigest> for Row {
     fn from(node: v1::NodeDigest) -> Self {
-        let digest = node.digest.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}"); // a String never refuses
-            text
-        });
         Self {
             hostname: node.hostname,
             index: node.index,
-            digest,
+            digest: hex(&node.digest),
             error: node.error,
         }
     }

@@ -99,7 +99,7 @@ const SHAPES: &[(&str, &str)] = &[
     ("backup", "{path, bytes}"),
     (
         "restore",
-        "{data_dir, node, cluster_id, snapshot_index, taken_at}",
+        "{data_dir, node, cluster_id, snapshot_index, state_digest, taken_at}",
     ),
     ("validate", "{valid, files: [.], warnings: [.]}"),
     ("version", "{version}"),

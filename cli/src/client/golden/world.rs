@@ -26,7 +26,7 @@ use prost_types::Timestamp;
 use super::{Captured, Script};
 use crate::client::{
     fake::{self, AtEnd, Fake},
-    output::Format,
+    output::{Format, text::hex},
     registry,
 };
 
@@ -47,7 +47,7 @@ pub(super) fn write_manifests(dir: &Path) {
     ] {
         fs::write(dir.join(name), text).unwrap();
     }
-    fs::write(dir.join("archive.tgz"), &*ARCHIVE).unwrap();
+    fs::write(dir.join("archive.tgz"), &ARCHIVE.0).unwrap();
     let config = format!(
         "data_dir: {0}/data\nunix_socket: {0}/none\nlisten_addr: 127.0.0.1:7000\n\
          cluster_addr: 127.0.0.1:7001\n",
@@ -56,8 +56,20 @@ pub(super) fn write_manifests(dir: &Path) {
     fs::write(dir.join("jacod.yaml"), config).unwrap();
 }
 
-/// A backup of a cluster of two.
-static ARCHIVE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+/// The digest of the state in the archive, another one in each run.
+pub(super) fn archive_digest() -> &'static str {
+    &ARCHIVE.1
+}
+
+/// A backup of a cluster of two, and the digest of its state.
+static ARCHIVE: LazyLock<(Vec<u8>, String)> = LazyLock::new(|| {
+    let mut made = std::iter::repeat_with(saved);
+    // What begins with a digit is quoted in YAML.
+    made.find(|(_, digest)| !digest.starts_with(|c: char| c.is_ascii_digit()))
+        .unwrap()
+});
+
+fn saved() -> (Vec<u8>, String) {
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
     let cluster = v1::ClusterMeta {
         cluster_id: "1f0c9a52-6a3e-4c0e-9d55-2f4f3f2b7a01".to_owned(),
@@ -82,8 +94,8 @@ static ARCHIVE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let meta = Meta::new(&state, 3, "", "old:7001", AT).unwrap();
     let mut bytes = Vec::new();
     archive::write(&meta, &state, &mut bytes).unwrap();
-    bytes
-});
+    (bytes, hex(&state.digest()))
+}
 
 fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     let owned = pairs.iter().map(|&(k, v)| (k.to_owned(), v.to_owned()));

@@ -1,6 +1,6 @@
 //! Values as words: times, enums, durations, key-value pairs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use prost_types::Timestamp;
 
@@ -38,6 +38,14 @@ pub(crate) fn short_duration(span: Duration) -> String {
         (0, _, _) => format!("{hours}h{:02}m", minutes % 60),
         (_, _, _) => format!("{days}d{:02}h", hours % 24),
     }
+}
+
+/// Two lower-case hexadecimal digits for each byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // a String never refuses
+        text
+    })
 }
 
 /// `1 replica`, `2 replicas`.

@@ -1,0 +1,148 @@
+//! A follower that fell far behind catches up by a snapshot while the leader goes on.
+//!
+//! In full, after `cargo build --release -p jaco-cli -p jaco-chaos --bins`, on a machine that does
+//! nothing else:
+//! `JACO_BEHIND=200000 JACO_WRITERS=64 JACO_CATCH_UP_SHARE=80 cargo test --release -p jaco-chaos
+//! --test cluster catch_up`. `JACO_BEHIND` is how many entries it falls behind, `JACO_WRITERS` how
+//! many clients write at a time, `JACO_CATCH_UP_SHARE` the share of its rate, in per cent, that
+//! the leader must keep meanwhile; it is printed only, unless it is given.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use jaco_chaos::{Api, Lab, turn, until};
+use tokio::task::JoinSet;
+
+use crate::size;
+
+/// Far more than anything here takes.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// How long the rate before is measured.
+const BEFORE: Duration = Duration::from_secs(10);
+/// Entries that a follower may lack and still counts as caught up: what is on the way.
+const NEAR: u64 = 500;
+/// Different rows that are written; the state grows by the audit trail all the same.
+const ROWS: u64 = 10_000;
+
+/// Clients that write as fast as they are answered.
+struct Load {
+    accepted: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    clients: JoinSet<()>,
+}
+
+impl Load {
+    fn start(api: &Api, clients: u64) -> Self {
+        let (accepted, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let mut set = JoinSet::new();
+        for client in 0..clients {
+            let (api, accepted, stop) = (api.clone(), Arc::clone(&accepted), Arc::clone(&stop));
+            set.spawn(async move {
+                let mut n = client;
+                while !stop.load(Ordering::Acquire) {
+                    let name = format!("r{}.example", n % ROWS);
+                    api.login(&name, &format!("u{n}"), "-").await.unwrap();
+                    accepted.fetch_add(1, Ordering::AcqRel);
+                    n += clients;
+                }
+            });
+        }
+        Self {
+            accepted,
+            stop,
+            clients: set,
+        }
+    }
+
+    fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Acquire)
+    }
+
+    async fn stop(mut self) {
+        self.stop.store(true, Ordering::Release);
+        while let Some(ended) = self.clients.join_next().await {
+            ended.unwrap();
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+fn rate(writes: u64, time: Duration) -> f64 {
+    writes as f64 / time.as_secs_f64()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_far_behind_catches_up_while_the_leader_writes_on() {
+    let _turn = turn::alone().await;
+    let behind: u64 = size("JACO_BEHIND", 9000);
+    let mut lab = Lab::builder().nodes(3).start().await.unwrap();
+    lab.join_all().await.unwrap();
+    lab.wait_voters(3).await.unwrap();
+    let leader = lab.leader().await.unwrap();
+    let follower = lab.others(&[leader])[0];
+    let api = lab.node(leader).api().clone();
+    let load = Load::start(&api, size("JACO_WRITERS", 64));
+    let begun = Instant::now();
+    tokio::time::sleep(BEFORE).await;
+    println!(
+        "three nodes: {:.0} writes/s",
+        rate(load.accepted(), begun.elapsed())
+    );
+
+    // Those who joined may have begun with one.
+    let begun_with = lab.node(leader).log().matches("snapshot delivered").count();
+    lab.node_mut(follower).kill().unwrap();
+    let (from, stopped) = (load.accepted(), Instant::now());
+    until("it is far behind", LIMIT, || async {
+        let written = load.accepted() - from;
+        if written >= behind {
+            Ok(())
+        } else {
+            Err(written)
+        }
+    })
+    .await
+    .unwrap();
+    let whole = rate(load.accepted() - from, stopped.elapsed());
+    let (from, start) = (load.accepted(), Instant::now());
+    tokio::time::sleep(BEFORE).await;
+    let before = rate(load.accepted() - from, start.elapsed());
+    println!("without it: {whole:.0} writes/s, {before:.0} of late");
+
+    let (from, start) = (load.accepted(), Instant::now());
+    lab.node_mut(follower).spawn().unwrap();
+    let own = lab.node(follower).api().clone();
+    until("it has caught up", LIMIT, || async {
+        let newest = api.status().await.map_err(|error| error.to_string())?;
+        let seen = own.status().await.map_err(|error| error.to_string())?;
+        let lag = newest.raft_index.saturating_sub(seen.applied_index);
+        if lag <= NEAR {
+            Ok(())
+        } else {
+            Err(format!("{lag} entries behind"))
+        }
+    })
+    .await
+    .unwrap();
+    let (took, during) = (start.elapsed(), load.accepted() - from);
+    let during = rate(during, took);
+    let share = 100.0 * during / before;
+    println!(
+        "caught up {behind} entries in {took:?}; {during:.0} writes/s meanwhile, {share:.0} % of before"
+    );
+    let log = lab.node(leader).log();
+    let delivered = log.matches("snapshot delivered").count() - begun_with;
+    println!("{delivered} snapshots");
+    assert!(delivered >= 1, "it was no snapshot");
+    load.stop().await;
+    lab.same_state().await.unwrap();
+    let led = lab.leader().await.unwrap();
+    assert_eq!(led, leader, "the leader changed");
+    let wanted = size("JACO_CATCH_UP_SHARE", 0.0);
+    assert!(share >= wanted, "{share:.0} % of {before:.0} writes/s");
+}

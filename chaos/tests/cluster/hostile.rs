@@ -1,0 +1,414 @@
+//! Strangers, thieves and a member gone bad: refused, told in the log without secrets, and of no
+//! concern to anybody else.
+//!
+//! In full, after `cargo build --release -p jaco-cli -p jaco-chaos --bins`:
+//! `JACO_HALF_OPEN=10000 JACO_NOISE=100000 cargo test --release -p jaco-chaos --test cluster
+//! hostile`. `JACO_HALF_OPEN` is how many connections are opened and never finished,
+//! `JACO_NOISE` how many datagrams of noise are sent.
+
+use std::{net::IpAddr, time::Duration};
+
+use jaco_chaos::{Api, Lab, Markers, Rng, lab::wire, turn, until, wait::PATIENCE};
+use jaco_net::{
+    pki::{ClusterCa, files::NodeFiles},
+    quic::{Connection, Kind, Settings},
+};
+use jaco_proto::{
+    secret::SecretString,
+    v1::{self, AuditEventType, cluster_client::ClusterClient, internal_client::InternalClient},
+};
+use tonic::{Request, metadata::AsciiMetadataValue};
+
+use crate::size;
+use attacker::{
+    Bystanders, backup, channel, channel_under, code, endpoint, files_of, forged, join_request,
+    join_token, mark_key, mark_token, noise, nothing_leaked, peer_address,
+};
+
+pub(crate) mod attacker;
+mod flood;
+
+/// Far more than anything here takes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+const HUB: IpAddr = IpAddr::V4(wire::HUB);
+
+/// A cluster of three, an outsider `n4`, and whatever more is asked for.
+async fn cluster(more: u8, clocks: bool, seed: u64) -> Lab {
+    let mut lab = Lab::builder()
+        .nodes(3 + more)
+        .clocks(clocks)
+        .seed(seed)
+        .start()
+        .await
+        .unwrap();
+    lab.init().await.unwrap();
+    for index in 2..=3 {
+        lab.join(index, 1).await.unwrap();
+    }
+    lab.wait_voters(3).await.unwrap();
+    lab
+}
+
+async fn dial(
+    lab: &Lab,
+    files: &NodeFiles,
+    target: u8,
+) -> Result<Connection, jaco_net::quic::ConnectError> {
+    let hub = lab.wire().namespace().to_owned();
+    let endpoint = endpoint(lab, (&hub, HUB), files, target, Settings::default());
+    let host = lab.node(target).host().to_owned();
+    endpoint.dial(&host, peer_address(lab, target)).await
+}
+
+/// Every member refuses these files, and logs this about it.
+async fn refused(lab: &Lab, what: &str, files: &NodeFiles, logged: &str) {
+    for target in 1..=3 {
+        let error = dial(lab, files, target).await.unwrap_err();
+        println!("{what}: n{target} says: {error}");
+        said(lab, target, logged).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_tokens_and_calls_of_strangers_are_refused() {
+    let _turn = turn::alone().await;
+    let mut rng = Rng::announced();
+    let lab = cluster(2, false, rng.number()).await;
+    let founded = lab.node(4).api().init().await.unwrap();
+    let bystanders = Bystanders::start(&lab, &[1, 2, 3], rng.number()).await;
+    let mut markers = Markers::default();
+    markers.add("operator token", lab.operator_token().as_bytes());
+    markers.add("foreign operator token", founded.operator_token.as_bytes());
+    for index in 1..=4 {
+        let key = files_of(&lab, index).key;
+        mark_key(&mut markers, "node key", key.pem().expose());
+    }
+
+    // The certificate of a member of another cluster; one that names a member here; one that the
+    // right authority signed for nobody, and for somebody.
+    let (foreign, unknown) = ("BadSignature", "ApplicationVerificationFailure");
+    let theirs = files_of(&lab, 4);
+    refused(&lab, "a member of another cluster", &theirs, foreign).await;
+    let other = ClusterCa::generate(std::time::SystemTime::now()).unwrap();
+    refused(&lab, "a foreign n2", &forged(&other, "n2", HUB), foreign).await;
+    let meta = backup(&lab, 2).await.state.cluster.unwrap();
+    let ca_key = SecretString::new(String::from_utf8(meta.ca_key.clone()).unwrap());
+    mark_key(&mut markers, "CA key", ca_key.expose());
+    let ca_cert = String::from_utf8(meta.ca_cert.clone()).unwrap();
+    let ca = ClusterCa::from_pem(&ca_cert, &ca_key).unwrap();
+    refused(&lab, "a stranger of ours", &forged(&ca, "n9", HUB), unknown).await;
+    refused(&lab, "another n2 of ours", &forged(&ca, "n2", HUB), unknown).await;
+    bystanders.unharmed(&lab, "certificates of strangers").await;
+
+    let hub = lab.wire().namespace().to_owned();
+    credentials_of_another_cluster(&lab, &founded.operator_token, &hub).await;
+    let token = join_token(&lab, 4).await;
+    mark_token(&mut markers, "foreign join token", &token);
+    let request = join_request("n9", peer_address(&lab, 5), &token);
+    let mut stranger = ClusterClient::new(channel(&lab, 1, &hub));
+    let answer = code(stranger.node_join(request).await).unwrap();
+    assert_eq!(answer, "join_token_invalid");
+    // Whoever shows it to the wrong cluster does not even send it.
+    let machine = v1::ClusterJoinRequest {
+        peer_addr: lab.node(1).api_address().to_string(),
+        join_token: token,
+    };
+    let answer = code(lab.node(5).api().cluster().join(machine).await).unwrap();
+    assert_eq!(answer, "ca_digest_mismatch");
+    bystanders.unharmed(&lab, "credentials of strangers").await;
+
+    peers_calls_on_the_api(&lab, &hub).await;
+    forwarded_calls_on_the_api(&lab, &hub).await;
+    bystanders.unharmed(&lab, "calls of members").await;
+
+    for target in 1..=3 {
+        noise(&hub, peer_address(&lab, target), size("JACO_NOISE", 2000));
+        noise(&hub, lab.node(target).api_address(), 100);
+    }
+    bystanders.unharmed(&lab, "noise").await;
+    bystanders.stop(&lab, &[1, 2, 3]).await;
+    nothing_leaked(&lab, &markers);
+}
+
+/// An operator of one cluster is a stranger to another, over TLS and under any authority.
+async fn credentials_of_another_cluster(lab: &Lab, token: &str, from: &str) {
+    let api = lab.node(1).remote_api(from, token).unwrap();
+    let answer = code(api.tokens().list(v1::TokenListRequest {}).await).unwrap();
+    assert_eq!(answer, "token_invalid");
+    // A client that knows another authority does not talk to this one.
+    let deceived = channel_under(lab, 1, from, &files_of(lab, 4).ca_pem);
+    let mut deceived = ClusterClient::new(deceived);
+    let refused = deceived.status(v1::ClusterStatusRequest {}).await;
+    let refused = refused.unwrap_err();
+    let why = format!("{refused:?}");
+    assert!(why.contains("invalid peer certificate"), "{why}");
+    let own = lab.remote_api(1).unwrap();
+    own.tokens().list(v1::TokenListRequest {}).await.unwrap();
+}
+
+/// What members ask of each other is not served on the API, whoever asks.
+async fn peers_calls_on_the_api(lab: &Lab, from: &str) {
+    let bearer = format!("Bearer {}", lab.operator_token());
+    let bearer: AsciiMetadataValue = bearer.parse().unwrap();
+    for authorized in [false, true] {
+        for target in 1..=3 {
+            let mut internal = InternalClient::new(channel(lab, target, from));
+            let shown = authorized.then_some(&bearer);
+            let answers = [
+                code(internal.submit(request(Default::default(), shown)).await).unwrap(),
+                code(
+                    internal
+                        .sign_node_cert(request(Default::default(), shown))
+                        .await,
+                )
+                .unwrap(),
+                code(internal.logs(request(Default::default(), shown)).await).unwrap(),
+                code(
+                    internal
+                        .ensure_subnet(request(Default::default(), shown))
+                        .await,
+                )
+                .unwrap(),
+                code(
+                    internal
+                        .state_digest(request(Default::default(), shown))
+                        .await,
+                )
+                .unwrap(),
+            ];
+            for answer in answers {
+                assert_eq!(answer, "peer_only");
+            }
+        }
+    }
+}
+
+/// A request with or without a credential.
+fn request<T>(message: T, bearer: Option<&AsciiMetadataValue>) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(bearer) = bearer {
+        let metadata = request.metadata_mut();
+        metadata.insert("authorization", bearer.clone());
+    }
+    request
+}
+
+/// What a member says about a caller means nothing from anybody else.
+async fn forwarded_calls_on_the_api(lab: &Lab, from: &str) {
+    let issue = |identity: &str, token: Option<&str>| {
+        let mut request = Request::new(v1::TokenIssueRequest {
+            identity: identity.to_owned(),
+            allows_privileged: false,
+        });
+        let metadata = request.metadata_mut();
+        metadata.insert("jaco-forwarded", "1".parse().unwrap());
+        metadata.insert("jaco-forwarded-identity", "local".parse().unwrap());
+        if let Some(token) = token {
+            let bearer = format!("Bearer {token}").parse().unwrap();
+            metadata.insert("authorization", bearer);
+        }
+        request
+    };
+    for target in 1..=3 {
+        let mut tokens =
+            jaco_proto::v1::tokens_client::TokensClient::new(channel(lab, target, from));
+        let answer = code(tokens.issue(issue("thief", None)).await).unwrap();
+        assert_eq!(answer, "token_invalid");
+        // With a token it is its owner's call, and passed on as that.
+        let name = format!("through-n{target}");
+        let owner = Some(lab.operator_token());
+        tokens.issue(issue(&name, owner)).await.unwrap();
+    }
+    let actors = issuers(lab.node(1).api()).await;
+    let ours: Vec<_> = actors
+        .iter()
+        .filter(|(name, _)| name.starts_with("through-"))
+        .collect();
+    assert_eq!(ours.len(), 3, "{actors:?}");
+    assert!(ours.iter().all(|(_, by)| by == "bootstrap"), "{actors:?}");
+    assert!(
+        !actors.iter().any(|(name, _)| name == "thief"),
+        "{actors:?}"
+    );
+}
+
+/// Who issued which token, as the audit trail has it.
+async fn issuers(api: &Api) -> Vec<(String, String)> {
+    let query = v1::AuditQueryRequest {
+        types: vec![AuditEventType::TokenIssue.into()],
+        ..Default::default()
+    };
+    let mut events = api
+        .linearizable()
+        .audit()
+        .query(query)
+        .await
+        .unwrap()
+        .into_inner();
+    let mut found = Vec::new();
+    while let Some(event) = events.message().await.unwrap() {
+        let name = event.payload.get("identity").cloned().unwrap_or_default();
+        found.push((name, event.identity));
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_cannot_act_as_another() {
+    let _turn = turn::alone().await;
+    let mut rng = Rng::announced();
+    let mut lab = cluster(0, false, rng.number()).await;
+    let leader = lab.leader().await.unwrap();
+    let [villain, victim] = lab.others(&[leader])[..] else {
+        panic!("three nodes");
+    };
+    let bystanders = Bystanders::start(&lab, &[leader, victim], rng.number()).await;
+    let nodes = lab.node(leader).api().status().await.unwrap().nodes;
+    let id = |index: u8| {
+        let host = lab.node(index).host();
+        let row = nodes.iter().find(|node| node.hostname == host);
+        row.unwrap().raft_id
+    };
+    let (villain_id, victim_id, leader_id) = (id(villain), id(victim), id(leader));
+    let files = files_of(&lab, villain);
+    let mut markers = Markers::default();
+    mark_key(&mut markers, "stolen key", files.key.pem().expose());
+    lab.node_mut(villain).kill().unwrap();
+
+    // Everything that would depose a leader, or bind it to a future term, in another's name.
+    let connection = until("the thief is let in", PATIENCE, || {
+        dial(&lab, &files, leader)
+    })
+    .await
+    .unwrap();
+    let mut stream = connection.open_uni(Kind::Raft).await.unwrap();
+    for kind in [3, 4, 5, 6, 8, 9, 14, 17, 18] {
+        for from in [victim_id, leader_id, 77] {
+            let message = raft_message(kind, leader_id, from, 1_000_000);
+            stream.frame(message).await.unwrap();
+        }
+    }
+    bystanders.unharmed(&lab, "foreign raft ids").await;
+    said(&lab, leader, "peer message of another sender").await;
+    let claimed = format!("{villain_id}");
+    assert!(lab.node(leader).log().contains(&claimed));
+
+    // A snapshot in the stream of messages, and bytes that are none.
+    stream
+        .frame(raft_message(7, leader_id, villain_id, 1_000_000))
+        .await
+        .unwrap();
+    stream.frame(vec![0xff; 1000]).await.unwrap();
+    said(&lab, leader, "snapshot among the messages").await;
+    said(&lab, leader, "does not decode").await;
+    // A frame beyond all bounds ends the connection.
+    let mut heartbeats = connection.open_uni(Kind::Heartbeat).await.unwrap();
+    // The leader may stop reading in the midst of it.
+    let _ = heartbeats.frame(vec![1; 1 << 20]).await;
+    said(&lab, leader, "protocol violation").await;
+    let end = tokio::time::timeout(LIMIT, connection.closed()).await;
+    println!("the connection ended: {:?}", end.unwrap());
+    bystanders.unharmed(&lab, "noise of a member").await;
+
+    lab.node_mut(villain).start().await.unwrap();
+    lab.agree(3).await.unwrap();
+    bystanders.stop(&lab, &[leader, victim, villain]).await;
+    nothing_leaked(&lab, &markers);
+}
+
+/// A message of raft, in its encoding: kind, receiver, sender and term.
+fn raft_message(kind: u8, to: u64, from: u64, term: u64) -> Vec<u8> {
+    let mut bytes = vec![0x08, kind];
+    for (field, mut value) in [(2, to), (3, from), (4, term)] {
+        bytes.push(field << 3);
+        while value >= 0x80 {
+            bytes.push(u8::try_from(value & 0x7f).unwrap() | 0x80);
+            value >>= 7;
+        }
+        bytes.push(u8::try_from(value).unwrap());
+    }
+    bytes
+}
+
+async fn said(lab: &Lab, index: u8, text: &str) {
+    until(&format!("n{index} logs {text:?}"), PATIENCE, || async {
+        if lab.node(index).log().contains(text) {
+            Ok(())
+        } else {
+            Err(lab.node(index).log_tail(5))
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_join_token_admits_one_node_once_and_for_a_day() {
+    let _turn = turn::alone().await;
+    let mut rng = Rng::announced();
+    let mut lab = cluster(2, true, rng.number()).await;
+    let bystanders = Bystanders::start(&lab, &[1, 2, 3], rng.number()).await;
+    let leader = lab.leader().await.unwrap();
+    let follower = lab.others(&[leader, 4, 5])[0];
+    let mut markers = Markers::default();
+
+    // One token, two machines that are called differently, at once: one of them is let in.
+    let token = join_token(&lab, follower).await;
+    mark_token(&mut markers, "stolen join token", &token);
+    let thieves = [4, 5].map(|index| {
+        let request = join_request(&format!("thief{index}"), peer_address(&lab, index), &token);
+        let member = channel(&lab, index - 3, lab.node(index).namespace());
+        (request, ClusterClient::new(member))
+    });
+    let [(first, mut one), (second, mut two)] = thieves;
+    let (a, b) = tokio::join!(one.node_join(first.clone()), two.node_join(second.clone()));
+    let answers = [a.is_ok(), b.is_ok()];
+    assert_eq!(answers.iter().filter(|let_in| **let_in).count(), 1);
+    let refused = [code(a).ok(), code(b).ok()].into_iter().flatten().next();
+    assert_eq!(refused.unwrap(), "join_token_consumed");
+    // The request that was granted, once more, byte by byte.
+    let replayed = if answers[0] { first } else { second };
+    let ghost = replayed.name.clone();
+    for member in 1..=3 {
+        let mut again = ClusterClient::new(channel(&lab, member, lab.node(5).namespace()));
+        let answer = code(again.node_join(replayed.clone()).await).unwrap();
+        assert_eq!(answer, "join_token_consumed", "n{member}");
+    }
+    bystanders.unharmed(&lab, "a stolen token").await;
+    let request = v1::NodeRemoveRequest {
+        hostname: ghost,
+        force: true,
+    };
+    lab.node(1)
+        .api()
+        .cluster()
+        .node_remove(request)
+        .await
+        .unwrap();
+
+    // One that lay around for longer than a day, as the clock of whoever leads has it.
+    let token = join_token(&lab, 1).await;
+    mark_token(&mut markers, "expired join token", &token);
+    for index in 1..=3 {
+        lab.node(index).skew_clock(24 * 3600 + 60).unwrap();
+    }
+    let machine = v1::ClusterJoinRequest {
+        peer_addr: lab.node(1).api_address().to_string(),
+        join_token: token,
+    };
+    let late = code(lab.node(4).api().cluster().join(machine).await).unwrap();
+    assert_eq!(late, "join_token_expired");
+    bystanders.unharmed(&lab, "an expired token").await;
+    for index in 1..=3 {
+        lab.node(index).skew_clock(0).unwrap();
+    }
+    let status = lab.node(4).api().status().await.unwrap();
+    assert!(!status.initialized);
+    // Neither left anything behind that keeps the machine from joining as it should.
+    lab.join(4, 1).await.unwrap();
+    lab.node_mut(5).kill().unwrap();
+    lab.agree(4).await.unwrap();
+    bystanders.stop(&lab, &[1, 2, 3, 4]).await;
+    nothing_leaked(&lab, &markers);
+}

@@ -1,0 +1,251 @@
+//! What somebody can do who reaches the machines of a cluster, and what he finds.
+
+use std::{
+    io::Read as _,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use hyper_util::rt::TokioIo;
+use jaco_chaos::{Lab, Markers, Registers, lab::netns, lab::node::PEER_PORT};
+use jaco_net::{
+    pki::{ClusterCa, Fingerprint, NodeKey, files::NodeFiles},
+    quic::{self, Endpoint, Member, Roster, Settings},
+    tls::{CertSlot, Identity},
+};
+use jaco_proto::{error::DecodedError, v1};
+use jaco_raftnode::archive::{self, Archive, Limits};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig};
+
+use crate::hostile::LIMIT;
+
+/// Takes anybody for the member it dialled: whether it is let in is for the other side to say.
+#[derive(Debug)]
+struct Gullible(Arc<Member>, Fingerprint);
+
+impl Roster for Gullible {
+    fn member(&self, fingerprint: &Fingerprint) -> Option<Arc<Member>> {
+        (*fingerprint == self.1).then(|| Arc::clone(&self.0))
+    }
+
+    fn is_at(&self, _: IpAddr) -> bool {
+        true
+    }
+}
+
+/// `host:port` of a node's peer transport.
+pub(crate) fn peer_address(lab: &Lab, index: u8) -> SocketAddr {
+    (lab.node(index).address(), PEER_PORT).into()
+}
+
+/// A peer endpoint of `files` in a namespace, at any port of `address`, that dials node `target`.
+pub(crate) fn endpoint(
+    lab: &Lab,
+    (namespace, address): (&str, IpAddr),
+    files: &NodeFiles,
+    target: u8,
+    settings: Settings,
+) -> Endpoint {
+    let theirs = files_of(lab, target);
+    let host = theirs.hostname.clone();
+    let member = Member {
+        raft_id: 1,
+        address: Some(peer_address(lab, target)),
+        hostname: host,
+    };
+    let args = quic::Args {
+        address: (address, 0).into(),
+        identity: CertSlot::new(&Identity::node(files).unwrap()),
+        ca_pem: theirs.ca_pem,
+        roster: Arc::new(Gullible(Arc::new(member), theirs.cert.fingerprint())),
+        settings,
+    };
+    let runtime = tokio::runtime::Handle::current();
+    let bound = netns::within(namespace, move || {
+        let _inside = runtime.enter();
+        Endpoint::bind(args)
+    });
+    bound.unwrap().unwrap()
+}
+
+/// Key and certificates of a node, as somebody finds them who reads its disk.
+pub(crate) fn files_of(lab: &Lab, index: u8) -> NodeFiles {
+    let node = lab.node(index);
+    NodeFiles::load(&node.path("data/node"), node.host()).unwrap()
+}
+
+/// Key and certificate of an authority's own making.
+pub(crate) fn forged(ca: &ClusterCa, hostname: &str, address: IpAddr) -> NodeFiles {
+    NodeFiles::found(ca, hostname, &[address], SystemTime::now()).unwrap()
+}
+
+/// What a backup holds that was taken through a node.
+pub(crate) async fn backup(lab: &Lab, index: u8) -> Archive {
+    let mut cluster = lab.node(index).api().cluster();
+    let mut chunks = cluster
+        .backup(v1::BackupRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    let mut bytes = Vec::new();
+    while let Some(chunk) = chunks.message().await.unwrap() {
+        bytes.extend(chunk.data);
+    }
+    archive::read(&bytes[..], "", &Limits::default()).unwrap()
+}
+
+/// A connection to the API port of a node from a namespace, without any credential.
+pub(crate) fn channel(lab: &Lab, index: u8, from: &str) -> Channel {
+    channel_under(lab, index, from, &files_of(lab, index).ca_pem)
+}
+
+/// The same, of a client that trusts the authority `ca_pem`.
+pub(crate) fn channel_under(lab: &Lab, index: u8, from: &str, ca_pem: &str) -> Channel {
+    let node = lab.node(index);
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(ca_pem))
+        .domain_name(node.host());
+    let (address, from) = (node.api_address(), from.to_owned());
+    tonic::transport::Endpoint::from_shared(format!("https://{address}"))
+        .unwrap()
+        .tls_config(tls)
+        .unwrap()
+        .timeout(LIMIT)
+        .connect_with_connector_lazy(tower::service_fn(move |_| {
+            let from = from.clone();
+            async move {
+                let stream = netns::connect(&from, address).await;
+                stream.map(TokioIo::new).map_err(std::io::Error::other)
+            }
+        }))
+}
+
+/// A request to join, as a machine called `name` would make it.
+pub(crate) fn join_request(name: &str, address: SocketAddr, token: &str) -> v1::NodeJoinRequest {
+    let key = NodeKey::generate().unwrap();
+    v1::NodeJoinRequest {
+        name: name.to_owned(),
+        join_token: token.to_owned(),
+        csr_pem: key.request(name, &[address.ip()]).unwrap().into_bytes(),
+        advertise_addr: address.to_string(),
+        wireguard_pubkey: vec![7; 32],
+        grpc_address: String::new(),
+    }
+}
+
+/// A join token of the cluster that a node belongs to.
+pub(crate) async fn join_token(lab: &Lab, index: u8) -> String {
+    let mut cluster = lab.node(index).api().cluster();
+    let issued = cluster.issue_join_token(v1::IssueJoinTokenRequest {}).await;
+    issued.unwrap().into_inner().token
+}
+
+/// The code of what was refused.
+pub(crate) fn code<T: std::fmt::Debug>(
+    result: Result<T, impl Into<DecodedError>>,
+) -> Result<String, T> {
+    match result {
+        Ok(done) => Err(done),
+        Err(error) => Ok(error.into().code),
+    }
+}
+
+/// Sends datagrams of noise to an address: some look like the first bytes of the transport.
+pub(crate) fn noise(namespace: &str, to: SocketAddr, count: usize) {
+    let sent = netns::within(namespace, || {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        let mut random = std::fs::File::open("/dev/urandom")?;
+        for n in 0..count {
+            let mut bytes = vec![0; [1, 20, 100, 1200, 1400][n % 5]];
+            random.read_exact(&mut bytes)?;
+            // A long header of version 1 that opens a connection, in every other one.
+            if n % 2 == 0 && bytes.len() > 20 {
+                bytes[..6].copy_from_slice(&[0xc3, 0, 0, 0, 1, 8]);
+            }
+            // A full queue of the sender loses it, as a network would.
+            let _ = socket.send_to(&bytes, to);
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    sent.unwrap().unwrap();
+}
+
+/// Resident memory of a node's daemon, in MiB.
+pub(crate) fn memory(lab: &Lab, index: u8) -> u64 {
+    let pid = lab.node(index).pid().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib: u64 = line
+        .unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
+    kib / 1024
+}
+
+/// Clients that write all the while, and who led when they began.
+pub(crate) struct Bystanders {
+    clients: Registers,
+    leader: u8,
+}
+
+impl Bystanders {
+    /// Starts them on these nodes.
+    pub(crate) async fn start(lab: &Lab, nodes: &[u8], seed: u64) -> Self {
+        let apis = nodes.iter().map(|index| lab.node(*index).api().clone());
+        let this = Self {
+            clients: Registers::start(apis.collect(), 2, seed),
+            leader: lab.leader().await.unwrap(),
+        };
+        this.unharmed(lab, "nothing").await;
+        this
+    }
+
+    /// That writes are accepted still, and the same node leads.
+    pub(crate) async fn unharmed(&self, lab: &Lab, attack: &str) {
+        let now = Instant::now();
+        let took = self.clients.next_accepted(now, LIMIT).await.unwrap();
+        let leader = lab.leader().await.unwrap();
+        println!(
+            "after {attack}: next write in {took:?}, n1 has {} MiB",
+            memory(lab, 1)
+        );
+        assert_eq!(leader, self.leader, "{attack} changed the leader");
+    }
+
+    /// That nothing was lost, on any of these nodes.
+    pub(crate) async fn stop(self, lab: &Lab, nodes: &[u8]) {
+        let outcome = self.clients.stop().await.unwrap();
+        println!("errors: {:?}", outcome.errors);
+        lab.same_state().await.unwrap();
+        for index in nodes {
+            let api = lab.node(*index).api().linearizable();
+            outcome.check(&api).await.unwrap();
+        }
+    }
+}
+
+/// Looks for the text of a join token.
+pub(crate) fn mark_token(markers: &mut Markers, name: &str, token: &str) {
+    // Its last part is the digest of a certificate, which is no secret.
+    let secret = token.split('.').nth(1).unwrap_or(token);
+    markers.add(name, secret.as_bytes());
+}
+
+/// Looks for the longest line of a private key.
+pub(crate) fn mark_key(markers: &mut Markers, name: &str, pem: &str) {
+    let lines = pem.lines().filter(|line| !line.starts_with('-'));
+    let line = lines.max_by_key(|line| line.len()).unwrap();
+    markers.add(name, line.as_bytes());
+}
+
+/// That no log of the lab holds a secret.
+pub(crate) fn nothing_leaked(lab: &Lab, markers: &Markers) {
+    for node in lab.nodes() {
+        let found = markers.found_in(node.host(), node.log().as_bytes());
+        assert!(found.is_empty(), "{found:#?}");
+    }
+}

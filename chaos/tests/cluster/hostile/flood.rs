@@ -1,0 +1,128 @@
+//! Connections that are opened and never finished, from everywhere at once.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::{Duration, Instant},
+};
+
+use jaco_chaos::{
+    Lab, Rng,
+    lab::{netns, wire},
+    turn,
+};
+use jaco_net::{pki::ClusterCa, quic::Settings};
+
+use super::{
+    HUB,
+    attacker::{Bystanders, endpoint, forged, memory, peer_address},
+    cluster, said,
+};
+use crate::size;
+
+/// What a daemon may take more than before, in MiB.
+const MEMORY_MORE: u64 = 256;
+
+/// Lets a machine send from addresses that are not its own. It never sees an answer: these go to
+/// where nobody is, or where somebody is who did not ask.
+fn pretend(lab: &Lab, index: u8, addresses: &[Ipv4Addr]) {
+    let node = lab.node(index);
+    netns::within(node.namespace(), || {
+        std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1")
+    })
+    .unwrap()
+    .unwrap();
+    for address in addresses {
+        let mut command = node.command("ip");
+        command.args(["address", "add", &format!("{address}/32"), "dev", "lo"]);
+        assert!(command.status().unwrap().success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_never_finished_cost_the_others_nothing() {
+    let _turn = turn::alone().await;
+    let mut rng = Rng::announced();
+    let mut lab = cluster(1, false, rng.number()).await;
+    lab.node_mut(4).kill().unwrap();
+    let leader = lab.leader().await.unwrap();
+    let restarted = lab.others(&[leader, 4])[0];
+    let writers = lab.others(&[restarted, 4]);
+    let bystanders = Bystanders::start(&lab, &writers, rng.number()).await;
+    let before = memory(&lab, leader);
+
+    let namespace = lab.node(4).namespace().to_owned();
+    let strangers = (100..200).map(|last| Ipv4Addr::new(10, 99, 0, last));
+    let members = lab.others(&[leader, 4]).into_iter().map(wire::address);
+    let sources: Vec<Ipv4Addr> = strangers.chain(members).collect();
+    pretend(&lab, 4, &sources);
+    let ca = ClusterCa::generate(std::time::SystemTime::now()).unwrap();
+    let files = forged(&ca, "n9", HUB);
+    let settings = Settings {
+        handshake: Duration::from_secs(600),
+        idle: Duration::from_secs(600),
+        ..Settings::default()
+    };
+    let count: usize = size("JACO_HALF_OPEN", 500);
+    let mut attempts = tokio::task::JoinSet::new();
+    let target = peer_address(&lab, leader);
+    let host = lab.node(leader).host().to_owned();
+    let start = Instant::now();
+    for source in &sources {
+        let from = (namespace.as_str(), IpAddr::V4(*source));
+        let endpoint = endpoint(&lab, from, &files, leader, settings.clone());
+        for _ in 0..count.div_ceil(sources.len()) {
+            let (endpoint, host) = (endpoint.clone(), host.clone());
+            attempts.spawn(async move { endpoint.dial(&host, target).await.map(drop) });
+        }
+        tokio::task::yield_now().await;
+    }
+    println!("{} begun in {:?}", attempts.len(), start.elapsed());
+    // They arrived, and their time ran out.
+    said(&lab, leader, "the handshake did not end in time").await;
+    bystanders.unharmed(&lab, "half-open connections").await;
+
+    // A member that is started again meanwhile is let in, though others use its address.
+    let start = Instant::now();
+    lab.node_mut(restarted).kill().unwrap();
+    lab.node_mut(restarted).start().await.unwrap();
+    lab.agree(3).await.unwrap();
+    println!("a member is back after {:?}", start.elapsed());
+    bystanders
+        .unharmed(&lab, "a restart among half-open connections")
+        .await;
+    let during = memory(&lab, leader);
+    let ended = std::iter::from_fn(|| attempts.try_join_next()).count();
+    println!("{ended} of them ended; memory {before} MiB before, {during} MiB during");
+    assert!(
+        during < before + MEMORY_MORE,
+        "{before} MiB, then {during} MiB"
+    );
+
+    // Those that are finished, and refused.
+    let address = IpAddr::V4(lab.node(4).address());
+    let endpoint = endpoint(
+        &lab,
+        (&namespace, address),
+        &files,
+        leader,
+        Settings::default(),
+    );
+    let mut finished = tokio::task::JoinSet::new();
+    for _ in 0..count.div_ceil(10) {
+        let (endpoint, host) = (endpoint.clone(), host.clone());
+        finished.spawn(async move { endpoint.dial(&host, target).await.map(drop) });
+    }
+    while let Some(ended) = finished.join_next().await {
+        assert!(ended.unwrap().is_err());
+    }
+    bystanders.unharmed(&lab, "refused connections").await;
+    drop(attempts);
+    let lines = lab.node(leader).log();
+    let lines = lines
+        .lines()
+        .filter(|line| line.contains("refused"))
+        .count();
+    println!("{lines} lines about it");
+    assert!(lines < 500, "{lines} lines");
+    bystanders.stop(&lab, &[1, 2, 3]).await;
+}
