@@ -24,6 +24,8 @@ pub struct Service {
     pub environment: BTreeMap<String, String>,
     /// Whether the engine checks its health, which makes it `running` sooner than without.
     pub healthcheck: bool,
+    /// Pause between two checks, as in the compose file.
+    pub health_interval: &'static str,
 }
 
 impl Service {
@@ -38,6 +40,7 @@ impl Service {
             command: ["sleep", "86400"].map(str::to_owned).to_vec(),
             environment: BTreeMap::new(),
             healthcheck: true,
+            health_interval: "300ms",
         }
     }
 
@@ -76,7 +79,7 @@ impl Service {
         });
         if self.healthcheck {
             service["healthcheck"] = json!({
-                "test": ["CMD", "true"], "interval": "300ms", "timeout": "5s", "retries": 3,
+                "test": ["CMD", "true"], "interval": self.health_interval, "timeout": "5s", "retries": 3,
             });
         }
         service

@@ -48,10 +48,10 @@ pub(crate) async fn all_ready(lab: &Lab) {
 }
 
 /// A deployment of one service without volumes, with so many replicas. Engines check health by
-/// starting a process, which dozens of replicas on one machine would feel; so there is no check.
+/// starting a process, which dozens of replicas on one machine would feel; so not too often.
 pub(crate) fn stateless(replicas: u32) -> Workload {
     let mut service = Service::new("web").replicas(replicas);
-    service.healthcheck = false;
+    service.health_interval = "2s";
     Workload::new("lab", [service])
 }
 
