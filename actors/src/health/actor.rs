@@ -236,10 +236,13 @@ impl HealthActor {
             settled,
             ..
         } = &self.args;
+        // Not inside the expression below: a borrowed channel would stay locked to its end, and
+        // the heart takes its own lock first and that channel's second.
+        let (current, settled) = (heart.is_current(), *settled.borrow());
         let facts = Facts {
-            current: *heart.caught_up().borrow(),
+            current,
             listed: heart.is_listed(),
-            settled: *settled.borrow(),
+            settled,
             started: !heart.was_ready(),
         };
         let state = self.args.raft.state();

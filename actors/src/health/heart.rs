@@ -115,6 +115,11 @@ impl Heart {
         self.current.subscribe()
     }
 
+    /// What [`Heart::caught_up`] shows now.
+    pub(super) fn is_current(&self) -> bool {
+        *self.current.borrow()
+    }
+
     /// When `host` was heard last, if it is fresh; now, if it is this node.
     #[must_use]
     pub fn last_heartbeat(&self, host: &str) -> Option<Timestamp> {
