@@ -236,15 +236,7 @@ impl HealthActor {
             settled,
             ..
         } = &self.args;
-        // Not inside the expression below: a borrowed channel would stay locked to its end, and
-        // the heart takes its own lock first and that channel's second.
-        let (current, settled) = (heart.is_current(), *settled.borrow());
-        let facts = Facts {
-            current,
-            listed: heart.is_listed(),
-            settled,
-            started: !heart.was_ready(),
-        };
+        let facts = facts(heart, settled);
         let state = self.args.raft.state();
         let ready = |node: &Arc<v1::Node>| node.status() == NodeStatus::Ready;
         if facts.current && state.nodes.get(host).is_some_and(ready) {
@@ -282,6 +274,19 @@ async fn write(raft: Arc<dyn Propose>, command: v1::Command) -> Result<Committed
     outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer in time".to_owned())))
 }
 
+/// What decides whether this node may write that it is ready.
+fn facts(heart: &Heart, settled: &watch::Receiver<bool>) -> Facts {
+    // Not inside the expression below: a borrowed channel would stay locked to its end, and the
+    // heart takes its own lock first and that channel's second.
+    let (current, settled) = (heart.is_current(), *settled.borrow());
+    Facts {
+        current,
+        listed: heart.is_listed(),
+        settled,
+        started: !heart.was_ready(),
+    }
+}
+
 /// Reports the next change of the state, once.
 fn follow(ctx: &Context<HealthActor>, mut states: watch::Receiver<Arc<State>>) {
     ctx.spawn(async move {
@@ -291,4 +296,42 @@ fn follow(ctx: &Context<HealthActor>, mut states: watch::Receiver<Arc<State>>) {
         }
         Msg::State(states)
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use jaco_raftnode::RaftStatus;
+
+    use super::*;
+
+    #[test]
+    fn looking_at_the_heart_never_waits_for_who_tells_it_something() {
+        const LOOKS: usize = 20_000;
+        /// Only for a deadlock; the work takes a fraction of it.
+        const FOREVER: Duration = Duration::from_secs(60);
+        let (_status, raft) = watch::channel(RaftStatus::default());
+        let (_settled, settled) = watch::channel(true);
+        let heart = Arc::new(Heart::new("a", raft, Clock::system()));
+        let (done, ended) = mpsc::channel();
+        for looks in [false, true] {
+            let (heart, settled, done) = (Arc::clone(&heart), settled.clone(), done.clone());
+            thread::spawn(move || {
+                for _ in 0..LOOKS {
+                    if looks {
+                        facts(&heart, &settled);
+                    } else {
+                        heart.tick();
+                    }
+                }
+                done.send(()).unwrap();
+            });
+        }
+        for _ in 0..2 {
+            ended
+                .recv_timeout(FOREVER)
+                .expect("the threads wait for each other");
+        }
+    }
 }
