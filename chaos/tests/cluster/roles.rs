@@ -11,8 +11,20 @@ use crate::{
 
 /// Three voters and a learner.
 const NODES: u8 = 4;
-/// How many replicas each node has.
+/// How many replicas each node has in the full form.
 const EACH: u32 = 6;
+/// In the short form: four engines that make 24 containers at once on a small machine may answer
+/// nothing for minutes, which says nothing about this cluster.
+const FEW: u32 = 2;
+
+/// How many replicas each node has.
+fn each() -> u32 {
+    if size("JACO_ROUNDS", 0) > 0 {
+        EACH
+    } else {
+        FEW
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Role {
@@ -61,7 +73,7 @@ fn pairs(all: bool) -> Vec<(Role, Fault)> {
 
 /// One victim; returns how long its replicas took to run elsewhere.
 async fn round(lab: &mut Lab, role: Role, fault: Fault) -> std::time::Duration {
-    let workload = stateless(EACH * u32::from(NODES));
+    let workload = stateless(each() * u32::from(NODES));
     let witness = apply(lab, &workload).await;
     let victim = victim(lab, role).await;
     let host = lab.node(victim).host().to_owned();
@@ -108,7 +120,7 @@ async fn apply(lab: &Lab, workload: &Workload) -> u8 {
             .iter()
             .filter(|replica| replica.host == node.host())
             .count();
-        assert_eq!(share, EACH as usize, "{}", node.host());
+        assert_eq!(share, each() as usize, "{}", node.host());
     }
     through
 }
