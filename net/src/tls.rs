@@ -8,6 +8,7 @@ pub mod dial;
 mod trust;
 
 pub use dial::dial;
+pub(crate) use trust::roots;
 pub use trust::{Trust, check_member};
 
 use std::sync::Arc;
@@ -41,6 +42,34 @@ pub enum Error {
     #[error("unusable trust anchor")]
     Anchor(#[source] rustls::server::VerifierBuilderError),
 }
+
+/// The methods of a certificate verifier that judge signatures, as field `$inner` judges them.
+macro_rules! signatures_by {
+    ($inner:ident) => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &rustls_pki_types::CertificateDer<'_>,
+            signature: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            self.$inner.verify_tls12_signature(message, cert, signature)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &rustls_pki_types::CertificateDer<'_>,
+            signature: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            self.$inner.verify_tls13_signature(message, cert, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            self.$inner.supported_verify_schemes()
+        }
+    };
+}
+pub(crate) use signatures_by;
 
 /// The one crypto provider of the process.
 #[must_use]

@@ -48,6 +48,7 @@ pub struct Heart {
     host: String,
     clock: Clock,
     raft: watch::Receiver<RaftStatus>,
+    /// Taken before the channels below are written, so by nobody who holds one borrowed.
     inner: Mutex<Inner>,
     fresh: watch::Sender<Hosts>,
     current: watch::Sender<bool>,

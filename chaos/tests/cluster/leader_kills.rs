@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Registers, Rng, turn};
+use jaco_chaos::{Registers, Rng, turn};
 
-use crate::{figures, size};
+use crate::{figures, size, world::three_voters};
 
 /// Far more than any election takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -14,14 +14,7 @@ const CLIENTS: u32 = 8;
 async fn what_was_acknowledged_outlives_every_leader() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
-    let mut lab = Lab::builder()
-        .nodes(3)
-        .seed(rng.number())
-        .start()
-        .await
-        .unwrap();
-    lab.join_all().await.unwrap();
-    lab.wait_voters(3).await.unwrap();
+    let mut lab = three_voters(rng.number()).await;
     let apis = lab.nodes().iter().map(|node| node.api().clone()).collect();
     let clients = Registers::start(apis, CLIENTS, rng.number());
     let start = Instant::now();

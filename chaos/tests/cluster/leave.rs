@@ -16,7 +16,7 @@ use jaco_proto::{error::DecodedError, v1};
 
 use crate::{
     hostile::attacker::{endpoint, files_of, peer_address},
-    world::{cluster, containers, running, stateless},
+    world::{cluster, containers, running, stateless, three_voters},
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -200,14 +200,7 @@ async fn the_leader_of_three_is_removed_through_itself_and_through_another() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     for by_itself in [true, false] {
-        let mut lab = Lab::builder()
-            .nodes(3)
-            .seed(rng.number())
-            .start()
-            .await
-            .unwrap();
-        lab.join_all().await.unwrap();
-        lab.wait_voters(3).await.unwrap();
+        let mut lab = three_voters(rng.number()).await;
         let leader = lab.leader().await.unwrap();
         let stay = lab.others(&[leader]);
         let clients = writers(&lab, &stay, rng.number());
@@ -245,14 +238,7 @@ async fn the_leader_of_three_is_removed_through_itself_and_through_another() {
 async fn a_dead_node_of_three_is_removed_and_returns_to_locked_doors() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
-    let mut lab = Lab::builder()
-        .nodes(3)
-        .seed(rng.number())
-        .start()
-        .await
-        .unwrap();
-    lab.join_all().await.unwrap();
-    lab.wait_voters(3).await.unwrap();
+    let mut lab = three_voters(rng.number()).await;
     let leader = lab.leader().await.unwrap();
     let [dead, other] = lab.others(&[leader])[..] else {
         panic!("three nodes");

@@ -31,6 +31,7 @@ use serde_json::Value;
 use crate::{
     hostile::attacker::{endpoint, files_of, peer_address},
     size,
+    world::three_voters,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -82,14 +83,7 @@ async fn issue(lab: &Lab, index: u8, identity: &str) -> Result<(), String> {
 async fn the_last_survivor_becomes_the_cluster() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
-    let mut lab = Lab::builder()
-        .nodes(3)
-        .seed(rng.number())
-        .start()
-        .await
-        .unwrap();
-    lab.join_all().await.unwrap();
-    lab.wait_voters(3).await.unwrap();
+    let mut lab = three_voters(rng.number()).await;
     let apis = lab.nodes().iter().map(|node| node.api().clone()).collect();
     let clients = Registers::start(apis, 4, rng.number());
     until("some writes", LIMIT, || async {

@@ -22,6 +22,14 @@ pub(crate) async fn cluster(nodes: u8, seed: u64) -> Lab {
     lab
 }
 
+/// A cluster of three voters without engines.
+pub(crate) async fn three_voters(seed: u64) -> Lab {
+    let mut lab = Lab::builder().nodes(3).seed(seed).start().await.unwrap();
+    lab.join_all().await.unwrap();
+    lab.wait_voters(3).await.unwrap();
+    lab
+}
+
 /// Waits until every node counts as ready, on whichever node leads.
 pub(crate) async fn all_ready(lab: &Lab) {
     until("all nodes ready", LIMIT, || async {

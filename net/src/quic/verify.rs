@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore,
-    ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, DistinguishedName, ServerConfig, SignatureScheme,
     client::{
         ResolvesClientCert, Resumption, WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        danger::{ServerCertVerified, ServerCertVerifier},
         verify_server_name,
     },
     server::{
@@ -21,7 +20,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use super::{ALPN, Member, Roster};
 use crate::{
     pki::{Fingerprint, certificates},
-    tls::{CertSlot, Error, provider},
+    tls::{CertSlot, Error, provider, roots, signatures_by},
 };
 
 /// TLS configurations of both sides: TLS 1.3, mutual, nothing to resume and no early data.
@@ -30,11 +29,7 @@ pub(super) fn configurations(
     ca_pem: &str,
     roster: Arc<dyn Roster>,
 ) -> Result<(ServerConfig, ClientConfig), Error> {
-    let mut roots = RootCertStore::empty();
-    for anchor in certificates(ca_pem).map_err(|_| Error::Pem("CA certificate"))? {
-        roots.add(anchor).map_err(Error::Unusable)?;
-    }
-    let roots = Arc::new(roots);
+    let roots = roots(&certificates(ca_pem).map_err(|_| Error::Pem("CA certificate"))?)?;
     let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider())
         .build()
         .map_err(Error::Anchor)?;
@@ -107,27 +102,7 @@ impl ServerCertVerifier for Servers {
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.path.verify_tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.path.verify_tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.path.supported_verify_schemes()
-    }
+    signatures_by!(path);
 }
 
 /// Judges who dials.
@@ -153,27 +128,7 @@ impl ClientCertVerifier for Clients {
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.path.verify_tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.path.verify_tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.path.supported_verify_schemes()
-    }
+    signatures_by!(path);
 }
 
 /// Shows the certificate in the slot to whoever is dialled.

@@ -77,15 +77,20 @@ fn anchored(
     anchors: &[CertificateDer<'_>],
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<WebPkiServerVerifier>, Error> {
+    WebPkiServerVerifier::builder_with_provider(roots(anchors)?, provider)
+        .build()
+        .map_err(Error::Anchor)
+}
+
+/// A store that holds `anchors` only.
+pub(crate) fn roots(anchors: &[CertificateDer<'_>]) -> Result<Arc<RootCertStore>, Error> {
     let mut roots = RootCertStore::empty();
     for anchor in anchors {
         roots
             .add(anchor.clone().into_owned())
             .map_err(Error::Unusable)?;
     }
-    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-        .build()
-        .map_err(Error::Anchor)
+    Ok(Arc::new(roots))
 }
 
 #[derive(Debug)]
