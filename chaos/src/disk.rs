@@ -81,6 +81,12 @@ impl Remains {
         self.storage.log_range().1.index
     }
 
+    /// Whether the log still holds the entry behind the last one in `state`.
+    #[must_use]
+    pub fn follows(&self, state: &State) -> bool {
+        self.storage.log_range().0.index <= state.applied_index
+    }
+
     /// What `state` becomes by the log of this directory, up to and including entry `to`.
     ///
     /// # Errors
