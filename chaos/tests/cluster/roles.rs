@@ -47,7 +47,14 @@ async fn what_a_lost_node_ran_comes_up_elsewhere_and_is_gone_when_it_returns() {
     let mut lab = cluster(NODES, rng.number()).await;
     lab.wait_voters(3).await.unwrap();
     let rounds = size("JACO_ROUNDS", 0);
+    let only = std::env::var("JACO_FAULT").ok();
     for (role, fault) in pairs(rounds > 0) {
+        if only
+            .as_ref()
+            .is_some_and(|only| *only != format!("{fault:?}"))
+        {
+            continue;
+        }
         let mut times = Vec::new();
         for _ in 0..rounds.max(1) {
             times.push(round(&mut lab, role, fault).await);

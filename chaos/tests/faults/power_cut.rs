@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -23,9 +23,8 @@ use crate::script::work;
 const CUTS: usize = 20;
 /// Longest time between the start of a process and a cluster with a leader.
 const BACK_WITHIN: Duration = Duration::from_secs(2);
-/// How often a founding is interrupted, and how long it may take until then.
-const FOUNDINGS: usize = 12;
-const FOUNDING: Duration = Duration::from_millis(200);
+/// How often a founding is interrupted.
+const FOUNDINGS: u32 = 12;
 /// Lengths at which the log of each is torn.
 const TORN: usize = 6;
 /// Deployments that come and go.
@@ -210,20 +209,30 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_is_killed_while_it_founds_a_cluster_has_one_or_none() -> Result<()> {
     let _turn = turn::shared().await;
-    let mut rng = Rng::announced();
     let mut daemon = Daemon::new(Settings::default()).await?;
     let mut outcomes = [0; 2];
-    for round in 0..FOUNDINGS {
+    // The first is left alone, to know how long one takes: the others are cut short.
+    let mut founding_takes = None;
+    for round in 0..=FOUNDINGS {
         daemon.spawn()?;
         let api = daemon.api().clone();
         until("the API answers", PATIENCE, || api.status()).await?;
+        let started = Instant::now();
         let founding = tokio::spawn({
             let api = api.clone();
             async move { api.init().await }
         });
-        tokio::time::sleep(rng.below(FOUNDING)).await;
-        daemon.kill()?;
-        let acknowledged = founding.await?.is_ok();
+        let acknowledged = if let Some(longest) = founding_takes {
+            // From at once to just before the end.
+            tokio::time::sleep(longest * (round - 1) / FOUNDINGS).await;
+            daemon.kill()?;
+            founding.await?.is_ok()
+        } else {
+            founding.await??;
+            founding_takes = Some(started.elapsed());
+            daemon.kill()?;
+            true
+        };
 
         daemon.spawn()?;
         let status = until("the API answers", PATIENCE, || api.status()).await?;
@@ -246,7 +255,11 @@ async fn a_daemon_that_is_killed_while_it_founds_a_cluster_has_one_or_none() -> 
         daemon.kill()?;
         fs::remove_dir_all(daemon.data_dir())?;
     }
-    println!("without a cluster and with one: {outcomes:?}");
+    println!("without a cluster and with one: {outcomes:?}, founded in {founding_takes:?}");
+    ensure!(
+        outcomes[0] > 0,
+        "no founding was cut short within {founding_takes:?}"
+    );
     ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
     Ok(())
 }

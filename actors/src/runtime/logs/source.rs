@@ -14,7 +14,7 @@ use super::{
     Error,
     buffer::{Buffer, Closed},
     lines::Line,
-    readers::Hold,
+    readers::{Amid, Hold},
     reattach::{Next, Reattach},
 };
 use crate::runtime::{
@@ -70,7 +70,7 @@ impl Source {
     }
 
     async fn follow(&mut self, lines: &Buffer) -> Result<(), Stop> {
-        let lock = self.shared.readers.of(&self.id);
+        let amid = self.shared.readers.of(&self.id);
         let mut hold = Hold::default();
         let mut next = Next::Look;
         loop {
@@ -85,8 +85,8 @@ impl Source {
                     since,
                     follow,
                 } => {
-                    hold.take(&lock).await;
-                    self.read(&container, LogRequest { since, follow }, lines)
+                    hold.take(&amid).await;
+                    self.read(&container, LogRequest { since, follow }, &amid, lines)
                         .await?
                 }
                 Next::Pause => {
@@ -120,6 +120,7 @@ impl Source {
         &mut self,
         container: &str,
         request: LogRequest,
+        amid: &Amid,
         lines: &Buffer,
     ) -> Result<Next, Stop> {
         let mut frames = self.shared.deps.engine.logs(container, request);
@@ -129,7 +130,10 @@ impl Source {
                 () = lines.closed() => return Err(Stop::Closed),
             };
             match frame {
-                Some(Ok(frame)) => self.core.handle_frame(frame.stream, &frame.bytes),
+                Some(Ok(frame)) => {
+                    amid.came_on();
+                    self.core.handle_frame(frame.stream, &frame.bytes);
+                }
                 // It is gone, or about to be.
                 None | Some(Err(EngineError::NotFound(_) | EngineError::Conflict(_))) => {
                     return Ok(self.core.handle_ended());
