@@ -2,7 +2,8 @@
 //!
 //! It runs on a thread of its own, because its writes wait for the disk. Proposals that arrive
 //! while one write is under way form the next one (group commit): all are appended in one raft
-//! step and one synced write, applied in one further write, then answered.
+//! step and one synced write, applied in one further write, then answered. While a majority is
+//! still to confirm entries, a few proposals wait for more (`pace`).
 //!
 //! A [`RaftHandle`] outlives the actor. When the actor dies, its supervisor [`spawn()`]s another
 //! with the same [`RaftArgs`], which reloads everything from the storage; proposals that were
@@ -18,6 +19,7 @@ mod members;
 mod memory;
 mod msg;
 mod observe;
+mod pace;
 mod shell;
 mod spawn;
 

@@ -165,6 +165,13 @@ impl<S: Storage> RaftCore<S> {
         self.settle();
     }
 
+    /// Whether proposals of this node are on their way to a majority.
+    #[must_use]
+    pub fn awaits_majority(&self) -> bool {
+        let committed = self.raw.raft.raft_log.committed;
+        self.proposals.last().is_some_and(|index| index > committed)
+    }
+
     /// Proposes a change of voters or learners. `false` if it was not appended: not the leader,
     /// or another change is pending.
     #[must_use]

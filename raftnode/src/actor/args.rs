@@ -41,6 +41,9 @@ pub struct Limits {
     pub command_bytes: usize,
     /// Encoded bytes of proposals that may wait at once; more are answered as busy.
     pub inflight_bytes: usize,
+    /// How long a few proposals wait for more at most, while earlier ones are on their way to a
+    /// majority; nothing waits otherwise.
+    pub hold: Duration,
     /// Log length, in entries, that triggers compaction.
     pub compact_entries: u64,
     /// Largest snapshot that is received, in encoded bytes.
@@ -54,6 +57,7 @@ impl Default for Limits {
             commit_budget: Duration::from_secs(5),
             command_bytes: 8 << 20,
             inflight_bytes: 32 << 20,
+            hold: Duration::from_millis(2),
             compact_entries: 8192,
             snapshot_bytes: 2 << 30,
         }

@@ -69,6 +69,7 @@ impl Actor for MemoryActor {
                 let _ = reply.send(handle.state()); // whoever asked may be gone
             }
             Msg::Flush
+            | Msg::Held
             | Msg::Deliver(_)
             | Msg::Install(_)
             | Msg::Unreachable(_)

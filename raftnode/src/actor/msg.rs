@@ -58,6 +58,8 @@ pub(crate) enum Msg {
     Propose,
     /// Everything that arrived before this is to be written now.
     Flush,
+    /// Proposals may have been held for long enough.
+    Held,
     /// A linearizable read.
     Read(ReadReply),
     /// A message of a peer.

@@ -16,6 +16,7 @@ use super::{
     handle::{ReadError, Shared},
     incoming::Received,
     msg::{Msg, ReadReply, Waiting},
+    pace::{Pace, Verdict},
 };
 use crate::{
     Committed, OutgoingSnapshot, ProposeError,
@@ -37,13 +38,27 @@ pub(super) enum Failure {
     Core(#[from] core::Error),
 }
 
+/// What the shell asks for after a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    Nothing,
+    /// A [`Msg::Flush`] behind what is in the mailbox now.
+    Flush,
+    /// A [`Msg::Held`] after this time.
+    Held(Duration),
+}
+
 pub(super) struct Shell {
     args: RaftArgs,
     shared: Arc<Shared>,
     core: RaftCore<LogView>,
     applier: Applier,
-    /// Proposals since the last flush.
+    /// Proposals that raft has not seen, and their bytes.
     batch: Vec<(Ticket, Vec<u8>)>,
+    batch_bytes: usize,
+    pace: Pace,
+    /// Whether a [`Msg::Held`] is to come.
+    alarm_set: bool,
     /// Whether a flush is in the mailbox.
     flush_queued: bool,
     proposals: HashMap<Ticket, Waiting>,
@@ -84,6 +99,9 @@ impl Shell {
             core,
             applier: Applier::new(state),
             batch: Vec::new(),
+            batch_bytes: 0,
+            pace: Pace::new(args.limits.hold),
+            alarm_set: false,
             flush_queued: false,
             proposals: HashMap::new(),
             reads: HashMap::new(),
@@ -110,23 +128,25 @@ impl Shell {
         self.run()
     }
 
-    /// Takes one message. `true` asks for a [`Msg::Flush`] behind what is in the mailbox now: what
-    /// arrives while a write waits for the disk becomes one step and one write.
-    pub(super) fn handle(&mut self, msg: Msg) -> Result<bool, Failure> {
+    /// Takes one message. Most are followed by a flush: what arrives while a write waits for the
+    /// disk becomes one step and one write.
+    pub(super) fn handle(&mut self, msg: Msg) -> Result<Ask, Failure> {
         match msg {
             Msg::Flush => {
                 self.flush_queued = false;
                 self.take_proposals();
-                self.core.handle_propose(std::mem::take(&mut self.batch));
-                self.run()?;
-                return Ok(false);
+                return self.flush();
+            }
+            Msg::Held => {
+                self.alarm_set = false;
+                return self.flush();
             }
             Msg::Install(received) => {
                 self.install(received)?;
-                return Ok(false);
+                return Ok(Ask::Nothing);
             }
             // Taken by an earlier flush, it needs none.
-            Msg::Propose if !self.take_proposals() => return Ok(false),
+            Msg::Propose if !self.take_proposals() => return Ok(Ask::Nothing),
             Msg::Propose => {}
             Msg::Read(reply) => {
                 let ticket = self.ticket();
@@ -149,7 +169,37 @@ impl Shell {
             Msg::Transfer(to) => self.core.handle_transfer(to),
             Msg::Tick => self.core.handle_tick(),
         }
-        Ok(!std::mem::replace(&mut self.flush_queued, true))
+        let queued = std::mem::replace(&mut self.flush_queued, true);
+        Ok(if queued { Ask::Nothing } else { Ask::Flush })
+    }
+
+    /// Performs what raft has to do, with the proposals at hand unless they had better wait.
+    fn flush(&mut self) -> Result<Ask, Failure> {
+        loop {
+            let verdict = self.judge();
+            if verdict == Verdict::Go {
+                self.batch_bytes = 0;
+                self.core.handle_propose(std::mem::take(&mut self.batch));
+            }
+            self.run()?;
+            match verdict {
+                Verdict::Hold(left) => {
+                    // Raft's own write may have been what the majority lacked.
+                    if self.core.awaits_majority() {
+                        let set = std::mem::replace(&mut self.alarm_set, true);
+                        return Ok(if set { Ask::Nothing } else { Ask::Held(left) });
+                    }
+                }
+                Verdict::Go => return Ok(Ask::Nothing),
+            }
+        }
+    }
+
+    fn judge(&mut self) -> Verdict {
+        let on_the_way = self.core.awaits_majority();
+        let (proposals, bytes) = (self.batch.len(), self.batch_bytes);
+        self.pace
+            .judge(proposals, bytes, on_the_way, Instant::now())
     }
 
     /// Adds what waits to be proposed to the next step; `false` if nothing does.
@@ -159,6 +209,7 @@ impl Shell {
         for (data, waiting) in proposals {
             let ticket = self.ticket();
             self.proposals.insert(ticket, waiting);
+            self.batch_bytes += data.len();
             self.batch.push((ticket, data));
         }
         some

@@ -20,7 +20,7 @@ use super::{
     RaftArgs, RaftHandle,
     handle::Thread,
     msg::Msg,
-    shell::{Failure, Shell},
+    shell::{Ask, Failure, Shell},
 };
 use crate::core::Role;
 
@@ -161,11 +161,20 @@ impl Actor for RaftActor {
             running.tick_queued.store(false, Ordering::Relaxed);
         }
         match running.shell.handle(msg) {
-            Ok(false) => Ok(()),
+            Ok(Ask::Nothing) => Ok(()),
             // The mailbox is this actor's own: it is open while a message is handled.
-            Ok(true) => handle
+            Ok(Ask::Flush) => handle
                 .cast(Msg::Flush)
                 .map_err(|()| "mailbox closed".into()),
+            Ok(Ask::Held(time)) => {
+                let handle = handle.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(time).await;
+                    // Without an actor nothing is held.
+                    let _ = handle.cast(Msg::Held);
+                });
+                Ok(())
+            }
             Err(failure) => Err(report(&running.args, failure)),
         }
     }

@@ -27,6 +27,11 @@ impl Proposals {
         self.waiting.extend((first..).zip(tickets));
     }
 
+    /// Index of the newest one.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.waiting.back().map(|&(index, _)| index)
+    }
+
     /// The proposal committed as (`index`, `term`), if there is one.
     pub(super) fn committed(&mut self, index: u64, term: u64) -> Option<Ticket> {
         let &(at, ticket) = self.waiting.front()?;

@@ -44,6 +44,34 @@ async fn proposals_survive_loss_and_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_goes_as_soon_as_the_majority_has_answered() {
+    let hold = Duration::from_secs(3600);
+    let limits = Limits {
+        hold,
+        ..Limits::default()
+    };
+    let group = Group::start(3, limits).await;
+    group.leader().await;
+    group.faults(|f| f.delay = Duration::from_millis(15));
+    // Each waits for its own answer, so all of them arrive while others are on their way.
+    let group = Arc::new(group);
+    let mut writers = tokio::task::JoinSet::new();
+    for name in 0..8 {
+        let group = Arc::clone(&group);
+        writers.spawn(async move {
+            for n in 0..20 {
+                group.write(&format!("w{name}-{n}")).await;
+            }
+        });
+    }
+    tokio::time::timeout(Duration::from_secs(120), writers.join_all())
+        .await
+        .unwrap();
+    group.agree().await;
+    assert_eq!(group.handle(2).state().cert_blobs.len(), 160);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn follower_far_behind_gets_a_snapshot_while_the_leader_writes_on() {
     let mut group = Group::start(3, small_log()).await;
     let leader = group.leader().await;
