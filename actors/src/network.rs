@@ -71,6 +71,7 @@ pub fn supervisor(
         raft: args.raft,
         engine: args.engine,
         allocator: ipam::leaders(here.clone(), args.elsewhere, args.is_leader),
+        refused: bridge::Refused::default(),
     };
     let (manager, handle) = ChildSpec::worker::<manager::BridgeManager>("bridges", env);
     let spec = SupervisorSpec::new(Strategy::OneForOne)

@@ -185,6 +185,21 @@ async fn foreign_network_is_never_touched() {
 }
 
 #[tokio::test]
+async fn a_block_that_another_network_has_is_told_from_other_refusals() {
+    let (lab, other) = (Lab::new(), Lab::new());
+    let wanted = lab.wanted(0);
+    let range = wanted.cidr.to_string();
+    must(docker().args(["network", "create", "--subnet", &range, &other.network()]));
+    let error = bridge::ensure(&lab.engine, &wanted).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Taken(cidr, _) if *cidr == wanted.cidr),
+        "{error:?}"
+    );
+    let elsewhere = lab.wanted(1);
+    bridge::ensure(&lab.engine, &elsewhere).await.unwrap();
+}
+
+#[tokio::test]
 async fn missing_engine_is_unreachable_and_not_a_refusal() {
     let engine: SharedEngine = Arc::new(DockerNetworks::new("/nonexistent/engine.sock"));
     let error = bridge::ensure(&engine, &Lab::new().wanted(0))

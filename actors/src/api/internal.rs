@@ -19,7 +19,7 @@ use super::{
     stream::{ResponseStream, guarded},
 };
 use crate::{
-    network::ipam::SubnetKey,
+    network::{bridge::REMEMBERED, cidr::Cidr, ipam::SubnetKey},
     node::{Running, Shared, leader::Whereabouts, propose, submit::limits},
     peer::Sender,
 };
@@ -129,6 +129,7 @@ impl Internal for InternalService {
             deployment,
             network,
             host,
+            refused,
         } = request.into_inner();
         if host != sender.hostname {
             return Err(Error::new(
@@ -143,7 +144,9 @@ impl Internal for InternalService {
             network,
             host,
         };
-        let cidr = node.allocator()?.ensure(key).await.map_err(Error::from)?;
+        let refused = blocks(&refused)?;
+        let given = node.allocator()?.ensure(key, refused).await;
+        let cidr = given.map_err(Error::from)?;
         Ok(Response::new(v1::EnsureSubnetResponse {
             cidr: cidr.to_string(),
         }))
@@ -157,4 +160,18 @@ impl Internal for InternalService {
         let response = digest::answer(&node, request.get_ref()).await;
         Ok(Response::new(response))
     }
+}
+
+/// The blocks that a host refuses.
+fn blocks(texts: &[String]) -> Result<Vec<Cidr>, Error> {
+    let invalid =
+        |message| Error::new(ErrorCode::ValidationFailed, message).with("field", "refused");
+    if texts.len() > REMEMBERED {
+        return Err(invalid("too many blocks are refused").with("limit", REMEMBERED));
+    }
+    let block = |text: &String| {
+        text.parse()
+            .map_err(|_| invalid("a refused block is no IPv4 prefix").with("value", text))
+    };
+    texts.iter().map(block).collect()
 }

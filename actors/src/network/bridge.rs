@@ -5,6 +5,7 @@
 
 mod actor;
 mod core;
+mod refused;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
@@ -17,6 +18,8 @@ use super::{
 use crate::labels::{LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_NETWORK, LABEL_SUBNET};
 
 pub use actor::{Args, BridgeActor, Env, Msg};
+pub(crate) use refused::REMEMBERED;
+pub use refused::Refused;
 
 /// Leaves room for the mesh's encapsulation in a 1500-byte frame.
 const MTU: u16 = 1420;
@@ -43,6 +46,9 @@ pub enum Error {
     /// The engine did not do as it was asked.
     #[error("failed to set up the network")]
     Engine(#[source] EngineError),
+    /// Something else on this host has addresses of the block.
+    #[error("block {0} is taken on this host")]
+    Taken(Cidr, #[source] EngineError),
     /// A network of this name is not JACO's; it is never touched.
     #[error("network {0:?} exists and is foreign")]
     Foreign(String),
@@ -169,7 +175,8 @@ fn labels(wanted: &Wanted) -> BTreeMap<String, String> {
 /// Makes the engine's network as wanted; doing it again changes nothing.
 ///
 /// # Errors
-/// See [`plan`]; [`Error::Engine`] if a step fails, and asking again goes on from there.
+/// See [`plan`]; [`Error::Taken`] if the host cannot use the block; [`Error::Engine`] if a step
+/// fails, and asking again goes on from there.
 pub async fn ensure(engine: &SharedEngine, wanted: &Wanted) -> Result<BridgeReady, Error> {
     let networks = engine.list().await.map_err(Error::Engine)?;
     match plan(wanted, &networks)? {
@@ -179,7 +186,13 @@ pub async fn ensure(engine: &SharedEngine, wanted: &Wanted) -> Result<BridgeRead
                 evict_all(engine, &old).await.map_err(Error::Engine)?;
                 engine.remove(old.id).await.map_err(Error::Engine)?;
             }
-            engine.create(create).await.map_err(Error::Engine)?;
+            engine.create(create).await.map_err(|error| {
+                if refused::is_about_addresses(&error) {
+                    Error::Taken(wanted.cidr, error)
+                } else {
+                    Error::Engine(error)
+                }
+            })?;
         }
     }
     Ok(BridgeReady {

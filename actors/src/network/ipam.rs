@@ -1,8 +1,8 @@
 //! Which address block a network uses on a host.
 //!
 //! One block per (deployment, network, host), chosen by the leader: the lowest block of the
-//! pool that no row overlaps and that was not freed a moment ago. The choice is a pure function
-//! of the state; [`IpamActor`] makes reading, choosing and committing one critical section.
+//! pool that no row overlaps, that was not freed a moment ago and that the host did not refuse
+//! because something else there has it. The choice is a pure function of the state; [`IpamActor`] makes reading, choosing and committing one critical section.
 
 mod actor;
 mod quarantine;
@@ -149,8 +149,10 @@ impl From<Error> for jaco_proto::Error {
 
 /// Something that gives networks their blocks: the allocator here, or the leader's.
 pub trait Allocator: Send + Sync + 'static {
-    /// Gives `key` its block; asking again gives the same one.
-    fn ensure(&self, key: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>>;
+    /// Gives `key` its block; asking again gives the same one, unless it overlaps one that is
+    /// `refused`: then another.
+    fn ensure(&self, key: SubnetKey, refused: Vec<Cidr>)
+    -> BoxFuture<'static, Result<Cidr, Error>>;
 }
 
 /// An allocator that is shared.
@@ -177,11 +179,15 @@ struct Leaders {
 }
 
 impl Allocator for Leaders {
-    fn ensure(&self, key: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>> {
+    fn ensure(
+        &self,
+        key: SubnetKey,
+        refused: Vec<Cidr>,
+    ) -> BoxFuture<'static, Result<Cidr, Error>> {
         if *self.is_leader.borrow() {
-            self.here.ensure(key)
+            self.here.ensure(key, refused)
         } else {
-            self.elsewhere.ensure(key)
+            self.elsewhere.ensure(key, refused)
         }
     }
 }
@@ -191,22 +197,25 @@ impl Allocator for Leaders {
 pub fn nobody() -> SharedAllocator {
     struct Nobody;
     impl Allocator for Nobody {
-        fn ensure(&self, _: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>> {
+        fn ensure(&self, _: SubnetKey, _: Vec<Cidr>) -> BoxFuture<'static, Result<Cidr, Error>> {
             Box::pin(std::future::ready(Err(Error::NotLeader)))
         }
     }
     Arc::new(Nobody)
 }
 
-/// Decides about the block of `key`; `quarantined` blocks are not handed out.
+/// Decides about the block of `key`, which the host of `key` must not have `refused`;
+/// `quarantined` blocks are not handed out.
 #[must_use]
 pub fn decide(
     state: &State,
     key: &SubnetKey,
     pool: Pool,
+    refused: &[Cidr],
     quarantined: impl Iterator<Item = Cidr>,
 ) -> Decision {
-    if let Some(cidr) = existing(state, key) {
+    let usable = |cidr: &Cidr| !refused.iter().any(|refused| refused.overlaps(*cidr));
+    if let Some(cidr) = existing(state, key).filter(usable) {
         return Decision::Existing(cidr);
     }
     // A row whose block cannot be read holds no addresses; allocating replaces it.
@@ -214,7 +223,8 @@ pub fn decide(
         .subnets
         .values()
         .filter_map(|row| row.cidr.parse().ok());
-    match lowest_free(pool, taken.chain(quarantined)) {
+    let taken = taken.chain(quarantined).chain(refused.iter().copied());
+    match lowest_free(pool, taken) {
         Some(cidr) => Decision::Allocate(cidr),
         None => Decision::Exhausted,
     }

@@ -27,12 +27,16 @@ pub(super) struct AtLeader(pub(super) LeaderLink);
 impl Allocator for AtLeader {
     /// Asks as long as it makes sense to: a second question gets the same answer. The block is
     /// given out once the state here shows it too.
-    fn ensure(&self, key: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>> {
+    fn ensure(
+        &self,
+        key: SubnetKey,
+        refused: Vec<Cidr>,
+    ) -> BoxFuture<'static, Result<Cidr, Error>> {
         let link = self.0.clone();
         async move {
             let deadline = Instant::now() + BUDGET;
             loop {
-                match ask(&link, &key, deadline).await {
+                match ask(&link, &key, &refused, deadline).await {
                     Err(Error::NotLeader | Error::Unavailable)
                         if Instant::now() + AGAIN < deadline
                             && link.whereabouts() != Whereabouts::Here =>
@@ -48,7 +52,12 @@ impl Allocator for AtLeader {
     }
 }
 
-async fn ask(link: &LeaderLink, key: &SubnetKey, deadline: Instant) -> Result<Cidr, Error> {
+async fn ask(
+    link: &LeaderLink,
+    key: &SubnetKey,
+    refused: &[Cidr],
+    deadline: Instant,
+) -> Result<Cidr, Error> {
     let Whereabouts::There(leader) = link.whereabouts() else {
         return Err(Error::NotLeader);
     };
@@ -57,6 +66,7 @@ async fn ask(link: &LeaderLink, key: &SubnetKey, deadline: Instant) -> Result<Ci
         deployment: key.deployment.clone(),
         network: key.network.clone(),
         host: key.host.clone(),
+        refused: refused.iter().map(Cidr::to_string).collect(),
     };
     let mut client = InternalClient::new(channel);
     let answer = tokio::time::timeout_at(deadline, client.ensure_subnet(request)).await;

@@ -8,7 +8,7 @@ use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
 use super::{
-    BridgeReady, Error, Removal, Wanted,
+    BridgeReady, Error, Refused, Removal, Wanted,
     core::{Core, Effect},
     ensure, remove,
 };
@@ -23,6 +23,9 @@ use crate::{
     supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker},
 };
 
+/// Blocks that are tried before whoever waits is told; it asks again.
+const BLOCKS_AT_ONCE: usize = 4;
+
 /// What every bridge of a host needs.
 #[derive(Clone)]
 pub struct Env {
@@ -36,6 +39,8 @@ pub struct Env {
     pub engine: SharedEngine,
     /// Where the blocks come from.
     pub allocator: SharedAllocator,
+    /// Which of them are of no use here.
+    pub refused: Refused,
 }
 
 impl Env {
@@ -199,23 +204,25 @@ impl BridgeActor {
     }
 }
 
-/// Gets the block of a network, then the network.
+/// Gets the block of a network, then the network. A block that this host cannot use is given back
+/// for another one.
 async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
-    let cidr = env
-        .allocator
-        .ensure(env.subnet(&id))
-        .await
-        .map_err(Error::Subnet)?;
-    let Env {
-        cluster_id, engine, ..
-    } = env;
-    ensure(
-        &engine,
-        &Wanted {
-            id,
-            cluster_id,
-            cidr,
-        },
-    )
-    .await
+    let mut taken = None;
+    for _ in 0..BLOCKS_AT_ONCE {
+        let given = env.allocator.ensure(env.subnet(&id), env.refused.blocks());
+        let wanted = Wanted {
+            id: id.clone(),
+            cluster_id: env.cluster_id.clone(),
+            cidr: given.await.map_err(Error::Subnet)?,
+        };
+        match ensure(&env.engine, &wanted).await {
+            Err(error @ Error::Taken(cidr, _)) => {
+                warn!(subsystem = "bridge", network = %id, %cidr, error = chain(&error), "another block is asked for");
+                env.refused.add(cidr);
+                taken = Some(error);
+            }
+            done => return done,
+        }
+    }
+    Err(taken.unwrap_or(Error::Unavailable))
 }

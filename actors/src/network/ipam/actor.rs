@@ -44,6 +44,8 @@ pub enum Msg {
     Ensure {
         /// Which network, where.
         key: SubnetKey,
+        /// Blocks that the host cannot use.
+        refused: Vec<Cidr>,
         /// Gets the block.
         reply: Reply<Result<Cidr, Error>>,
     },
@@ -60,6 +62,7 @@ pub enum Msg {
 
 struct Request {
     key: SubnetKey,
+    refused: Vec<Cidr>,
     reply: Reply<Result<Cidr, Error>>,
 }
 
@@ -91,7 +94,15 @@ impl Worker for IpamActor {
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Ensure { key, reply } => self.waiting.push_back(Request { key, reply }),
+            Msg::Ensure {
+                key,
+                refused,
+                reply,
+            } => self.waiting.push_back(Request {
+                key,
+                refused,
+                reply,
+            }),
             Msg::Committed { cidr, outcome } => self.finish(cidr, outcome),
             Msg::Changed(states) => self.follow(ctx, states),
         }
@@ -127,7 +138,7 @@ impl IpamActor {
             if request.reply.is_abandoned() {
                 continue;
             }
-            match self.choose(&request.key) {
+            match self.choose(&request) {
                 Ok(Decision::Existing(cidr)) => request.reply.send(Ok(cidr)),
                 Ok(Decision::Exhausted) => {
                     if self.exhausted.is_news(&request.key) {
@@ -151,7 +162,7 @@ impl IpamActor {
         }
     }
 
-    fn choose(&mut self, key: &SubnetKey) -> Result<Decision, Error> {
+    fn choose(&mut self, Request { key, refused, .. }: &Request) -> Result<Decision, Error> {
         if !*self.args.is_leader.borrow() {
             return Err(Error::NotLeader);
         }
@@ -169,12 +180,13 @@ impl IpamActor {
             &state,
             key,
             self.args.pool,
+            refused,
             self.quarantine.blocks(now),
         ))
     }
 
     fn finish(&mut self, cidr: Cidr, outcome: Result<Committed, ProposeError>) {
-        let Some(Request { key, reply }) = self.committing.take() else {
+        let Some(Request { key, reply, .. }) = self.committing.take() else {
             return;
         };
         if let Err(error) = outcome {
@@ -203,11 +215,19 @@ pub fn allocator(handle: Handle<Msg>) -> SharedAllocator {
 struct Local(Handle<Msg>);
 
 impl Allocator for Local {
-    fn ensure(&self, key: SubnetKey) -> BoxFuture<'static, Result<Cidr, Error>> {
+    fn ensure(
+        &self,
+        key: SubnetKey,
+        refused: Vec<Cidr>,
+    ) -> BoxFuture<'static, Result<Cidr, Error>> {
         let handle = self.0.clone();
         async move {
             let answer = handle
-                .call(CALL_TIMEOUT, |reply| Msg::Ensure { key, reply })
+                .call(CALL_TIMEOUT, |reply| Msg::Ensure {
+                    key,
+                    refused,
+                    reply,
+                })
                 .await;
             answer.unwrap_or(Err(Error::Unavailable))
         }

@@ -41,7 +41,7 @@ fn remove(state: &mut State, key: &SubnetKey) {
 }
 
 fn allocate(state: &State, pool: Pool) -> Option<String> {
-    match decide(state, &key("new", "n"), pool, std::iter::empty()) {
+    match decide(state, &key("new", "n"), pool, &[], std::iter::empty()) {
         Decision::Allocate(cidr) => Some(cidr.to_string()),
         Decision::Exhausted => None,
         Decision::Existing(cidr) => panic!("{cidr} belongs to nobody"),
@@ -76,7 +76,13 @@ fn pool_and_block_sizes_are_bounded() {
 fn a_row_keeps_its_block() {
     let mut state = State::default();
     put(&mut state, &key("a", "n1"), "10.244.7.0/24");
-    let decision = decide(&state, &key("a", "n1"), Pool::default(), std::iter::empty());
+    let decision = decide(
+        &state,
+        &key("a", "n1"),
+        Pool::default(),
+        &[],
+        std::iter::empty(),
+    );
     assert_eq!(
         decision,
         Decision::Existing("10.244.7.0/24".parse().unwrap())
@@ -157,6 +163,7 @@ fn a_freed_block_rests_for_five_minutes() {
             &state,
             &key("b", "n1"),
             Pool::default(),
+            &[],
             quarantine.blocks(now),
         )
     };

@@ -154,6 +154,43 @@ async fn failure_is_the_callers_answer_and_not_the_actors_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_block_that_is_taken_on_this_host_is_given_back_for_another() {
+    let lab = Lab::start().await;
+    lab.engine.put(EngineNetwork {
+        id: "vpn".into(),
+        name: "vpn".into(),
+        subnets: vec!["10.244.0.0/23".into()],
+        ..Default::default()
+    });
+    let ready = lab.directory.ensure("app", "front").await.unwrap();
+    assert_eq!(ready.cidr.to_string(), "10.244.2.0/24");
+    // Known by now, it is not tried again for other networks.
+    let other = lab.directory.ensure("app", "back").await.unwrap();
+    assert_eq!(other.cidr.to_string(), "10.244.3.0/24");
+    assert_eq!(
+        lab.engine.events(),
+        [
+            Event::Created("jaco_app_front".into()),
+            Event::Created("jaco_app_back".into())
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_without_a_usable_block_says_so() {
+    let lab = Lab::start().await;
+    lab.engine.put(EngineNetwork {
+        id: "vpn".into(),
+        name: "vpn".into(),
+        subnets: vec!["10.0.0.0/8".into()],
+        ..Default::default()
+    });
+    let error = lab.directory.ensure("app", "front").await.unwrap_err();
+    assert!(matches!(error, Error::Taken(..)), "{error}");
+    assert_eq!(lab.engine.names(), ["vpn"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn network_goes_with_its_deployment_once_nothing_is_attached() {
     let lab = Lab::start().await;
     lab.directory.ensure("app", "front").await.unwrap();

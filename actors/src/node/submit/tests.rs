@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::{
     api::admission::Transport,
+    network::cidr::Cidr,
     network::ipam::{self, Allocator, SubnetKey},
     node::subnets::AtLeader,
     testing::cluster::{Cluster, Fault},
@@ -141,28 +142,35 @@ fn key(host: &str) -> SubnetKey {
     }
 }
 
-/// Chooses the same block for whoever asks, and commits it.
+/// Chooses the same block for whoever asks, or the next one if that is refused, and commits it.
 struct Chooses(RaftHandle);
 
 impl Allocator for Chooses {
     fn ensure(
         &self,
         key: SubnetKey,
-    ) -> futures::future::BoxFuture<'static, Result<crate::network::cidr::Cidr, ipam::Error>> {
+        refused: Vec<Cidr>,
+    ) -> futures::future::BoxFuture<'static, Result<Cidr, ipam::Error>> {
         let raft = self.0.clone();
         Box::pin(async move {
             if key.deployment != "app" {
                 return Err(ipam::Error::UnknownDeployment(key.deployment));
             }
+            let (first, second) = ("10.244.7.0/24", "10.244.8.0/24");
+            let cidr = if refused == [first.parse().unwrap()] {
+                second
+            } else {
+                first
+            };
             let payload = Payload::SubnetAllocate(v1::SubnetAllocate {
                 deployment: key.deployment,
                 network: key.network,
-                cidr: "10.244.7.0/24".to_owned(),
+                cidr: cidr.to_owned(),
                 host: key.host,
             });
             let command = command("ipam", Timestamp::default(), payload);
             raft.propose(command).await.map_err(ipam::Error::Propose)?;
-            Ok("10.244.7.0/24".parse().unwrap())
+            Ok(cidr.parse().unwrap())
         })
     }
 }
@@ -182,17 +190,19 @@ async fn a_block_of_the_leader_is_given_out_once_its_row_shows() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         cluster.group.lag(2, false);
     };
-    let (answer, ()) = tokio::join!(here.ensure(key("n2")), catch_up);
+    let (answer, ()) = tokio::join!(here.ensure(key("n2"), Vec::new()), catch_up);
     let cidr = answer.unwrap();
     assert_eq!(cidr.to_string(), "10.244.7.0/24");
     assert_eq!(ipam::existing(&cluster.state(2), &key("n2")), Some(cidr));
     assert_eq!(begun.elapsed().as_secs(), 2);
+    let other = here.ensure(key("n2"), vec![cidr]).await.unwrap();
+    assert_eq!(other.to_string(), "10.244.8.0/24");
 
     let unknown = SubnetKey {
         deployment: "gone".to_owned(),
         ..key("n2")
     };
-    let answer = here.ensure(unknown).await;
+    let answer = here.ensure(unknown, Vec::new()).await;
     assert_eq!(answer, Err(ipam::Error::UnknownDeployment("gone".into())));
 }
 
@@ -203,10 +213,28 @@ async fn nobody_gets_blocks_for_another_host() {
         deployment: "app".to_owned(),
         network: "_default".to_owned(),
         host: "n3".to_owned(),
+        ..Default::default()
     };
     let mut client = InternalClient::new(cluster.peer_door(1, 2));
     let error = client.ensure_subnet(request).await.unwrap_err();
     assert_eq!(error.message(), "privilege_denied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_few_blocks_can_be_refused_and_nothing_but_blocks() {
+    let cluster = Cluster::start(2).await;
+    let mut client = InternalClient::new(cluster.peer_door(1, 2));
+    let many = vec!["10.9.0.0/24".to_owned(); 65];
+    for refused in [many, vec!["10.9.0.1/24".to_owned()]] {
+        let request = v1::EnsureSubnetRequest {
+            deployment: "app".to_owned(),
+            network: "_default".to_owned(),
+            host: "n2".to_owned(),
+            refused,
+        };
+        let error = client.ensure_subnet(request).await.unwrap_err();
+        assert_eq!(error.message(), "validation_failed");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,7 +243,8 @@ async fn without_a_leader_there_are_no_blocks() {
     cluster.group.elect(None);
     let here = AtLeader(cluster.node(2).try_running().unwrap().leader.clone());
     let begun = Instant::now();
-    assert_eq!(here.ensure(key("n2")).await, Err(ipam::Error::NotLeader));
+    let answer = here.ensure(key("n2"), Vec::new()).await;
+    assert_eq!(answer, Err(ipam::Error::NotLeader));
     assert!(begun.elapsed() <= Duration::from_secs(10));
     assert!(cluster.wire.calls().is_empty());
 }

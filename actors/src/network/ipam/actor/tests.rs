@@ -53,7 +53,18 @@ impl Lab {
     }
 
     async fn ensure(&self, network: &str, host: &str) -> Result<String, Error> {
-        let cidr = self.allocator.ensure(key("app", network, host)).await?;
+        self.ensure_other(network, host, &[]).await
+    }
+
+    async fn ensure_other(
+        &self,
+        network: &str,
+        host: &str,
+        refused: &[&str],
+    ) -> Result<String, Error> {
+        let refused = refused.iter().map(|cidr| cidr.parse().unwrap()).collect();
+        let key = key("app", network, host);
+        let cidr = self.allocator.ensure(key, refused).await?;
         Ok(cidr.to_string())
     }
 }
@@ -118,7 +129,10 @@ async fn only_the_leader_allocates_and_only_for_what_exists() {
         lab.ensure("a", "n9").await,
         Err(Error::UnknownHost("n9".into()))
     );
-    let gone = lab.allocator.ensure(key("gone", "a", "n1")).await;
+    let gone = lab
+        .allocator
+        .ensure(key("gone", "a", "n1"), Vec::new())
+        .await;
     assert_eq!(gone, Err(Error::UnknownDeployment("gone".into())));
     assert!(lab.raft.state().subnets.is_empty());
 }
@@ -146,4 +160,19 @@ async fn restarted_allocator_goes_on_from_the_state() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.240.0/24"));
     assert_eq!(lab.ensure("b", "n1").await.as_deref(), Ok("10.9.241.0/24"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_that_the_host_refuses_is_given_up_for_another() {
+    let lab = Lab::start(true).await;
+    lab.ensure("a", "n1").await.unwrap();
+    let moved = lab.ensure_other("a", "n1", &["10.9.240.0/24"]).await;
+    assert_eq!(moved.as_deref(), Ok("10.9.241.0/24"));
+    let again = lab.ensure_other("a", "n1", &["10.9.240.0/24"]).await;
+    assert_eq!(again.as_deref(), Ok("10.9.241.0/24"));
+    // Other hosts may use it, though not at once: it was freed a moment ago.
+    assert_eq!(lab.ensure("a", "n2").await.as_deref(), Ok("10.9.242.0/24"));
+    // A refused range takes every block in it.
+    let wide = lab.ensure_other("b", "n1", &["10.9.240.0/22"]).await;
+    assert_eq!(wide.as_deref(), Ok("10.9.244.0/24"));
 }
