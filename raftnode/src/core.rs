@@ -23,8 +23,6 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-
 use raft::{
     RawNode, SnapshotStatus, StateRole, Storage,
     eraftpb::{ConfChangeV2, Entry, Message, MessageType},
@@ -236,13 +234,6 @@ impl<S: Storage> RaftCore<S> {
         self.raw.tick();
         self.reads.tick();
         self.contact.tick();
-        self.settle();
-    }
-
-    /// Members that are known to be in reach by other means than raft's messages, as of now and
-    /// until the next call. A leader is not needed for them to count.
-    pub fn handle_reachable(&mut self, ids: BTreeSet<u64>) {
-        self.contact.reach(ids);
         self.settle();
     }
 

@@ -1,7 +1,6 @@
 //! The address of the raft actor that everybody else holds.
 
 use std::{
-    collections::BTreeSet,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -292,14 +291,6 @@ impl RaftHandle {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.with_status(|status| status.role != Role::Stopped)
-    }
-
-    /// Tells which members are in reach by other means than raft's messages, until the next call:
-    /// those that were heard within about an election timeout. It makes the difference between
-    /// "no leader" and "no majority" surer; see [`RaftStatus::writes`].
-    pub fn set_reachable(&self, ids: BTreeSet<u64>) {
-        // Without an actor there is nothing to tell.
-        let _ = self.cast(Msg::Reachable(ids));
     }
 
     /// Leaves a proposal for the actor. An actor that ends drops what it has not taken.

@@ -75,7 +75,6 @@ impl Actor for MemoryActor {
             | Msg::Unreachable(_)
             | Msg::SnapshotSent(..)
             | Msg::ChangeMembers(..)
-            | Msg::Reachable(_)
             | Msg::Transfer(_)
             | Msg::Tick => {}
         }

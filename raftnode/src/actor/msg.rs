@@ -1,6 +1,6 @@
 //! The mailbox.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use raft::eraftpb::Message;
 use tokio::{sync::oneshot, time::Instant};
@@ -74,8 +74,6 @@ pub(crate) enum Msg {
     ChangeMembers(MemberChange, oneshot::Sender<Result<(), ChangeRefused>>),
     /// The state right after this entry; the newest one if it is applied already.
     Capture(u64, oneshot::Sender<Arc<State>>),
-    /// Members that other means than raft's messages reach.
-    Reachable(BTreeSet<u64>),
     /// Hand leadership to this peer.
     Transfer(u64),
     /// One tick of raft's clock.

@@ -165,7 +165,6 @@ impl Shell {
                     self.applier.want(index);
                 }
             }
-            Msg::Reachable(ids) => self.core.handle_reachable(ids),
             Msg::Transfer(to) => self.core.handle_transfer(to),
             Msg::Tick => self.core.handle_tick(),
         }

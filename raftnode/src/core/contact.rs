@@ -1,6 +1,6 @@
 //! Who was heard of lately, in ticks: whether this node's side can decide anything at all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use raft::eraftpb::ConfState;
 
@@ -12,8 +12,6 @@ use raft::eraftpb::ConfState;
 pub(super) struct Contact {
     now: u64,
     heard: BTreeMap<u64, u64>,
-    /// Heard by other means, as of now.
-    reachable: BTreeSet<u64>,
     /// Last tick at which a majority was in reach.
     majority: u64,
     /// Tick since which no leader is known.
@@ -30,12 +28,6 @@ impl Contact {
         if from == leader {
             self.majority = self.now;
         }
-    }
-
-    /// Members that are in reach by other means, until the next call.
-    pub(super) fn reach(&mut self, ids: BTreeSet<u64>) {
-        self.reachable = ids;
-        self.due = true;
     }
 
     pub(super) fn tick(&mut self) {
@@ -55,9 +47,6 @@ impl Contact {
             self.leaderless = None;
         } else if self.leaderless.is_none() {
             self.leaderless = Some(self.now);
-        }
-        for &id in self.reachable.iter().filter(|&id| contains(conf, *id)) {
-            self.heard.insert(id, self.now);
         }
         self.heard.retain(|&id, _| contains(conf, id));
         self.majority = self.majority.max(self.majority_heard(own, conf));
@@ -169,19 +158,6 @@ mod tests {
         contact.hear(4, 0);
         contact.settle(1, 0, &conf);
         assert_eq!(contact.silent(), 0);
-    }
-
-    #[test]
-    fn members_in_reach_by_other_means_count_until_told_otherwise() {
-        let conf = conf(&[1, 2, 3], &[]);
-        let mut contact = Contact::default();
-        contact.reach([2].into());
-        pass(&mut contact, 30, 0, &conf);
-        assert_eq!(contact.silent(), 0);
-        contact.reach(BTreeSet::new());
-        pass(&mut contact, 6, 0, &conf);
-        assert_eq!(contact.silent(), 6);
-        assert!(contact.within(2, 6) && !contact.within(2, 5));
     }
 
     #[test]

@@ -100,31 +100,6 @@ fn minority_says_that_it_lost_its_quorum_and_the_majority_never_does() {
 }
 
 #[test]
-fn members_reached_by_other_means_say_no_leader_instead() {
-    let mut world = World::new(3, 33);
-    let leader = world.elect();
-    assert!(world.settle());
-    let lone = leader % 3 + 1;
-    world.isolate(lone);
-    world.reach(lone, &[leader]);
-    for _ in 0..60 {
-        world.tick(lone);
-    }
-    assert_eq!(world.status(lone).writes(), Writes::NoLeader);
-    world.reach(lone, &[]);
-    for _ in 0..20 {
-        world.tick(lone);
-    }
-    let lost = Writes::QuorumLost {
-        reachable: 1,
-        needed: 2,
-    };
-    assert_eq!(world.status(lone).writes(), lost);
-    world.read(lone);
-    assert_eq!(world.reads(), [Err(ReadFailure::QuorumLost)], "at once");
-}
-
-#[test]
 fn handing_over_takes_leadership_away_before_another_leads() {
     let mut world = World::new(3, 34);
     let leader = world.elect();

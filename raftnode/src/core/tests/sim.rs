@@ -242,12 +242,6 @@ impl World {
         self.side = side.iter().copied().collect();
     }
 
-    pub(super) fn reach(&mut self, id: u64, others: &[u64]) {
-        let others = others.iter().copied().collect();
-        self.core(id).handle_reachable(others);
-        self.drive(id);
-    }
-
     pub(super) fn transfer(&mut self, id: u64, to: u64) {
         self.core(id).handle_transfer(to);
         self.drive(id);
