@@ -40,7 +40,7 @@ async fn nothing_moves(nuisance: Nuisance) {
     if how != Impairment::default() {
         lab.impair_all(how).unwrap();
     }
-    let end = Instant::now() + Duration::from_secs(size("JACO_CALM_SECONDS", 20));
+    let end = Instant::now() + Duration::from_secs(size("JACO_CALM_SECONDS", 10));
     while Instant::now() < end {
         match nuisance {
             Nuisance::ShortPauses => pause_one(&mut lab, &mut rng).await,
