@@ -26,6 +26,9 @@
 //! | ready when settled | a node that calls itself ready runs nothing that moved away long ago |
 //! | one container per replica | no engine runs two of one replica; and a ready node that nothing disturbs does not go on running what moved away |
 //!
+//! With a nuisance instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms),
+//! also: nobody is taken for dead, so nothing moves.
+//!
 //! A move lets the old container serve until the new one runs, so for a while a replica may have
 //! one container on its old host (`previous_host`) and one on its new; both hosts know it from
 //! the row. A node that is cut off, paused or down is not judged: it stops what moved away once
@@ -56,6 +59,7 @@ mod time;
 mod trace;
 mod world;
 
+pub use fault::Nuisance;
 pub use mutation::Mutation;
 pub use oracle::Violation;
 pub use run::{Failure, Options, Summary, THREAD, Tally, run, run_and_shrink, sweep};

@@ -4,10 +4,12 @@
 
 use std::{panic, sync::Once, thread};
 
-use jaco_chaos::sim::{self, Mutation, Options};
+use jaco_chaos::sim::{self, Mutation, Nuisance, Options};
 
 /// Seeds without a bug in one run of all tests.
 const SEEDS: u64 = 150;
+/// Seeds for each nuisance.
+const NUISANCES: u64 = 15;
 /// Seeds in which a planted bug must be found.
 const BOUND: u64 = 300;
 
@@ -68,6 +70,21 @@ fn every_seed_holds() {
         "{} writes",
         tally.acknowledged
     );
+}
+
+#[test]
+fn nuisances_move_nothing() {
+    quiet();
+    for nuisance in Nuisance::ALL {
+        let options = Options {
+            nuisance: Some(nuisance),
+            ..Options::default()
+        };
+        let tally = sim::sweep(1, NUISANCES, threads(), options, 3);
+        let failures: Vec<String> = tally.failures.iter().map(|f| f.to_string()).collect();
+        assert!(failures.is_empty(), "{nuisance:?}: {}", failures.join("\n"));
+        assert!(tally.acknowledged > 20 * NUISANCES, "{nuisance:?}");
+    }
 }
 
 #[test]

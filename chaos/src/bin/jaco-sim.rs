@@ -64,6 +64,7 @@ fn main() -> Result<ExitCode> {
     let options = Options {
         mutation: arguments.mutation,
         spoken: true,
+        ..Options::default()
     };
     // A panic is a finding; it is shown with its seed.
     std::panic::set_hook(Box::new(|_| {}));

@@ -120,6 +120,53 @@ impl fmt::Debug for Fault {
     }
 }
 
+/// What a cluster must bear without moving anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nuisance {
+    /// One daemon after another stands still for less than five seconds.
+    ShortPauses,
+    /// One message in twenty is lost.
+    Loss,
+    /// Messages take up to 400 ms longer, 200 ms on average, and overtake each other.
+    Delay,
+}
+
+impl Nuisance {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::ShortPauses, Self::Loss, Self::Delay];
+
+    /// What it comes to in a run of `length`.
+    pub(super) fn faults(self, chance: &mut Rng, length: Time) -> Vec<Fault> {
+        let always = |trouble| {
+            let what = What::Network(trouble);
+            vec![Fault {
+                at: 0,
+                span: length,
+                what,
+            }]
+        };
+        match self {
+            Self::Loss => always(Trouble::Loss(50)),
+            Self::Delay => always(Trouble::Delay(400 * MS)),
+            Self::ShortPauses => {
+                let mut faults = Vec::new();
+                let mut at = chance.within(0..SECOND);
+                while at < length {
+                    let victim = match chance.within(0..3) {
+                        0 => Victim::Leader,
+                        _ => Victim::Member(chance.within(0..8)),
+                    };
+                    let span = chance.within(10 * MS..4_900 * MS);
+                    let what = What::Pause(victim);
+                    faults.push(Fault { at, span, what });
+                    at += span + chance.within(MS..5 * SECOND);
+                }
+                faults
+            }
+        }
+    }
+}
+
 /// Draws the faults of a run of `length`.
 pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
     // Some runs are quiet, some are hell.

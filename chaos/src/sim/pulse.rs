@@ -58,6 +58,10 @@ impl World {
                 NodeStatus::Offline => "found offline",
                 _ => "found unhealthy",
             });
+            if status == NodeStatus::Offline && self.plan.nuisance.is_some() && !self.calm {
+                let found = format!("n{id} takes {host} for dead");
+                self.oracle.violate("nuisances move nothing", found);
+            }
             self.note(&[26, id, u64::from(missed)], || {
                 format!("n{id} finds {host} {status:?}")
             });

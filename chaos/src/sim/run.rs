@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    fault::{self, Fault},
+    fault::{self, Fault, Nuisance},
     mutation::Mutation,
     oracle::{Violation, hash},
     time::{SECOND, Time},
@@ -105,6 +105,8 @@ pub struct Options {
     pub mutation: Option<Mutation>,
     /// Keep the last events as text.
     pub spoken: bool,
+    /// Nothing happens but this, and nothing may move because of it.
+    pub nuisance: Option<Nuisance>,
 }
 
 /// Runs the world of `seed`.
@@ -112,7 +114,7 @@ pub struct Options {
 /// # Errors
 /// [`Failure`] for the first property that does not hold.
 pub fn run(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
-    run_plan(plan(seed, options.mutation), options.spoken)
+    run_plan(plan(seed, options), options.spoken)
 }
 
 /// As [`run`], and if it fails repeats it with less and less of what went wrong, as long as the
@@ -121,7 +123,7 @@ pub fn run(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
 /// # Errors
 /// The smallest [`Failure`] that was found, with the last events.
 pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
-    let mut plan = plan(seed, options.mutation);
+    let mut plan = plan(seed, options);
     let failure = match run_plan(plan.clone(), false) {
         Ok(summary) => return Ok(summary),
         Err(failure) => failure,
@@ -162,14 +164,19 @@ pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failur
     run_plan(plan, true)
 }
 
-fn plan(seed: u64, mutation: Option<Mutation>) -> Plan {
+fn plan(seed: u64, options: Options) -> Plan {
     let mut chance = Rng::new(seed ^ hash(b"faults"));
     let storm = chance.within(15..50) * SECOND;
+    let faults = match options.nuisance {
+        Some(nuisance) => nuisance.faults(&mut chance, storm),
+        None => fault::draw(&mut chance, storm),
+    };
     Plan {
         seed,
-        mutation,
+        mutation: options.mutation,
+        nuisance: options.nuisance,
         storm,
-        faults: fault::draw(&mut chance, storm),
+        faults,
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     client::Clients,
     disk::{Crash, Disk, View},
     engine::Engine,
-    fault::{Actor, Fault, Promise, Victim, What},
+    fault::{Actor, Fault, Nuisance, Promise, Victim, What},
     mutation::Mutation,
     network::{Network, Trouble},
     node::Daemon,
@@ -139,6 +139,8 @@ pub(super) enum Local {
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) mutation: Option<Mutation>,
+    /// There is nothing but this, and whoever is taken for dead because of it is not.
+    pub(super) nuisance: Option<Nuisance>,
     /// Time in which faults happen.
     pub(super) storm: Time,
     pub(super) faults: Vec<Fault>,
@@ -224,6 +226,11 @@ impl World {
             _ => {}
         }
         world.network.base_loss = *world.chance.choose(&[0, 0, 1, 10]).unwrap_or(&0);
+        if world.plan.nuisance.is_some() {
+            world.ticks = (3, 10);
+            world.network.base_delay = 0;
+            world.network.base_loss = 0;
+        }
         let conf_state = ConfState {
             voters: (1..=members).collect(),
             ..ConfState::default()
