@@ -9,6 +9,7 @@ cargo build --workspace --all-targets --locked
 say "Running all tests (engine: $JACO_DOCKER_SOCKET)"
 cargo test --workspace --locked -- "$@"
 say "Running the engine's tests on Podman"
-scripts/podman.sh cargo test -p jaco-actors --locked --no-fail-fast \
+# The same packages as above: another selection would compile everything with other features.
+scripts/podman.sh cargo test --workspace --locked --no-fail-fast \
   --test engine_rules --test network_docker --test runtime_docker -- "$@"
 say "All tests passed"

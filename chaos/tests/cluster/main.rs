@@ -8,6 +8,7 @@
 //! | `JACO_NODES` | to how many nodes a cluster grows | 5 | 9 |
 //! | `JACO_ROUNDS` | how often each role is hurt in each way | each once | 20 |
 //! | `JACO_FAULT` | only this way: `Killed`, `CutOff` or `Paused` | all | all |
+//! | `JACO_ROLE` | only this role: `Leader`, `Follower` or `Learner` | all | all |
 //! | `JACO_CALM_SECONDS` | how long each nuisance lasts | 10 | 600 |
 //! | `JACO_HALF_OPEN` | connections that are never finished | see `hostile` | 10000 |
 //! | `JACO_NOISE` | datagrams of noise to each node | see `hostile` | 100000 |

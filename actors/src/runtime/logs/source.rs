@@ -14,7 +14,7 @@ use super::{
     Error,
     buffer::{Buffer, Closed},
     lines::Line,
-    readers::{Amid, Hold},
+    readers::Reader,
     reattach::{Next, Reattach},
 };
 use crate::runtime::{
@@ -70,12 +70,12 @@ impl Source {
     }
 
     async fn follow(&mut self, lines: &Buffer) -> Result<(), Stop> {
-        let amid = self.shared.readers.of(&self.id);
-        let mut hold = Hold::default();
+        let mut reader = self.shared.readers.join(&self.id);
         let mut next = Next::Look;
         loop {
             next = match next {
                 Next::Look => {
+                    reader.look();
                     let found = self.containers().await.map_err(Stop::Failed)?;
                     let wanted = self.wanted();
                     self.core.handle_found(&found, wanted)
@@ -85,13 +85,12 @@ impl Source {
                     since,
                     follow,
                 } => {
-                    hold.take(&amid).await;
-                    self.read(&container, LogRequest { since, follow }, &amid, lines)
+                    self.read(&container, LogRequest { since, follow }, &reader, lines)
                         .await?
                 }
                 Next::Pause => {
-                    hold.release();
-                    self.pause(lines).await?;
+                    reader.read_all();
+                    self.pause(&mut reader, lines).await?;
                     Next::Look
                 }
                 Next::End => return Ok(()),
@@ -120,7 +119,7 @@ impl Source {
         &mut self,
         container: &str,
         request: LogRequest,
-        amid: &Amid,
+        reader: &Reader,
         lines: &Buffer,
     ) -> Result<Next, Stop> {
         let mut frames = self.shared.deps.engine.logs(container, request);
@@ -131,7 +130,7 @@ impl Source {
             };
             match frame {
                 Some(Ok(frame)) => {
-                    amid.came_on();
+                    reader.come_on();
                     self.core.handle_frame(frame.stream, &frame.bytes);
                 }
                 // It is gone, or about to be.
@@ -152,9 +151,10 @@ impl Source {
     }
 
     /// Waits until it may be worth looking again.
-    async fn pause(&mut self, lines: &Buffer) -> Result<(), Stop> {
+    async fn pause(&mut self, reader: &mut Reader, lines: &Buffer) -> Result<(), Stop> {
         tokio::select! {
             () = told(&mut self.news, &self.id) => self.core.handle_news(),
+            () = reader.stopped() => self.core.handle_news(),
             () = tokio::time::sleep(LOOK_AGAIN) => {}
             () = lines.closed() => return Err(Stop::Closed),
         }
