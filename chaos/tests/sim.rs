@@ -4,7 +4,7 @@
 
 use std::{panic, sync::Once, thread};
 
-use jaco_chaos::sim::{self, Mutation, Nuisance, Options};
+use jaco_chaos::sim::{self, Mutation, Nuisance, Options, Tally};
 
 /// Seeds without a bug in one run of all tests.
 const SEEDS: u64 = 150;
@@ -31,15 +31,21 @@ fn quiet() {
     });
 }
 
+/// Runs seeds that must all hold.
+fn all_hold(seeds: u64, options: Options) -> Tally {
+    let tally = sim::sweep(1, seeds, threads(), options, 3);
+    let failures: Vec<String> = tally.failures.iter().map(|f| f.to_string()).collect();
+    assert!(failures.is_empty(), "{options:?}: {}", failures.join("\n"));
+    assert_eq!(tally.passed, seeds);
+    tally
+}
+
 #[test]
 fn every_seed_holds() {
     quiet();
     let seeds = std::env::var("JACO_SIM_SEEDS").ok();
     let seeds = seeds.and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
-    let tally = sim::sweep(1, seeds, threads(), Options::default(), 3);
-    let failures: Vec<String> = tally.failures.iter().map(|f| f.to_string()).collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert_eq!(tally.passed, seeds);
+    let tally = all_hold(seeds, Options::default());
     if seeds < SEEDS {
         return;
     }
@@ -80,9 +86,7 @@ fn nuisances_move_nothing() {
             nuisance: Some(nuisance),
             ..Options::default()
         };
-        let tally = sim::sweep(1, NUISANCES, threads(), options, 3);
-        let failures: Vec<String> = tally.failures.iter().map(|f| f.to_string()).collect();
-        assert!(failures.is_empty(), "{nuisance:?}: {}", failures.join("\n"));
+        let tally = all_hold(NUISANCES, options);
         assert!(tally.acknowledged > 20 * NUISANCES, "{nuisance:?}");
     }
 }

@@ -80,12 +80,7 @@ pub(super) fn memo() -> Memo {
 impl World {
     /// Node `id` begins or ceases to lead.
     pub(super) fn leadership(&mut self, id: u64, leads: bool) {
-        let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let instant = machine.clock.instant(now);
-        let Some(daemon) = &mut machine.daemon else {
+        let Some((instant, daemon)) = self.running(id) else {
             return;
         };
         let control = &mut daemon.control;
@@ -153,11 +148,7 @@ impl World {
 
     pub(super) fn schedule_due(&mut self, id: u64) {
         let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let instant = machine.clock.instant(now);
-        let Some(daemon) = &mut machine.daemon else {
+        let Some((instant, daemon)) = self.running(id) else {
             return;
         };
         let control = &mut daemon.control;
@@ -198,12 +189,7 @@ impl World {
 
     /// The pass that was proposed in `stint` is over.
     pub(super) fn pass_over(&mut self, id: u64, stint: u64, reply: &Reply) {
-        let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let instant = machine.clock.instant(now);
-        let Some(daemon) = &mut machine.daemon else {
+        let Some((instant, daemon)) = self.running(id) else {
             return;
         };
         let control = &mut daemon.control;
@@ -224,13 +210,8 @@ impl World {
 
     /// An actor that decides crashes with all it held in memory.
     pub(super) fn kill_control(&mut self, id: u64, actor: Actor) {
-        let now = self.now;
         self.note(&[28, id], || format!("{actor:?} crashes on n{id}"));
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let instant = machine.clock.instant(now);
-        let Some(daemon) = &mut machine.daemon else {
+        let Some((instant, daemon)) = self.running(id) else {
             return;
         };
         let leads = daemon.status.leading;

@@ -17,11 +17,7 @@ impl World {
     /// Looks at the silence of the others, and at its own.
     pub(super) fn health_tick(&mut self, id: u64) {
         let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let instant = machine.clock.instant(now);
-        let Some(daemon) = &mut machine.daemon else {
+        let Some((instant, daemon)) = self.running(id) else {
             return;
         };
         let leads = daemon.status.leading;
@@ -92,12 +88,7 @@ impl World {
     }
 
     pub(super) fn verdict_over(&mut self, id: u64, host: String) {
-        let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let instant = machine.clock.instant(now);
-        if let Some(daemon) = &mut machine.daemon {
+        if let Some((instant, daemon)) = self.running(id) {
             let proposed = judge::Input::Proposed(host);
             daemon.control.judge.handle(instant, proposed);
         }
@@ -105,12 +96,7 @@ impl World {
 
     /// An attempt to catch up is over.
     pub(super) fn confirmed(&mut self, id: u64, attempt: u64, current: bool) {
-        let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let instant = machine.clock.instant(now);
-        let Some(daemon) = &mut machine.daemon else {
+        let Some((instant, daemon)) = self.running(id) else {
             return;
         };
         let input = contact::Input::Confirmed { attempt, current };

@@ -386,6 +386,13 @@ impl World {
         self.machines.get_mut(&id)?.daemon.as_mut()
     }
 
+    /// A daemon that is up, and what its machine's clock shows.
+    pub(super) fn running(&mut self, id: u64) -> Option<(Instant, &mut Daemon)> {
+        let machine = self.machines.get_mut(&id)?;
+        let instant = machine.clock.instant(self.now);
+        Some((instant, machine.daemon.as_mut()?))
+    }
+
     pub(super) fn has(&self, mutation: Mutation) -> bool {
         self.plan.mutation == Some(mutation)
     }

@@ -153,15 +153,20 @@ async fn failure_is_the_callers_answer_and_not_the_actors_end() {
     assert_eq!(failures.count(), 0);
 }
 
+/// A network of somebody else.
+fn vpn(subnet: &str) -> EngineNetwork {
+    EngineNetwork {
+        id: "vpn".into(),
+        name: "vpn".into(),
+        subnets: vec![subnet.into()],
+        ..Default::default()
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_block_that_is_taken_on_this_host_is_given_back_for_another() {
     let lab = Lab::start().await;
-    lab.engine.put(EngineNetwork {
-        id: "vpn".into(),
-        name: "vpn".into(),
-        subnets: vec!["10.244.0.0/23".into()],
-        ..Default::default()
-    });
+    lab.engine.put(vpn("10.244.0.0/23"));
     let ready = lab.directory.ensure("app", "front").await.unwrap();
     assert_eq!(ready.cidr.to_string(), "10.244.2.0/24");
     // Known by now, it is not tried again for other networks.
@@ -179,12 +184,7 @@ async fn a_block_that_is_taken_on_this_host_is_given_back_for_another() {
 #[tokio::test(start_paused = true)]
 async fn a_host_without_a_usable_block_says_so() {
     let lab = Lab::start().await;
-    lab.engine.put(EngineNetwork {
-        id: "vpn".into(),
-        name: "vpn".into(),
-        subnets: vec!["10.0.0.0/8".into()],
-        ..Default::default()
-    });
+    lab.engine.put(vpn("10.0.0.0/8"));
     let error = lab.directory.ensure("app", "front").await.unwrap_err();
     assert!(matches!(error, Error::Taken(..)), "{error}");
     assert_eq!(lab.engine.names(), ["vpn"]);
