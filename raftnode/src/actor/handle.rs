@@ -63,7 +63,7 @@ pub(super) struct Shared {
     /// What the actor is to propose next. The first of these is announced by a message, so that a
     /// burst of them costs the actor one.
     proposals: Mutex<Vec<Proposal>>,
-    threads: watch::Sender<usize>,
+    pub(super) threads: watch::Sender<usize>,
     pub(super) incoming: Arc<Slot>,
     pub(super) refused_snapshots: AtomicU64,
     /// Storage of the running actor, which is not kept open by this, and where it is.

@@ -56,6 +56,15 @@ impl Actor for Parent {
     }
 }
 
+/// Ends an actor and waits for its thread: a process that exits before that tears RocksDB down
+/// while it works.
+fn end(actor: &ActorCell, handle: &RaftHandle) {
+    actor.kill();
+    while *handle.shared.threads.borrow() > 0 {
+        std::thread::yield_now();
+    }
+}
+
 struct Fixture {
     path: PathBuf,
     args: RaftArgs,

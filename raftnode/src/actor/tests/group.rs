@@ -138,6 +138,15 @@ pub(super) struct Group {
     dir: tempfile::TempDir,
 }
 
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.network.handles.lock().unwrap().clear();
+        for node in self.nodes.values() {
+            super::end(&node.actor, &node.args.handle);
+        }
+    }
+}
+
 impl Group {
     /// Starts the first `voters` nodes of a cluster.
     pub(super) async fn start(voters: u64, limits: Limits) -> Self {
