@@ -161,7 +161,7 @@
 //! - [`labels`]: how containers and networks are found again.
 //! - [`clock`]: wall-clock time as a dependency.
 //! - [`proto`] and [`raftnode`]: the crates below this one, for programs that depend on it alone.
-//! - [`testing`]: the gRPC API without a node behind it, for tests.
+//! - [`testing`]: the gRPC API without a node behind it, and addresses, for tests.
 
 pub mod api;
 pub mod clock;

@@ -15,6 +15,7 @@ mod files;
 mod init;
 mod join;
 pub(crate) mod leader;
+mod lock;
 mod marker;
 mod removed;
 mod renew;

@@ -6,7 +6,15 @@
 #[cfg(test)]
 pub(crate) mod cluster;
 
-use std::{convert::Infallible, sync::Arc};
+use std::{
+    convert::Infallible,
+    net::Ipv4Addr,
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use http::{Request, Response};
 use jaco_net::{
@@ -31,6 +39,17 @@ use crate::{
 /// If that gives something else.
 pub fn read_peer_frame(frame: &[u8]) {
     crate::peer::read_frame(frame);
+}
+
+/// An address of this machine that nothing else uses: another at every call, and in every process.
+///
+/// A port that was free a moment ago may be taken by then, on the one address that all share.
+pub fn own_address() -> Ipv4Addr {
+    static CALLS: AtomicU32 = AtomicU32::new(1);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed) % (1 << 10);
+    let process = process::id() % (1 << 13);
+    // The half above 127.128.0.0: nobody's by habit.
+    Ipv4Addr::from_bits(0x7f80_0000 | (process << 10) | call)
 }
 
 /// Why there can be no [`Lab`].

@@ -15,10 +15,9 @@ use jaco_net::{
     tls::Identity,
 };
 use jaco_proto::{secret::SecretString, v1};
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::NodeConfig;
+use super::{NodeConfig, lock::DirectoryLock};
 use crate::{
     api::admission,
     node::random_token,
@@ -229,7 +228,7 @@ impl Layout {
     }
 
     /// Creates the directory if need be and takes its lock for the life of the process.
-    pub(super) fn open(&self) -> Result<File, FilesError> {
+    pub(super) fn open(&self) -> Result<DirectoryLock, FilesError> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(pki::files::SECRET_DIR)
@@ -247,7 +246,7 @@ impl Layout {
     }
 
     /// Takes the lock if there is one to take; creates nothing.
-    pub(super) fn claim(&self) -> Result<Option<File>, FilesError> {
+    pub(super) fn claim(&self) -> Result<Option<DirectoryLock>, FilesError> {
         let path = self.lock_file();
         match File::open(&path) {
             Ok(lock) => self.lock(lock).map(Some),
@@ -256,10 +255,10 @@ impl Layout {
         }
     }
 
-    fn lock(&self, lock: File) -> Result<File, FilesError> {
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| FilesError::Locked(self.root.clone()))?;
-        Ok(lock)
+    fn lock(&self, file: File) -> Result<DirectoryLock, FilesError> {
+        DirectoryLock::take(file)
+            .map_err(FilesError::io("lock", &self.lock_file()))?
+            .ok_or_else(|| FilesError::Locked(self.root.clone()))
     }
 
     /// Removes what a crash left of building a membership: never part of one.

@@ -1,7 +1,6 @@
 //! Assembling a node: the tree, in start order.
 
 use std::{
-    fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
     time::Duration,
@@ -23,6 +22,7 @@ use super::{
     actor::{Args, NodeActor},
     files::{FilesError, Layout, Membership},
     leader::LeaderLink,
+    lock::DirectoryLock,
     subnets::AtLeader,
 };
 use crate::{
@@ -79,7 +79,7 @@ pub struct Node {
     client: Arc<InProcess>,
     fatal: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
     /// Held for the life of the node.
-    _lock: File,
+    _lock: DirectoryLock,
 }
 
 impl Node {

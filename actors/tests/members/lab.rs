@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock};
+use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock, testing::own_address};
 use jaco_net::pki::NodeCert;
 use jaco_proto::{error::DecodedError, v1};
 use jaco_raftnode::{Propose as _, RaftStatus, State};
@@ -271,10 +271,8 @@ impl Stopped {
     }
 }
 
-/// A TCP and a UDP address that nobody used a moment ago.
+/// Where a node serves its API and meets its peers.
 fn free_addresses() -> (SocketAddr, SocketAddr) {
-    let any = (Ipv4Addr::LOCALHOST, 0);
-    let api = TcpListener::bind(any).unwrap().local_addr().unwrap();
-    let peers = UdpSocket::bind(any).unwrap().local_addr().unwrap();
-    (api, peers)
+    let host = own_address();
+    ((host, 7000).into(), (host, 7001).into())
 }

@@ -86,7 +86,8 @@ async fn a_backup_is_the_state_at_its_index_and_is_recorded_after_it() {
     assert_eq!(meta.snapshot_index, before.applied_index);
     assert!(meta.snapshot_term > 1, "{meta:?}");
     assert_eq!(meta.jaco_version, VERSION);
-    assert_eq!(meta.leader_at_snapshot, "127.0.0.1:7001");
+    let leader = format!("{}:7001", lab.address().ip());
+    assert_eq!(meta.leader_at_snapshot, leader);
     // The end of the stream comes after the record.
     let after = state(&node);
     let events = backups_in(&after);

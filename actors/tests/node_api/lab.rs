@@ -2,16 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
-use jaco_actors::{Node, NodeConfig, StartError};
+use jaco_actors::{Node, NodeConfig, StartError, testing::own_address};
 use jaco_net::{
     pki::{Fingerprint, certificates},
     tls::{self, Trust},
@@ -46,7 +40,7 @@ impl Lab {
     pub(crate) fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
-            address: free_address(),
+            address: (own_address(), 7000).into(),
             fault_injection: false,
             hostname: Some("one".to_owned()),
         }
@@ -55,7 +49,7 @@ impl Lab {
     pub(crate) fn config(&self) -> NodeConfig {
         let mut node = Node::builder(self.data())
             .listen_addr(self.address)
-            .cluster_addr((Ipv4Addr::LOCALHOST, 7001).into())
+            .cluster_addr((self.address.ip(), 7001).into())
             .unix_socket(self.socket())
             .docker_socket(self.dir.path().join("no-engine.sock"))
             .http_port(0)
@@ -282,12 +276,4 @@ impl Client {
 
 fn endpoint() -> Endpoint {
     Endpoint::from_static("http://localhost")
-}
-
-/// An address that nothing listened on a moment ago.
-fn free_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .unwrap()
-        .local_addr()
-        .unwrap()
 }

@@ -187,10 +187,11 @@ fn restoring_process_dies() {
     let mut parts = at.split(' ');
     let step = parts.next().unwrap();
     let mut next = || parts.next().unwrap();
-    let (data, archive, address) = (next(), next(), next());
+    let (data, archive) = (next(), next());
     let (_, mut config) = target();
     config.data_dir = data.into();
-    config.listen_addr = Some(address.parse().unwrap());
+    config.listen_addr = Some(next().parse().unwrap());
+    config.cluster_addr = Some(next().parse().unwrap());
     let input = fs::File::open(archive).unwrap();
     let _ = restore(&config, "two", input, |done| {
         if format!("{done:?}") == step {
@@ -201,8 +202,9 @@ fn restoring_process_dies() {
 }
 
 fn die_at(step: RestoreStep, config: &NodeConfig, archive: &Path) {
-    let (data, address) = (config.data_dir.display(), config.listen_addr.unwrap());
-    let at = format!("{step:?} {data} {} {address}", archive.display());
+    let (data, archive) = (config.data_dir.display(), archive.display());
+    let (api, peers) = (config.listen_addr.unwrap(), config.cluster_addr.unwrap());
+    let at = format!("{step:?} {data} {archive} {api} {peers}");
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "restore::restoring_process_dies"])
         .env(CRASH, at)

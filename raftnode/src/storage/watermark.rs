@@ -21,6 +21,15 @@ const MAGIC: u64 = u64::from_be_bytes(*b"jacosync");
 #[derive(Debug)]
 pub(crate) struct Watermark(File);
 
+impl Drop for Watermark {
+    /// Ends the lock rather than leave that to the last descriptor: a child that is between
+    /// `fork` and `exec` holds copies of all of them (flock(2)).
+    fn drop(&mut self) {
+        // Closing the file right after does the same where there is no such child.
+        let _ = self.0.unlock();
+    }
+}
+
 impl Watermark {
     /// Creates the file at sequence number 0 and syncs it.
     pub(crate) fn create(directory: &Path) -> Result<(), Error> {
@@ -51,12 +60,15 @@ impl Watermark {
             TryLockError::WouldBlock => Error::Locked(directory.to_owned()),
             TryLockError::Error(e) => Error::io(path.display(), e),
         })?;
+        let watermark = Self(file);
         let mut bytes = [0; 16];
-        file.read_exact_at(&mut bytes, 0)
+        watermark
+            .0
+            .read_exact_at(&mut bytes, 0)
             .map_err(|e| Error::corrupt(FILE, e))?;
         let sequence =
             decode(bytes).ok_or_else(|| Error::corrupt(FILE, "checksum does not match"))?;
-        Ok((Self(file), sequence))
+        Ok((watermark, sequence))
     }
 
     /// Notes that everything up to `sequence` is on disk.
@@ -90,6 +102,19 @@ mod tests {
         Watermark::create(dir.path()).unwrap();
         Watermark::open(dir.path()).unwrap().0.raise(7).unwrap();
         assert_eq!(Watermark::open(dir.path()).unwrap().1, 7);
+    }
+
+    #[test]
+    fn lock_ends_with_its_holder_although_a_child_holds_copies_of_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        Watermark::create(dir.path()).unwrap();
+        let held = Watermark::open(dir.path()).unwrap().0;
+        let locked = Watermark::open(dir.path()).unwrap_err();
+        assert!(matches!(locked, Error::Locked(_)));
+        let inherited = held.0.try_clone().unwrap();
+        drop(held);
+        Watermark::open(dir.path()).unwrap();
+        drop(inherited);
     }
 
     #[test]
