@@ -56,14 +56,15 @@ impl Transport for Wire {
         };
         thread::spawn(move || {
             let message = snapshot.message.clone();
-            let sent = peer
-                .receive_snapshot(from, message)
-                .and_then(|mut incoming| {
-                    while let Some(chunk) = snapshot.next_chunk() {
-                        incoming.write(&chunk)?;
-                    }
-                    incoming.finish()
-                });
+            let sent = peer.receive_snapshot(from, message).and_then(|incoming| {
+                let Some(mut incoming) = incoming else {
+                    return Ok(());
+                };
+                while let Some(chunk) = snapshot.next_chunk() {
+                    incoming.write(&chunk)?;
+                }
+                incoming.finish()
+            });
             own.snapshot_sent(to, sent.is_ok());
         });
     }

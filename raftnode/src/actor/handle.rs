@@ -14,7 +14,7 @@ use protobuf::Message as _;
 use ractor::ActorRef;
 use raft::eraftpb::{Message, MessageType};
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Semaphore, oneshot, watch},
     time::timeout,
 };
 
@@ -64,6 +64,9 @@ pub(super) struct Shared {
     /// burst of them costs the actor one.
     proposals: Mutex<Vec<Proposal>>,
     pub(super) threads: watch::Sender<usize>,
+    /// Held by the thread of the actor: one at a time writes, even if whoever started the last
+    /// one gave up on it.
+    pub(super) turn: Arc<Semaphore>,
     pub(super) incoming: Arc<Slot>,
     pub(super) refused_snapshots: AtomicU64,
     /// Storage of the running actor, which is not kept open by this, and where it is.
@@ -165,6 +168,7 @@ impl RaftHandle {
                 mailbox: AtomicUsize::new(0),
                 proposals: Mutex::default(),
                 threads: watch::Sender::new(0),
+                turn: Arc::new(Semaphore::new(1)),
                 incoming: Arc::default(),
                 refused_snapshots: AtomicU64::new(0),
                 storage: Mutex::default(),

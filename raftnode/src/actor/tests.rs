@@ -295,6 +295,36 @@ async fn handle_works_across_a_kill_and_answered_proposals_survive_it() {
     assert_eq!(keys, ["after", "before"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn start_that_nobody_waits_for_leaves_the_directory_to_the_next() {
+    let mut fixture = Fixture::start().await;
+    for n in 0..20 {
+        fixture.kill().await;
+        let starting = spawn(fixture.args.clone(), fixture.parent.clone());
+        tokio::select! {
+            biased;
+            _ = starting => {}
+            () = tokio::task::yield_now() => {}
+        }
+        fixture.restart().await;
+        fixture
+            .handle()
+            .propose(store(&n.to_string()))
+            .await
+            .unwrap();
+        // A running actor is two: its thread, and its state.
+        let mut threads = fixture.handle().shared.threads.subscribe();
+        tokio::time::timeout(
+            std::time::Duration::from_secs(60),
+            threads.wait_for(|n| *n == 2),
+        )
+        .await
+        .unwrap()
+        .unwrap();
+    }
+    assert_eq!(fixture.handle().state().cert_blobs.len(), 20);
+}
+
 #[tokio::test]
 async fn proposals_in_flight_when_the_actor_dies_are_unknown_or_hold() {
     let mut fixture = Fixture::start().await;
@@ -540,27 +570,25 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     handle.deliver(1, message.clone());
     let mut inline = snapshot_for(3);
     inline.mut_snapshot().data = state.encode_snapshot();
-    let mut empty = snapshot_for(3);
-    empty.mut_snapshot().mut_metadata().index = 0;
     for (from, message, reason) in [
         (2, message.clone(), "sender"),
         (1, bytes(inline), "message"),
-        (1, bytes(empty), "stale"),
         (1, b"\xff\xff".to_vec(), "message"),
     ] {
         assert_eq!(refused(from, message).reason(), reason);
     }
     let directory = dir.path().join("snapshots");
-    let mut damaged = handle.receive_snapshot(1, message.clone()).unwrap();
+    let receive = || handle.receive_snapshot(1, message.clone()).unwrap();
+    let mut damaged = receive().unwrap();
     damaged
         .write(b"not a snapshot, and long enough for a trailer behind it")
         .unwrap();
     assert_eq!(refused(1, message.clone()).reason(), "busy");
     assert_eq!(damaged.finish().unwrap_err().reason(), "damaged");
-    assert_eq!(handle.refused_snapshots(), 6);
+    assert_eq!(handle.refused_snapshots(), 5);
     assert_eq!(handle.state().applied_index, 0);
 
-    let mut incoming = handle.receive_snapshot(1, message).unwrap();
+    let mut incoming = receive().unwrap();
     for chunk in chunks(&state) {
         incoming.write(&chunk).unwrap();
     }
@@ -584,6 +612,9 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     assert_eq!((status.role, status.leader_id), (Role::Follower, Some(1)));
     assert_eq!(args.storage.load_state().unwrap().digest(), state.digest());
     assert_eq!(args.storage.applied(), 40);
+    // What is committed already is not taken again, and not refused.
+    assert!(receive().is_none());
+    assert_eq!(handle.refused_snapshots(), 5);
 }
 
 #[derive(Default)]
