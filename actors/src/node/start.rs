@@ -242,6 +242,12 @@ impl Node {
     /// stop, in reverse start order.
     pub async fn stop(&self) {
         self.drain().await;
+        self.hand_over().await;
+        self.abandon().await;
+    }
+
+    /// Has another voter lead, if this node does and one is there; takes at most 3 seconds.
+    pub async fn hand_over(&self) {
         if let Some(running) = self.shared.running.get()
             && running.raft.status().voters.len() > 1
             && !running.raft.step_down(HANDOVER).await
@@ -251,7 +257,6 @@ impl Node {
                 "no other voter could take over leadership"
             );
         }
-        self.abandon().await;
     }
 
     /// Accepts no more clients, ends streams with `raft_unavailable`, and waits until the calls

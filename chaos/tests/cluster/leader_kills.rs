@@ -43,3 +43,23 @@ async fn what_was_acknowledged_outlives_every_leader() {
         outcome.check(&node.api().linearizable()).await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_stopped_hands_over_before_it_ends() {
+    let _turn = turn::alone().await;
+    let mut lab = three_voters(Rng::announced().number()).await;
+    for _ in 0..3 {
+        let leader = lab.leader().await.unwrap();
+        lab.node_mut(leader).stop().await.unwrap();
+        // Nobody waits here for an election: whoever leads now did so while the other still ran.
+        let mut leads = Vec::new();
+        for node in lab.nodes().iter().filter(|node| node.is_up()) {
+            let status = node.api().status().await.unwrap();
+            leads.push((node.host(), status.leader_hostname));
+        }
+        let own = |(host, said): &(&str, String)| host == said;
+        assert_eq!(leads.iter().filter(|l| own(l)).count(), 1, "{leads:?}");
+        lab.node_mut(leader).start().await.unwrap();
+        lab.agree(3).await.unwrap();
+    }
+}
