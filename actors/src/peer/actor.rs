@@ -205,6 +205,10 @@ impl PeerActor {
         // The roster changed since the handshake; the next one will tell which way.
         if *connection.fingerprint() != self.args.route.record().fingerprint {
             connection.close(Reason::Leaving);
+            // The news came while this one was dialled, and nobody dialled for it.
+            if self.live.is_none() && self.dialling.is_none() {
+                self.dial_later(ctx);
+            }
             return;
         }
         if let Some(live) = &mut self.live {
@@ -240,7 +244,7 @@ impl PeerActor {
             dialled_here = connection.dialled_here(),
             "connected"
         );
-        route.connect(serial, connection.clone());
+        let number = route.connect(serial, connection.clone());
         network.note_connected(&self.host, true);
         network.note_refusal(&self.host, false);
         self.said.clear();
@@ -255,6 +259,7 @@ impl PeerActor {
                 raft_id: self.raft_id,
             },
             fingerprint: *connection.fingerprint(),
+            number,
         };
         let served = connection.clone();
         let session = ctx.spawn(async move { Msg::Lost(serial, session.run(served).await) });

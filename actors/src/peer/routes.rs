@@ -73,10 +73,11 @@ impl Route {
         live.as_ref().map(|live| live.connection.clone())
     }
 
-    /// From here on the member is reached by `connection`, which is called `serial`.
-    pub(super) fn connect(&self, serial: u64, connection: Connection) {
+    /// From here on the member is reached by `connection`, which is called `serial`. Returns its
+    /// number at the outbox.
+    pub(super) fn connect(&self, serial: u64, connection: Connection) -> u64 {
         self.live.store(Some(Arc::new(Live { serial, connection })));
-        self.outbox.set_open(true);
+        self.outbox.open()
     }
 
     /// Connection `serial` is no good any more. `true` if it was the one in use.
@@ -86,7 +87,7 @@ impl Route {
             return false;
         }
         self.live.store(None);
-        self.outbox.set_open(false);
+        self.outbox.close();
         true
     }
 
