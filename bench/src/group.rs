@@ -41,7 +41,10 @@ impl Wire {
 impl Transport for Wire {
     fn send(&self, to: u64, message: Vec<u8>) {
         match self.peer(to) {
-            Some(peer) if peer.is_running() => peer.deliver(self.own, message),
+            Some(peer) if peer.is_running() => {
+                // What raft made is fit.
+                let _ = peer.deliver(self.own, &message);
+            }
             _ => {
                 if let Some(own) = self.peer(self.own) {
                     own.unreachable(to);

@@ -176,10 +176,10 @@ impl Session {
         match kind(&mut stream).await? {
             None => Ok(()),
             Some(Kind::Raft) => {
-                let raft = self.network.raft().clone();
+                let mut raft = self.network.raft().inlet(self.member.raft_id);
                 let mut frames = stream.frames(MESSAGE_BYTES);
                 while let Some(message) = next(&mut frames).await? {
-                    raft.deliver(self.member.raft_id, message);
+                    raft.deliver(&message).await;
                 }
                 Ok(())
             }

@@ -10,9 +10,7 @@ use std::{
 
 use jaco_proto::{Error, ErrorCode, v1};
 use prost::Message as _;
-use protobuf::Message as _;
 use ractor::ActorRef;
-use raft::eraftpb::{Message, MessageType};
 use tokio::{
     sync::{Semaphore, oneshot, watch},
     time::timeout,
@@ -241,38 +239,6 @@ impl RaftHandle {
         timeout(budget, attempt)
             .await
             .unwrap_or(Err(ReadError::Unavailable))
-    }
-
-    /// Hands an encoded message of a peer to raft; dropped while raft does not run.
-    ///
-    /// `from` is the raft id that the connection proved. A message that does not decode, says that
-    /// somebody else sent it, or is about a snapshot, is logged and dropped.
-    pub fn deliver(&self, from: u64, message: Vec<u8>) {
-        let mut decoded = Message::default();
-        if let Err(error) = decoded.merge_from_bytes(&message) {
-            tracing::warn!(subsystem = "raft", from, %error, "peer message does not decode");
-            return;
-        }
-        if decoded.from != from {
-            let claimed = decoded.from;
-            tracing::warn!(
-                subsystem = "raft",
-                from,
-                claimed,
-                "peer message of another sender"
-            );
-            return;
-        }
-        if decoded.msg_type == MessageType::MsgSnapshot as i32 {
-            tracing::warn!(
-                subsystem = "raft",
-                from,
-                "snapshot among the messages of a peer"
-            );
-            return;
-        }
-        // Raft does without it while it does not run.
-        let _ = self.cast(Msg::Deliver(Box::new(decoded)));
     }
 
     /// Reports that a message to `peer` was lost.

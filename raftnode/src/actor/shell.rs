@@ -153,7 +153,7 @@ impl Shell {
                 self.reads.insert(ticket, reply);
                 self.core.handle_read(ticket);
             }
-            Msg::Deliver(message) => self.deliver(*message),
+            Msg::Deliver(delivery) => self.deliver(delivery.message),
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
             Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
             Msg::ChangeMembers(change, reply) => {

@@ -15,7 +15,7 @@ use prost_types::Timestamp;
 use protobuf::Message as _;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::{
@@ -435,13 +435,14 @@ async fn long_log_is_compacted_and_the_node_restarts_from_its_rows() {
 async fn messages_of_peers_that_make_no_sense_are_survived() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
-    for bytes in [
-        &b""[..],
-        b"\xff\xff\xff",
-        &[8, 1, 16, 1, 24, 2],
-        &[8, 99, 16, 1, 24, 2],
+    for (bytes, expected) in [
+        (&b""[..], Err(Unfit::Sender { claimed: 0 })),
+        (b"\xff\xff\xff", Err(Unfit::Undecodable)),
+        // Raft's core refuses these.
+        (&[8, 1, 16, 1, 24, 2], Ok(())),
+        (&[8, 99, 16, 1, 24, 2], Ok(())),
     ] {
-        handle.deliver(2, bytes.to_vec());
+        assert_eq!(handle.deliver(2, bytes), expected);
         assert!(handle.receive_snapshot(2, bytes.to_vec()).is_err());
     }
     handle.unreachable(9);
@@ -449,6 +450,47 @@ async fn messages_of_peers_that_make_no_sense_are_survived() {
     handle.transfer_leadership(9);
     handle.propose(store("a")).await.unwrap();
     assert_eq!(handle.mailbox_depth(), 0);
+}
+
+#[tokio::test]
+async fn connection_that_sends_more_than_raft_takes_has_to_wait() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let mut beat = Message {
+        from: 2,
+        to: 1,
+        ..Message::default()
+    };
+    beat.set_msg_type(MessageType::MsgHeartbeatResponse);
+    beat.context = vec![0; 16 << 20];
+    let beat = beat.write_to_bytes().unwrap();
+    let mut inlet = handle.inlet(2);
+    // Raft cannot show its status while somebody looks at it.
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (looking, looks) = oneshot::channel();
+    let looked_at = fixture.handle();
+    let look = std::thread::spawn(move || {
+        looked_at.with_status(|_| {
+            looking.send(()).unwrap();
+            let _ = released.recv();
+        });
+    });
+    looks.await.unwrap();
+    let mut sent = 0;
+    loop {
+        tokio::select! {
+            biased;
+            () = inlet.deliver(&beat) => sent += 1,
+            () = std::future::ready(()) => break,
+        }
+        assert!(sent < 20, "nothing holds it back");
+    }
+    drop(release);
+    look.join().unwrap();
+    for _ in 0..20 {
+        inlet.deliver(&beat).await;
+    }
+    handle.propose(store("a")).await.unwrap();
 }
 
 #[tokio::test]
@@ -567,7 +609,7 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     let refused = |from, message: Vec<u8>| handle.receive_snapshot(from, message).unwrap_err();
     let message = bytes(snapshot_for(3));
     // On the stream of ordinary messages it is dropped.
-    handle.deliver(1, message.clone());
+    assert_eq!(handle.deliver(1, &message), Err(Unfit::Snapshot));
     let mut inline = snapshot_for(3);
     inline.mut_snapshot().data = state.encode_snapshot();
     for (from, message, reason) in [

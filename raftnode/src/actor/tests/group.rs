@@ -91,12 +91,12 @@ impl Transport for Wire {
             return;
         }
         if faults.delay.is_zero() {
-            return peer.deliver(own, message);
+            return peer.deliver(own, &message).unwrap();
         }
         let delay = faults.delay.mul_f64(network.random(100) as f64 / 100.0);
         self.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
-            peer.deliver(own, message);
+            peer.deliver(own, &message).unwrap();
         });
     }
 
