@@ -29,7 +29,7 @@ test: setup ## Run every test, end-to-end ones included
 	@scripts/engine.sh scripts/test.sh
 
 acceptance: setup ## What a cluster promises, in full: hours (make test runs a short form)
-	@scripts/acceptance.sh
+	@scripts/engine.sh scripts/acceptance.sh
 
 lint: setup ## Formatting, clippy, documentation, dependency policy
 	@scripts/lint.sh

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Registers, Rng, turn};
+use jaco_chaos::{Registers, Rng, figures, turn};
 
-use crate::{figures, size, world::three_voters};
+use crate::{size, world::three_voters};
 
 /// Far more than any election takes.
 const LIMIT: Duration = Duration::from_secs(60);
+/// How soon writes go on, with the timers that a daemon has unless told otherwise.
+const PROMISED: Duration = Duration::from_secs(3);
 const CLIENTS: u32 = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,12 +38,13 @@ async fn what_was_acknowledged_outlives_every_leader() {
     let (operations, refused) = outcome.counts();
     println!("{accepted} writes accepted in {took:?}; {operations} operations, {refused} refused");
     println!("errors: {:?}", outcome.errors);
-    figures("time to the next accepted write", times);
+    let in_time = figures::times("time to the next accepted write", times, PROMISED);
     lab.agree(3).await.unwrap();
     lab.same_state().await.unwrap();
     for node in lab.nodes() {
         outcome.check(&node.api().linearizable()).await.unwrap();
     }
+    in_time.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
