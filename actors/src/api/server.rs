@@ -35,6 +35,7 @@ use tower::{
 use super::{
     admission::Transport,
     audit::AuditService,
+    body::{APPLY_BYTES, REQUEST_BYTES},
     cluster::ClusterService,
     deploy::DeployService,
     internal::InternalService,
@@ -50,20 +51,6 @@ use crate::{
 
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;
-/// Largest request; clients send at most 4 MiB, and a little more than that is accepted.
-const REQUEST_BYTES: usize = 5 << 20;
-/// Largest apply. Far above what a manifest may have, so that one that is too large is refused
-/// as such, with its place, and not as a frame that cannot be read. Only operators get here.
-const APPLY_BYTES: usize = 16 << 20;
-/// Largest message of a request to `name`.
-pub(super) fn request_bytes(name: &str) -> usize {
-    if name.starts_with("/jaco.v1.Deploy/") {
-        APPLY_BYTES
-    } else {
-        REQUEST_BYTES
-    }
-}
-
 /// TLS handshakes under way at once; the next connection waits in the kernel's queue.
 const HANDSHAKES: usize = 512;
 /// Time a client has for its handshake.
