@@ -128,6 +128,8 @@ pub struct Running {
     pub applies: tokio::sync::Mutex<()>,
     /// Held by the one join that may choose a raft id and commit.
     pub(crate) joins: tokio::sync::Mutex<()>,
+    /// Held by whoever sets or clears the drain mark of a member.
+    pub(crate) marks: tokio::sync::Mutex<()>,
     /// Who votes, on the leader.
     pub(super) membership: OnceLock<Membership>,
 }
@@ -210,6 +212,7 @@ impl Shared {
                 clock: self.config.clock.clone(),
                 applies: tokio::sync::Mutex::default(),
                 joins: tokio::sync::Mutex::default(),
+                marks: tokio::sync::Mutex::default(),
                 membership: OnceLock::new(),
             })
         });
