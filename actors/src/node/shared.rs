@@ -285,13 +285,17 @@ impl Shared {
             .forgive(address);
     }
 
-    /// Creates a cluster of this one node.
-    pub(crate) async fn init(&self, name: String) -> Result<v1::ClusterInitResponse, Error> {
+    /// Creates a cluster of this one node for the caller `asked_by`.
+    pub(crate) async fn init(
+        &self,
+        name: String,
+        asked_by: &str,
+    ) -> Result<v1::ClusterInitResponse, Error> {
         let unavailable = |why| Error::new(ErrorCode::StateUnavailable, why);
         let Some(lifecycle) = self.lifecycle.get() else {
             return Err(unavailable("the node is starting; try again"));
         };
-        let founding = Founding::new(name)?;
+        let founding = Founding::new(name, asked_by)?;
         let _one = self.begin_membership()?;
         let deadline = Deadline::now() + INIT_BUDGET;
         let mut stopping = self.stopping();

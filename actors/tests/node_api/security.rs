@@ -55,6 +55,8 @@ async fn a_daemon_with_another_certificate_is_sent_nothing() {
 async fn a_stranger_learns_that_there_is_a_cluster_and_nothing_else() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
+    let audit = state(&node).audit.clone();
+    assert_eq!(audit.values().next().unwrap().identity, "bootstrap");
     let stranger = lab.pinned(None);
     let status = stranger.status().await.unwrap();
     let nothing_else = v1::ClusterStatusResponse {
@@ -105,6 +107,8 @@ async fn a_remote_init_needs_the_setup_token() {
     assert_eq!(refused.code, "cluster_uninitialized");
 
     let founded = init(Some(setup.clone())).await.unwrap();
+    let audit = state(&node).audit.clone();
+    assert_eq!(audit.values().next().unwrap().identity, "setup");
     // The daemon shows its new certificate at once, and the setup token is worth nothing.
     let old = lab.remote(&trust, Some(&setup)).status().await.unwrap_err();
     assert_eq!(old.grpc, Code::Unavailable);
