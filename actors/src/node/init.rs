@@ -136,7 +136,7 @@ pub(super) fn found(
         peers: Vec::new(),
     };
     layout
-        .place_identity(&files, &membership, None, || ())
+        .place_identity(&files, &membership, || ())
         .map_err(internal)?;
 
     let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;
