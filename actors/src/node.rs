@@ -36,6 +36,7 @@ pub use restore::{RestoreError, RestoreStep, Restored, restore};
 pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 
+pub(crate) use config::is_dialable;
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
 pub(crate) use removed::removed;

@@ -65,12 +65,6 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// Whether the caller proved nothing.
-    #[must_use]
-    pub fn is_stranger(&self) -> bool {
-        self.token.is_none() && self.identity == ANONYMOUS
-    }
-
     fn without_token(identity: &str) -> Self {
         Self {
             identity: identity.to_owned(),

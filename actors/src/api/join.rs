@@ -1,7 +1,5 @@
 //! The members' side of a join: tokens that admit one node each, and the admission of a node.
 
-use std::net::SocketAddr;
-
 use jaco_net::pki::{self, ClusterCa, Fingerprint, certificates};
 use jaco_proto::{
     Error, ErrorCode,
@@ -13,7 +11,9 @@ use prost_types::Timestamp;
 use subtle::ConstantTimeEq;
 
 use super::{admission::hash, caller::Caller};
-use crate::node::{JoinToken, Running, propose, random_token};
+use crate::node::{
+    JoinToken, Running, is_dialable, propose, random_token, submit::form::KEY_BYTES,
+};
 
 /// Life of a join token.
 const TOKEN_SECONDS: i64 = 24 * 3600;
@@ -74,7 +74,13 @@ pub(super) async fn admit(
     // No two joins take the same raft id.
     let _one = node.joins.lock().await;
     let (state, now) = (node.raft.state(), node.clock.timestamp());
-    check_fields(&name, &advertise_addr, &grpc_address, &csr_pem)?;
+    check_fields(
+        &name,
+        &advertise_addr,
+        &grpc_address,
+        &csr_pem,
+        &wireguard_pubkey,
+    )?;
     let hashed_secret = check_token(&state, &join_token, &now)?;
     if state.nodes.contains_key(&name) {
         let taken = Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname");
@@ -166,7 +172,13 @@ pub(super) fn refuse_csr(error: pki::Error) -> Error {
     }
 }
 
-fn check_fields(name: &str, advertise: &str, grpc: &str, csr: &[u8]) -> Result<(), Error> {
+fn check_fields(
+    name: &str,
+    advertise: &str,
+    grpc: &str,
+    csr: &[u8],
+    key: &[u8],
+) -> Result<(), Error> {
     let invalid = |field: &str, value: &str, problem: &str| {
         let message = format!("{field} {problem}");
         Err(Error::new(ErrorCode::ValidationFailed, message)
@@ -179,20 +191,17 @@ fn check_fields(name: &str, advertise: &str, grpc: &str, csr: &[u8]) -> Result<(
     if csr.is_empty() {
         return invalid("csr_pem", "", "is empty");
     }
-    if !dialable(advertise) {
+    if key.len() > KEY_BYTES {
+        return invalid("wireguard_pubkey", "", "is too long");
+    }
+    if !is_dialable(advertise) {
         return invalid("advertise_addr", advertise, "cannot be dialled");
     }
     // A node may serve no API to others.
-    if !grpc.is_empty() && !dialable(grpc) {
+    if !grpc.is_empty() && !is_dialable(grpc) {
         return invalid("grpc_address", grpc, "cannot be dialled");
     }
     Ok(())
-}
-
-fn dialable(address: &str) -> bool {
-    address.parse::<SocketAddr>().is_ok_and(|address| {
-        !address.ip().is_unspecified() && !address.ip().is_multicast() && address.port() != 0
-    })
 }
 
 /// Two members behind one address could not be told apart.

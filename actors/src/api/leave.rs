@@ -55,6 +55,7 @@ pub(super) async fn remove(
 
 /// Says in the state that the member leaves, if it may; returns its raft id.
 async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error> {
+    let _alone = node.marks.lock().await;
     let state = node.raft.state();
     let Some(row) = state.nodes.get(hostname) else {
         let unknown = Error::new(ErrorCode::NodeNotFound, "no member has this hostname");

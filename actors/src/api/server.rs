@@ -35,6 +35,7 @@ use tower::{
 use super::{
     admission::Transport,
     audit::AuditService,
+    body::{APPLY_BYTES, REQUEST_BYTES},
     cluster::ClusterService,
     deploy::DeployService,
     internal::InternalService,
@@ -50,20 +51,6 @@ use crate::{
 
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;
-/// Largest request; clients send at most 4 MiB, and a little more than that is accepted.
-const REQUEST_BYTES: usize = 5 << 20;
-/// Largest apply. Far above what a manifest may have, so that one that is too large is refused
-/// as such, with its place, and not as a frame that cannot be read. Only operators get here.
-const APPLY_BYTES: usize = 16 << 20;
-/// Largest message of a request to `name`.
-pub(super) fn request_bytes(name: &str) -> usize {
-    if name.starts_with("/jaco.v1.Deploy/") {
-        APPLY_BYTES
-    } else {
-        REQUEST_BYTES
-    }
-}
-
 /// TLS handshakes under way at once; the next connection waits in the kernel's queue.
 const HANDSHAKES: usize = 512;
 /// Time a client has for its handshake.
@@ -230,7 +217,7 @@ fn adopt(inherited: &std::os::unix::net::UnixListener) -> io::Result<UnixListene
 /// other kind of file is not.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+        make_dir(parent)?;
     }
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => fs::remove_file(path)?,
@@ -254,6 +241,22 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     }
     fs::rename(&staging, path)?;
     Ok(listener)
+}
+
+/// Makes a directory, and those above it that are missing, so that the group gets to the socket
+/// whatever the umask is. One that is there already is its owner's business.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        make_dir(parent)?;
+    }
+    match fs::create_dir(dir) {
+        Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o755)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// The id of a group of the machine, from `/etc/group`.
@@ -356,6 +359,23 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o660);
         assert!(!path.with_extension("sock.new").exists());
+    }
+
+    #[tokio::test]
+    async fn the_directory_of_the_socket_is_open_to_its_group_if_it_was_made_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join("old");
+        fs::create_dir(&old).unwrap();
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o710)).unwrap();
+        // As the daemon has it.
+        let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let bound = [old.join("jaco.sock"), old.join("run/jaco/jaco.sock")].map(|p| bind_unix(&p));
+        rustix::process::umask(umask);
+        assert!(bound.iter().all(Result::is_ok));
+        for (path, expected) in [("", 0o710), ("run", 0o755), ("run/jaco", 0o755)] {
+            let mode = fs::metadata(old.join(path)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, expected, "{path:?}");
+        }
     }
 
     #[tokio::test]

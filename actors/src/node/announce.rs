@@ -8,7 +8,7 @@ use jaco_raftnode::{Propose, ProposeError};
 use super::{NodeConfig, Running};
 
 /// Identity of these commands.
-const IDENTITY: &str = "node-update-self";
+pub(super) const IDENTITY: &str = "node-update-self";
 /// Wait before another attempt after a failed one.
 const RETRY: Duration = Duration::from_secs(1);
 

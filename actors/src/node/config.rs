@@ -47,6 +47,13 @@ pub struct NodeConfig {
     pub clock: Clock,
 }
 
+/// Whether others can dial `address`, the text of an IP address and a port.
+pub(crate) fn is_dialable(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| {
+        !address.ip().is_unspecified() && !address.ip().is_multicast() && address.port() != 0
+    })
+}
+
 impl NodeConfig {
     /// The addresses that a certificate signed by another node may carry.
     pub(super) fn dialable_ips(&self) -> Vec<IpAddr> {

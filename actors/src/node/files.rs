@@ -15,6 +15,7 @@ use jaco_net::{
     tls::Identity,
 };
 use jaco_proto::{secret::SecretString, v1};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeConfig, lock::DirectoryLock};
@@ -23,6 +24,12 @@ use crate::{
     node::random_token,
     peer::{Origin, Record},
 };
+
+/// Flags with which a file that is no link is opened, and nothing that one would wait for.
+const NO_LINK: i32 = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .bits()
+    .cast_signed();
 
 /// Why the files of a node cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +186,6 @@ impl Layout {
             &self.removed(),
             b"",
             pki::files::SECRET,
-            None,
         )?)
     }
 
@@ -195,12 +201,7 @@ impl Layout {
         cert: &NodeCert,
     ) -> Result<(), FilesError> {
         let path = self.staged_certificate(hostname);
-        Ok(pki::files::replace(
-            &path,
-            cert.pem().as_bytes(),
-            PUBLIC,
-            None,
-        )?)
+        Ok(pki::files::replace(&path, cert.pem().as_bytes(), PUBLIC)?)
     }
 
     /// Puts the certificate that waits in the place of the one in force; `false` if none waits.
@@ -212,7 +213,7 @@ impl Layout {
             Err(error) => return Err(FilesError::io("read", &path)(error)),
         };
         let place = self.node().join(format!("{hostname}.crt"));
-        pki::files::replace(&place, &pem, PUBLIC, None)?;
+        pki::files::replace(&place, &pem, PUBLIC)?;
         pki::files::remove(&path)?;
         Ok(true)
     }
@@ -240,6 +241,7 @@ impl Layout {
             .truncate(false)
             .write(true)
             .mode(pki::files::SECRET)
+            .custom_flags(NO_LINK)
             .open(&path)
             .map_err(FilesError::io("open", &path))?;
         self.lock(lock)
@@ -248,7 +250,7 @@ impl Layout {
     /// Takes the lock if there is one to take; creates nothing.
     pub(super) fn claim(&self) -> Result<Option<DirectoryLock>, FilesError> {
         let path = self.lock_file();
-        match File::open(&path) {
+        match File::options().read(true).custom_flags(NO_LINK).open(&path) {
             Ok(lock) => self.lock(lock).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(FilesError::io("open", &path)(error)),
@@ -291,14 +293,12 @@ impl Layout {
         &self,
         files: &NodeFiles,
         membership: &Membership,
-        owner: Option<(u32, u32)>,
         staged: impl FnOnce(),
     ) -> Result<(), FilesError> {
         let dir = self.node();
         let staging = Staging::begin(&dir, PUBLIC_DIR)?;
         files.stage(&staging)?;
         staging.file("join.json", &membership.to_json(), PUBLIC)?;
-        staging.give(owner)?;
         staged();
         match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

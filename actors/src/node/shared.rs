@@ -128,6 +128,8 @@ pub struct Running {
     pub applies: tokio::sync::Mutex<()>,
     /// Held by the one join that may choose a raft id and commit.
     pub(crate) joins: tokio::sync::Mutex<()>,
+    /// Held by whoever sets or clears the drain mark of a member.
+    pub(crate) marks: tokio::sync::Mutex<()>,
     /// Who votes, on the leader.
     pub(super) membership: OnceLock<Membership>,
 }
@@ -210,6 +212,7 @@ impl Shared {
                 clock: self.config.clock.clone(),
                 applies: tokio::sync::Mutex::default(),
                 joins: tokio::sync::Mutex::default(),
+                marks: tokio::sync::Mutex::default(),
                 membership: OnceLock::new(),
             })
         });
@@ -282,13 +285,17 @@ impl Shared {
             .forgive(address);
     }
 
-    /// Creates a cluster of this one node.
-    pub(crate) async fn init(&self, name: String) -> Result<v1::ClusterInitResponse, Error> {
+    /// Creates a cluster of this one node for the caller `asked_by`.
+    pub(crate) async fn init(
+        &self,
+        name: String,
+        asked_by: &str,
+    ) -> Result<v1::ClusterInitResponse, Error> {
         let unavailable = |why| Error::new(ErrorCode::StateUnavailable, why);
         let Some(lifecycle) = self.lifecycle.get() else {
             return Err(unavailable("the node is starting; try again"));
         };
-        let founding = Founding::new(name)?;
+        let founding = Founding::new(name, asked_by)?;
         let _one = self.begin_membership()?;
         let deadline = Deadline::now() + INIT_BUDGET;
         let mut stopping = self.stopping();

@@ -329,6 +329,7 @@ pub(super) fn open(
         clock,
         applies: tokio::sync::Mutex::default(),
         joins: tokio::sync::Mutex::default(),
+        marks: tokio::sync::Mutex::default(),
         membership: OnceLock::new(),
     }))
 }

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -350,14 +350,50 @@ async fn a_directory_in_use_is_left_alone() {
     run(&config, &bytes).unwrap();
 }
 
+/// Gives the data directory to another user, if the test may do that.
+fn give(lab: &Lab) {
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(lab.data(), Some(4242), Some(4243)).unwrap();
+        let above = lab.data();
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(above.parent().unwrap(), mode).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_the_owner_of_the_directory_has_put_there_leads_root_nowhere() {
+    let (_old, _, bytes) = source().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let planted = elsewhere.path().join("planted");
+    // A link in the place of the lock.
+    let (lab, config) = target();
+    fs::create_dir(lab.data()).unwrap();
+    symlink(&planted, lab.data().join("LOCK")).unwrap();
+    give(&lab);
+    let error = run(&config, &bytes).unwrap_err();
+    assert!(matches!(error, RestoreError::Files(_)), "{error}");
+    assert!(!planted.exists());
+    // Whatever is swapped under its hands, root has no more rights than the owner.
+    let (lab, config) = target();
+    fs::create_dir(lab.data()).unwrap();
+    give(&lab);
+    let owner = fs::metadata(lab.data()).unwrap().uid();
+    let me = rustix::process::geteuid();
+    let restored = restore(&config, "two", &*bytes, |_| {
+        assert_eq!(rustix::process::geteuid().as_raw(), owner);
+        assert_eq!(fs::write(&planted, "").is_ok(), owner == me.as_raw());
+    });
+    restored.unwrap();
+    assert_eq!(rustix::process::geteuid(), me);
+    fs::write(&planted, "").unwrap();
+}
+
 #[tokio::test]
 async fn everything_belongs_to_the_owner_of_the_directory() {
     let (_old, _, bytes) = source().await;
     let (lab, config) = target();
     fs::create_dir(lab.data()).unwrap();
-    if rustix::process::geteuid().is_root() {
-        std::os::unix::fs::chown(lab.data(), Some(4242), Some(4243)).unwrap();
-    }
+    give(&lab);
     let owner = fs::metadata(lab.data()).unwrap();
     run(&config, &bytes).unwrap();
     for path in below(&lab.data()) {
