@@ -17,6 +17,7 @@ mod diff;
 mod digest;
 mod forward;
 pub mod forwarded;
+pub(crate) mod gate;
 mod internal;
 mod join;
 mod layer;
@@ -31,6 +32,7 @@ mod stream;
 mod tokens;
 mod typed;
 mod views;
+mod visit;
 mod watch;
 
 pub(crate) use client::InProcess;

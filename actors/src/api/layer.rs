@@ -13,11 +13,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::Full;
 use jaco_proto::{Error, ErrorCode};
 use tokio::time::Instant as Deadline;
-use tonic::{
-    Status,
-    body::Body,
-    transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo},
-};
+use tonic::{Status, body::Body, transport::server::UdsConnectInfo};
 use tower::{Layer, Service};
 
 use super::{
@@ -28,6 +24,7 @@ use super::{
     forward::{self, Whole},
     methods::{Class, Effect, Method, Place, method},
     typed,
+    visit::Visit,
 };
 use crate::{node::Shared, peer::Sender};
 
@@ -88,7 +85,9 @@ where
             let method = method(&name);
             let request_id = request_id(&request);
             let claim = Claim::take(transport, method, &mut request);
-            let peer = peer(&request);
+            let visit = request.extensions().get::<Visit>().cloned();
+            let under_way = visit.as_ref().map(Visit::call);
+            let peer = visit.as_ref().map(Visit::address);
             let peer_text = describe(transport, &request, peer, claim.sender());
             tracing::debug!(
                 subsystem = "daemon/grpc",
@@ -118,9 +117,16 @@ where
                             request_id: request_id.clone(),
                         },
                     };
+                    if let Some(under_way) = &under_way
+                        && !call.caller.is_stranger()
+                    {
+                        under_way.know();
+                    }
                     call.serve(inner, request).await
                 }
                 Err(error) => {
+                    // What has come of its body is not kept meanwhile.
+                    drop(request);
                     if let (ErrorCode::TokenInvalid, Some(peer)) = (error.code, peer) {
                         let delay = shared.failed_token_check(peer.ip(), started);
                         tokio::time::sleep(delay).await;
@@ -196,6 +202,7 @@ impl Call<'_> {
         let name = parts.uri.path().to_owned();
         let mut stopping = shared.stopping_for(&caller);
         let body = tokio::select! {
+            biased;
             body = body::collect(&name, body) => body?,
             _ = stopping.wait_for(|&stopping| stopping) => return Err(Shared::stopped()),
         };
@@ -239,13 +246,6 @@ fn request_id(request: &Request<Body>) -> String {
         .and_then(|value| value.to_str().ok())
         .filter(|id| !id.is_empty() && id.len() <= 128)
         .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned)
-}
-
-fn peer(request: &Request<Body>) -> Option<SocketAddr> {
-    request
-        .extensions()
-        .get::<TlsConnectInfo<TcpConnectInfo>>()
-        .and_then(|info| info.get_ref().remote_addr())
 }
 
 /// The caller as the log shows it: an address, a member, or the process at the other end of the

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use tokio::{
     net::{TcpListener, TcpStream, UnixListener},
     sync::{mpsc, watch},
     task::JoinSet,
+    time::Instant,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -38,10 +39,12 @@ use super::{
     body::{APPLY_BYTES, REQUEST_BYTES},
     cluster::ClusterService,
     deploy::DeployService,
+    gate::Gate,
     internal::InternalService,
     layer::{Admission, AdmissionLayer},
     registry::RegistryService,
     tokens::TokensService,
+    visit::{Visit, Watched},
     watch::WatchService,
 };
 use crate::{
@@ -51,10 +54,13 @@ use crate::{
 
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;
-/// TLS handshakes under way at once; the next connection waits in the kernel's queue.
-const HANDSHAKES: usize = 512;
+/// Connections that may wait to be served.
+const READY: usize = 64;
 /// Time a client has for its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often it is said that there are too many connections.
+const REFUSALS: Duration = Duration::from_secs(60);
 
 /// What a listener needs to start.
 #[derive(Clone)]
@@ -286,10 +292,11 @@ impl Worker for TlsApiActor {
             .map_err(|error| Failure::from(format!("cannot listen on {address}: {error}")))?;
         tracing::info!(subsystem = "daemon/grpc", %address, "API is listening");
         let acceptor = TlsAcceptor::from(shared.tls_server_config());
-        let (sender, incoming) = mpsc::channel(HANDSHAKES);
+        let (sender, incoming) = mpsc::channel(READY);
         let router = router(&shared, Transport::Api);
+        let gate = shared.gate.clone();
         ctx.spawn(async move {
-            accept(listener, acceptor, sender).await;
+            accept(listener, acceptor, gate, sender).await;
             // Without a listener there is nothing to serve, so the other task ends as well.
             Msg::Closed
         });
@@ -304,29 +311,37 @@ impl Worker for TlsApiActor {
 }
 
 /// Accepts connections and makes their handshakes side by side, so that a slow client delays
-/// nobody else.
+/// nobody else. One for which there is no room is closed: in the kernel's queue it would keep
+/// others out.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    ready: mpsc::Sender<io::Result<TlsStream<TcpStream>>>,
+    gate: Arc<Mutex<Gate>>,
+    ready: mpsc::Sender<io::Result<Watched<TlsStream<TcpStream>>>>,
 ) {
     let mut handshakes = JoinSet::new();
+    let mut quiet_until = Instant::now();
     loop {
-        while handshakes.len() >= HANDSHAKES {
-            handshakes.join_next().await;
-        }
         tokio::select! {
             () = ready.closed() => return,
             Some(_) = handshakes.join_next(), if !handshakes.is_empty() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, address)) => {
+                    let Some(visit) = Visit::enter(&gate, address) else {
+                        let now = Instant::now();
+                        if now >= quiet_until {
+                            quiet_until = now + REFUSALS;
+                            tracing::warn!(subsystem = "daemon/grpc", address = %address.ip(), "too many connections");
+                        }
+                        continue;
+                    };
                     let (acceptor, ready) = (acceptor.clone(), ready.clone());
                     handshakes.spawn(async move {
                         let _ = stream.set_nodelay(true);
                         let handshake = acceptor.accept(stream);
                         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                             Ok(Ok(stream)) => {
-                                let _ = ready.send(Ok(stream)).await;
+                                let _ = ready.send(Ok(Watched::new(stream, visit))).await;
                             }
                             Ok(Err(error)) => {
                                 tracing::debug!(subsystem = "daemon/grpc", %error, "handshake failed");

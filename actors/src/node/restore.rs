@@ -116,7 +116,8 @@ impl RestoreStep {
 ///
 /// Directory, addresses, version and clock are those of `config`. As root, everything is done
 /// with the rights of the owner of the data directory, whose links are followed no further than
-/// these reach. `step` hears of each step once it is done.
+/// these reach. The threads that the database starts keep these rights: a process that restores
+/// for another user had better do nothing else. `step` hears of each step once it is done.
 ///
 /// # Errors
 /// [`RestoreError`]; of what was built nothing is left in its place.

@@ -34,6 +34,7 @@ use crate::{
         Caller,
         admission::{self, Transport},
         backup,
+        gate::{self, Gate},
         limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
@@ -90,6 +91,8 @@ pub struct Shared {
     /// The same for streams that the program around the node reads, or forgot to: it is the one
     /// that stops the node, so nobody waits for it.
     pub(super) stopping_here: watch::Sender<bool>,
+    /// The connections of the API listener, whichever instance of it let them in.
+    pub(crate) gate: Arc<Mutex<Gate>>,
     /// Backups that may still begin.
     pub(crate) backups: Arc<Semaphore>,
     /// Where something that no restart can mend is reported.
@@ -172,6 +175,7 @@ impl Shared {
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
             stopping_here: watch::Sender::new(false),
+            gate: Arc::new(Mutex::new(Gate::new(gate::Limits::of_process()))),
             backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
             fatal,
         }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -13,6 +13,7 @@ use jaco_proto::{
     error::DecodedError,
     v1::{self, internal_client::InternalClient},
 };
+use tokio::net::TcpStream;
 use tonic::{Code, Status, body::Body};
 use tower::ServiceExt as _;
 
@@ -317,6 +318,33 @@ async fn strangers_may_send_little() {
         assert_eq!(error.details["limit"], limit, "{path}");
     }
     assert!(stranger.status().await.unwrap().initialized);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn idle_connections_of_one_address_keep_nobody_else_out() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    // More than one address may have, whatever the limit of descriptors is.
+    let mut idle = Vec::new();
+    for _ in 0..140 {
+        idle.push(TcpStream::connect(lab.address()).await.unwrap());
+    }
+    // It comes after all of those, so these were judged when it is served.
+    let trust = Trust::Ca(lab.ca());
+    let elsewhere = lab.remote_from([127, 0, 0, 2].into(), &trust, Some(&token));
+    assert!(elsewhere.status().await.unwrap().initialized);
+    let idle: Vec<_> = idle.into_iter().map(|s| s.into_std().unwrap()).collect();
+    let closed = idle.iter().filter(|stream| {
+        let peeked = stream.peek(&mut [0]).map_err(|error| error.kind());
+        peeked != Err(io::ErrorKind::WouldBlock)
+    });
+    let closed = closed.count();
+    assert!((1..140).contains(&closed), "{closed} were closed");
+    drop(idle);
+    let again = async { while lab.pinned(Some(&token)).status().await.is_err() {} };
+    let again = tokio::time::timeout(PATIENCE, again).await;
+    again.expect("there is room again");
     node.stop().await;
 }
 
