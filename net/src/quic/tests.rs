@@ -454,3 +454,60 @@ async fn half_open_connections_take_only_their_share() {
         b.endpoint.open_connections()
     );
 }
+
+#[tokio::test]
+async fn whoever_claims_the_address_of_a_member_does_not_keep_it_out() {
+    let ca = ca();
+    let mut b = node(&ca, "b", 2);
+    let member = node(&ca, "a", 1);
+    member.known.add(&b.cert, "b", b.address);
+    b.known.add(&member.cert, "a", member.address);
+    let stranger = node(&ca, "x", 3);
+    // As many as one address may have under way, and more than have to prove nothing.
+    for _ in 0..40 {
+        let datagram = first_datagram(&stranger).await;
+        let socket = UdpSocket::bind((member.address.ip(), 0)).unwrap();
+        socket.send_to(&datagram, b.address).unwrap();
+    }
+    member.endpoint.dial("b", b.address).await.unwrap();
+    b.admitted().await;
+}
+
+/// Has no certificate, which rustls tells the other side in the words of a refusal.
+#[derive(Debug)]
+struct Nobody;
+
+impl rustls::server::ResolvesServerCert for Nobody {
+    fn resolve(
+        &self,
+        _hello: rustls::server::ClientHello<'_>,
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn whoever_proves_nothing_refuses_in_nobodys_name() {
+    let ca = ca();
+    let (a, b) = (node(&ca, "a", 1), files(&ca, "b"));
+    let mut tls = rustls::ServerConfig::builder_with_provider(ring::default_provider().into())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Nobody));
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls).unwrap();
+    let config = quinn::ServerConfig::with_crypto(Arc::new(tls));
+    let address = (Ipv4Addr::new(127, 0, 0, 2), 0).into();
+    let nobody = quinn::Endpoint::server(config, address).unwrap();
+    let address = nobody.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Some(incoming) = nobody.accept().await {
+            let _ = incoming.await; // it fails
+        }
+    });
+    a.known.add(&b.cert, "b", address);
+    let error = a.endpoint.dial("b", address).await.unwrap_err();
+    assert!(!error.is_refusal(), "{error}");
+    assert!(error.to_string().contains("not a member"), "{error}");
+}
