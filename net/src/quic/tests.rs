@@ -153,7 +153,7 @@ async fn members_connect_and_know_each_other() {
         (there.member().hostname.as_str(), there.dialled_here()),
         ("a", false)
     );
-    assert_eq!(there.fingerprint(), &a.cert.fingerprint());
+    assert_eq!(**there.shown(), [a.cert.fingerprint()]);
     assert_eq!(here.incarnation(), {
         let again = a.endpoint.dial("b", b.address).await.unwrap();
         again.incarnation()
@@ -259,10 +259,72 @@ async fn a_new_certificate_is_shown_from_the_next_handshake_on() {
     b.refused().await;
     a.slot.replace(&Identity::node(&renewed).unwrap());
     a.endpoint.dial("b", b.address).await.unwrap();
-    assert_eq!(
-        b.admitted().await.fingerprint(),
-        &renewed.cert.fingerprint()
-    );
+    assert_eq!(**b.admitted().await.shown(), [renewed.cert.fingerprint()]);
+}
+
+/// A certificate of `hostname` for the key of `files`, made anew.
+fn renew(ca: &ClusterCa, files: &NodeFiles, hostname: &str) -> NodeCert {
+    let csr = files.key.request(hostname, &[]).unwrap();
+    ca.sign_request(&csr, hostname, &[], SystemTime::now())
+        .unwrap()
+}
+
+#[tokio::test]
+async fn who_renewed_its_certificate_is_known_by_the_former_one_that_it_shows() {
+    let ca = ca();
+    let (mut own, mut b) = (files(&ca, "a"), node(&ca, "b", 2));
+    let former = own.cert.clone();
+    own.cert = renew(&ca, &own, "a");
+    let mut a = node_with(&own, ca.cert_pem(), 1, Settings::default());
+    a.known.add(&b.cert, "b", b.address);
+    b.known.add(&former, "a", a.address);
+    // It has to show it, whoever dials.
+    assert!(a.endpoint.dial("b", b.address).await.is_err());
+    b.refused().await;
+    assert!(b.endpoint.dial("a", a.address).await.is_err());
+    a.refused().await;
+    let showing = Identity::node(&own).unwrap().with_others([&former]);
+    a.slot.replace(&showing);
+    let both = [own.cert.fingerprint(), former.fingerprint()];
+    a.endpoint.dial("b", b.address).await.unwrap();
+    assert_eq!(**b.admitted().await.shown(), both);
+    let there = b.endpoint.dial("a", a.address).await.unwrap();
+    assert_eq!(**there.shown(), both);
+    a.admitted().await;
+    // Who knows the new one needs no other.
+    b.known.remove(&former);
+    b.known.add(&own.cert, "a", a.address);
+    a.endpoint.dial("b", b.address).await.unwrap();
+    b.admitted().await;
+    b.known.remove(&own.cert);
+    assert!(a.endpoint.dial("b", b.address).await.is_err());
+    b.refused().await;
+}
+
+#[tokio::test]
+async fn the_certificate_of_another_proves_nothing() {
+    let ca = ca();
+    let (victim, mut b) = (files(&ca, "a"), node(&ca, "b", 2));
+    // Of the same name, by the same authority, and shown with what the victim is known by.
+    let thief = files(&ca, "a");
+    let mut a = node_with(&thief, ca.cert_pem(), 1, Settings::default());
+    let showing = Identity::node(&thief).unwrap().with_others([&victim.cert]);
+    a.slot.replace(&showing);
+    a.known.add(&b.cert, "b", b.address);
+    b.known.add(&victim.cert, "a", a.address);
+    assert!(a.endpoint.dial("b", b.address).await.is_err());
+    b.refused().await;
+    assert!(b.endpoint.dial("a", a.address).await.is_err());
+    a.refused().await;
+    // Its own key under another name is not the member either.
+    let mut renamed = files(&ca, "a");
+    let former = renamed.cert.clone();
+    renamed.cert = renew(&ca, &renamed, "c");
+    b.known.add(&former, "a", a.address);
+    a.slot
+        .replace(&Identity::node(&renamed).unwrap().with_others([&former]));
+    assert!(a.endpoint.dial("b", b.address).await.is_err());
+    b.refused().await;
 }
 
 #[tokio::test]
