@@ -9,5 +9,7 @@ mod admission;
 mod dead;
 #[path = "members/lab.rs"]
 mod lab;
+#[path = "members/renewal.rs"]
+mod renewal;
 #[path = "members/voters.rs"]
 mod voters;

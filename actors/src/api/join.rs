@@ -10,7 +10,7 @@ use jaco_raftnode::{Propose as _, State, batch};
 use prost_types::Timestamp;
 use subtle::ConstantTimeEq;
 
-use super::{admission::hash, caller::Caller};
+use super::{admission::hash, caller::Caller, sign::addresses_of_others};
 use crate::node::{
     JoinToken, Running, is_dialable, propose, random_token, submit::form::KEY_BYTES,
 };
@@ -82,7 +82,9 @@ pub(super) async fn admit(
         &wireguard_pubkey,
     )?;
     let hashed_secret = check_token(&state, &join_token, &now)?;
-    if state.nodes.contains_key(&name) {
+    // Certificates are compared without case: two such names would be good for each other.
+    let mut members = state.nodes.keys();
+    if members.any(|member| member.eq_ignore_ascii_case(&name)) {
         let taken = Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname");
         return Err(taken.with("hostname", name));
     }
@@ -90,7 +92,12 @@ pub(super) async fn admit(
     let ca = authority(&state)?;
     let csr = String::from_utf8_lossy(&csr_pem);
     let cert = ca
-        .sign_request(&csr, &name, node.clock.now())
+        .sign_request(
+            &csr,
+            &name,
+            &addresses_of_others(&state, &name),
+            node.clock.now(),
+        )
         .map_err(refuse_csr)?;
 
     let cluster = state.cluster.clone().unwrap_or_default();

@@ -8,19 +8,17 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use jaco_net::{
-    pki::Fingerprint,
-    quic::{Connection, Endpoint, Reason},
-};
+use jaco_net::quic::{Connection, Endpoint, Reason};
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle, Transport};
 use tokio::sync::watch;
 
 use super::{
-    Peers,
+    Peers, Sender,
     actor::Msg,
     call::QuicLink,
+    hearsay::Told,
     outbox::{Outbox, Put},
-    roster::{Origin, Record, Roster, Told},
+    roster::{Origin, Record, Roster},
 };
 use crate::supervision::Handle;
 
@@ -54,12 +52,13 @@ impl Route {
         self.record.load_full()
     }
 
-    /// The member moved, or has another certificate; a connection with the last one ends.
+    /// The member moved, or has another certificate. A connection on which it did not show that
+    /// one ends; the next one tells whether it can.
     pub(super) fn update(&self, record: Record) {
         if let Some(live) = &*self.live.load()
-            && *live.connection.fingerprint() != record.fingerprint
+            && !live.connection.shown().contains(&record.fingerprint)
         {
-            live.connection.close(Reason::NotMember);
+            live.connection.close(Reason::Leaving);
         }
         self.record.store(Arc::new(record));
     }
@@ -110,6 +109,7 @@ impl fmt::Debug for Route {
 /// Routes by what they are looked up by.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes {
+    /// By the keys of their records: hostnames, for whom the state names.
     pub(super) by_host: BTreeMap<String, Arc<Route>>,
     by_id: HashMap<u64, Arc<Route>>,
 }
@@ -186,6 +186,10 @@ impl Network {
         self.routes.load().by_host.get(host).cloned()
     }
 
+    pub(super) fn route_to(&self, raft_id: u64) -> Option<Arc<Route>> {
+        self.routes.load().by_id.get(&raft_id).cloned()
+    }
+
     /// Changes the routes. Only the manager does, so nothing is lost in between.
     pub(super) fn set_routes(&self, by_host: BTreeMap<String, Arc<Route>>) {
         let id = |route: &Arc<Route>| (route.record().member.raft_id, route.clone());
@@ -212,10 +216,9 @@ impl Network {
         note(&self.refused_by, host, refused);
     }
 
-    /// Connected member `host`, which has shown the certificate `fingerprint`, says who is a
-    /// member.
-    pub(super) fn hear(&self, host: &str, fingerprint: &Fingerprint, told: Told) {
-        if self.roster.hear(host, fingerprint, told) {
+    /// The connected member whose record has this `key` says who is a member.
+    pub(super) fn hear(&self, key: &str, speaker: &Sender, told: Told) {
+        if self.roster.hear(key, speaker, told) {
             self.told
                 .send_modify(|count| *count = count.wrapping_add(1));
         }

@@ -2,12 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jaco_net::{
-    pki::Fingerprint,
-    quic::{
-        Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender,
-        StreamError, frame::Batch,
-    },
+use jaco_net::quic::{
+    Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
+    frame::Batch,
 };
 use jaco_raftnode::{Propose as _, State};
 use tokio::{
@@ -17,7 +14,8 @@ use tokio::{
 
 use super::{
     Pulse, Sender, Services,
-    roster::{Told, rows},
+    hearsay::Told,
+    roster::rows,
     routes::{Network, Route},
     snapshots,
     wire::{self, Said},
@@ -41,8 +39,8 @@ pub(super) struct Session {
     pub(super) metrics: Metrics,
     /// The member, as its certificate proved it.
     pub(super) member: Sender,
-    /// That certificate.
-    pub(super) fingerprint: Fingerprint,
+    /// Key of its record.
+    pub(super) key: String,
     /// Which connection it is to the outbox.
     pub(super) number: u64,
 }
@@ -159,8 +157,7 @@ impl Session {
             {
                 return Self::mute(&connection);
             }
-            self.metrics
-                .peer_rtt(&self.member.hostname, connection.rtt());
+            self.metrics.peer_rtt(&self.key, connection.rtt());
         }
     }
 
@@ -187,10 +184,9 @@ impl Session {
                 let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
                 while let Some(frame) = next(&mut frames).await? {
                     match wire::read_said(&frame).map_err(Violation::Message)? {
-                        Said::Beat(beat) => self.pulse.heard(&self.member.hostname, beat),
+                        Said::Beat(beat) => self.pulse.heard(&self.member, beat),
                         Said::Roster(told) => {
-                            let member = &self.member.hostname;
-                            self.network.hear(member, &self.fingerprint, told);
+                            self.network.hear(&self.key, &self.member, told);
                         }
                         Said::Unknown => {}
                     }

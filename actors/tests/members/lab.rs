@@ -257,10 +257,29 @@ pub(crate) struct Stopped {
 }
 
 impl Stopped {
+    /// Puts these certificates in force and in waiting, and forgets all others: what a crash
+    /// may leave.
+    pub(crate) fn leave_certificates(&self, in_force: &NodeCert, waiting: Option<&NodeCert>) {
+        let dir = self.dir.path().join("data/node");
+        let file = |suffix: &str| dir.join(format!("{}.crt{suffix}", self.name));
+        std::fs::write(file(""), in_force.pem()).unwrap();
+        let _ = std::fs::remove_file(file(".former")); // there may be none
+        let _ = std::fs::remove_file(file(".next"));
+        if let Some(waiting) = waiting {
+            std::fs::write(file(".next"), waiting.pem()).unwrap();
+        }
+    }
+
     /// Starts the node again, on the same directory and addresses.
     pub(crate) async fn start(self) -> Machine {
-        let config = config(&self.dir, &self.name, self.api, self.peers);
-        let node = Node::start(config).await.unwrap();
+        self.start_at(&[]).await
+    }
+
+    /// The same with further addresses in its certificate.
+    pub(crate) async fn start_at(self, ips: &[IpAddr]) -> Machine {
+        let config = builder(&self.dir, &self.name, self.api, self.peers)
+            .certificate_ips(ips.iter().copied());
+        let node = Node::start(config.build().unwrap()).await.unwrap();
         Machine {
             dir: self.dir,
             name: self.name,

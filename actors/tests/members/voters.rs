@@ -79,31 +79,3 @@ async fn members_find_each_other_again_after_a_restart() {
         node.node.stop().await;
     }
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_another_address_gets_a_certificate_for_it() {
-    let a = Machine::founder("a").await;
-    let b = Machine::joined("b", &a).await;
-    let before = b.certificate();
-    let address = [10, 9, 9, 9].into();
-    let b = b.restart_at(&[address]).await;
-    let old = before.fingerprint().as_bytes().to_vec();
-    a.until("b has another certificate", |state| {
-        state.nodes["b"].server_cert_fingerprint != old
-    })
-    .await;
-    let tokens = a.state().join_tokens.len() + 1;
-    let _ = a.token().await;
-    b.until("what was written since", |state| {
-        state.join_tokens.len() == tokens
-    })
-    .await;
-    let renewed = b.certificate();
-    assert_eq!(renewed.ips().unwrap(), [address]);
-    let state = b.state();
-    let print = renewed.fingerprint();
-    assert_eq!(state.nodes["b"].server_cert_fingerprint, print.as_bytes());
-    for node in [b, a] {
-        node.node.stop().await;
-    }
-}
