@@ -169,8 +169,12 @@ impl NodeActor {
         let (config, node) = (shared.config.clone(), running.clone());
         let (owner, layout) = (shared.clone(), self.args.layout.clone());
         ctx.spawn(async move {
-            announce(node.clone(), config).await;
-            renew::renew(owner, node, layout).await;
+            // Neither waits for the other: who is locked out until its certificate is in force
+            // cannot announce anything.
+            tokio::join!(
+                announce(node.clone(), config),
+                renew::renew(owner, node, layout)
+            );
             Msg::Announced
         });
         let (owner, layout) = (shared.clone(), self.args.layout.clone());
@@ -282,14 +286,16 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
         let Some(membership) = args.layout.read_membership(&shared.config)? else {
             return Ok(None);
         };
-        let (identity, fingerprint) = args.layout.identity(&membership)?;
         let ca_pem = args.layout.authority(&membership)?;
-        let running = super::start::open(shared, &args.layout, &membership, fingerprint).map_err(
-            |source| FilesError::Storage {
+        let running = super::start::open(shared, &args.layout, &membership).map_err(|source| {
+            FilesError::Storage {
                 path: args.layout.raft(),
                 source,
-            },
-        )?;
+            }
+        })?;
+        // A crash may have come between the commit of a new certificate and its use.
+        renew::catch_up(&args.layout, &running.hostname, &running.raft.state())?;
+        let identity = args.layout.identity(&membership)?;
         shared.certificate.replace(&identity);
         let unstarted = verticals(shared, &running, ca_pem).into();
         marker::tell(Teller {

@@ -203,17 +203,30 @@ impl Layout {
         )?)
     }
 
+    /// The certificate that waits until the cluster knows it.
+    pub(super) fn waiting_certificate(
+        &self,
+        hostname: &str,
+    ) -> Result<Option<NodeCert>, FilesError> {
+        let path = self.staged_certificate(hostname);
+        match fs::read_to_string(&path) {
+            Ok(pem) => match NodeCert::from_pem(&pem) {
+                Ok(cert) => Ok(Some(cert)),
+                Err(error) => Err(corrupt(&path, &error)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(FilesError::io("read", &path)(error)),
+        }
+    }
+
     /// Puts the certificate that waits in the place of the one in force; `false` if none waits.
     pub(super) fn promote_certificate(&self, hostname: &str) -> Result<bool, FilesError> {
-        let path = self.staged_certificate(hostname);
-        let pem = match fs::read(&path) {
-            Ok(pem) => pem,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(FilesError::io("read", &path)(error)),
+        let Some(cert) = self.waiting_certificate(hostname)? else {
+            return Ok(false);
         };
         let place = self.node().join(format!("{hostname}.crt"));
-        pki::files::replace(&place, &pem, PUBLIC, None)?;
-        pki::files::remove(&path)?;
+        pki::files::replace(&place, cert.pem().as_bytes(), PUBLIC, None)?;
+        pki::files::remove(&self.staged_certificate(hostname))?;
         Ok(true)
     }
 
@@ -339,13 +352,11 @@ impl Layout {
         }
     }
 
-    /// What a member proves itself with, and the fingerprint of its certificate.
-    pub(super) fn identity(&self, member: &Membership) -> Result<(Identity, [u8; 32]), FilesError> {
+    /// What a member proves itself with.
+    pub(super) fn identity(&self, member: &Membership) -> Result<Identity, FilesError> {
         let dir = self.node();
         let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
-        let fingerprint = *files.cert.fingerprint().as_bytes();
-        let identity = Identity::node(&files).map_err(|error| corrupt(&dir, &error))?;
-        Ok((identity, fingerprint))
+        Identity::node(&files).map_err(|error| corrupt(&dir, &error))
     }
 
     /// Certificate of the cluster's authority, PEM.

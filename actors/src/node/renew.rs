@@ -14,9 +14,14 @@ use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload, internal_client::InternalClient},
 };
-use jaco_raftnode::Propose as _;
+use jaco_raftnode::{Propose as _, State};
 
-use super::{Running, Shared, files::Layout, leader::Whereabouts, propose};
+use super::{
+    Running, Shared,
+    files::{FilesError, Layout},
+    leader::Whereabouts,
+    propose,
+};
 use crate::{api::sign, repeat::Repeats};
 
 /// Identity of the command that publishes the fingerprint.
@@ -46,6 +51,13 @@ pub(super) async fn renew(shared: Arc<Shared>, node: Arc<Running>, layout: Layou
 }
 
 async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(), Error> {
+    // Its fingerprint may be committed at any moment, and then nothing else may be in its place.
+    if let Some(begun) = layout
+        .waiting_certificate(&node.hostname)
+        .map_err(internal)?
+    {
+        publish(shared, node, layout, &begun).await?;
+    }
     let files = NodeFiles::load(&layout.node(), &node.hostname).map_err(internal)?;
     let mut wanted = shared.config.dialable_ips();
     let mut named = files.cert.ips().map_err(internal)?;
@@ -56,12 +68,7 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
     if named == wanted {
         return Ok(());
     }
-    // The others would not accept a leader whose certificate changed before they heard from it
-    // that it did.
-    let alone = node.raft.state().nodes.len() == 1;
-    if !alone && node.leader.whereabouts() == Whereabouts::Here {
-        node.raft.step_down(STEP_DOWN_BUDGET).await;
-    }
+    let alone = step_aside(node).await?;
     let csr = files
         .key
         .request(&node.hostname, &wanted)
@@ -69,10 +76,7 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
     let cert = match node.leader.whereabouts() {
         Whereabouts::Here if alone => sign::certificate(node, &node.hostname, csr.as_bytes())?,
         Whereabouts::There(leader) => ask(node, &leader.hostname, csr).await?,
-        Whereabouts::Here | Whereabouts::Unknown => {
-            let error = Error::new(ErrorCode::NoLeader, "no other member leads");
-            return Err(error);
-        }
+        Whereabouts::Here | Whereabouts::Unknown => return Err(leaderless()),
     };
     let cert = NodeCert::from_pem(&String::from_utf8(cert).map_err(internal)?).map_err(internal)?;
     cert.check_key(&files.key).map_err(internal)?;
@@ -81,15 +85,61 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
     layout
         .stage_certificate(&node.hostname, &cert)
         .map_err(internal)?;
-    let update = Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
-        hostname: node.hostname.clone(),
-        server_cert_fingerprint: cert.fingerprint().as_bytes().to_vec(),
-        ..Default::default()
-    });
+    publish(shared, node, layout, &cert).await
+}
+
+/// Lets another member lead, if there is one: the others would not accept a leader whose
+/// certificate changed before they heard from it that it did. `true` if this node is alone.
+async fn step_aside(node: &Running) -> Result<bool, Error> {
+    let alone = node.raft.state().nodes.len() == 1;
+    let leads = || node.leader.whereabouts() == Whereabouts::Here;
+    if !alone && leads() {
+        node.raft.step_down(STEP_DOWN_BUDGET).await;
+        if leads() {
+            return Err(leaderless());
+        }
+    }
+    Ok(alone)
+}
+
+fn leaderless() -> Error {
+    Error::new(ErrorCode::NoLeader, "no other member leads")
+}
+
+/// Tells the cluster of `cert`, which waits, and puts it in force.
+async fn publish(
+    shared: &Shared,
+    node: &Running,
+    layout: &Layout,
+    cert: &NodeCert,
+) -> Result<(), Error> {
     let print = cert.fingerprint();
-    propose(&node.submitter(), node.command(IDENTITY, update)).await?;
+    if !is_known(&node.raft.state(), &node.hostname, cert) {
+        step_aside(node).await?;
+        let update = Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+            hostname: node.hostname.clone(),
+            server_cert_fingerprint: print.as_bytes().to_vec(),
+            ..Default::default()
+        });
+        propose(&node.submitter(), node.command(IDENTITY, update)).await?;
+    }
     promote(shared, layout, &node.hostname)?;
     tracing::info!(subsystem = "daemon/grpc", fingerprint = %print, "the certificate was renewed");
+    Ok(())
+}
+
+/// Whether members that have applied `state` accept `cert`, and no other, from `hostname`.
+fn is_known(state: &State, hostname: &str, cert: &NodeCert) -> bool {
+    let row = state.nodes.get(hostname);
+    row.is_some_and(|row| row.server_cert_fingerprint == cert.fingerprint().as_bytes())
+}
+
+/// Puts the certificate that waits in its place on disk, if the members accept no other by now.
+pub(super) fn catch_up(layout: &Layout, hostname: &str, state: &State) -> Result<(), FilesError> {
+    let waiting = layout.waiting_certificate(hostname)?;
+    if waiting.is_some_and(|cert| is_known(state, hostname, &cert)) {
+        layout.promote_certificate(hostname)?;
+    }
     Ok(())
 }
 

@@ -104,8 +104,6 @@ pub struct Running {
     pub raft: RaftHandle,
     /// Id of the cluster.
     pub cluster_id: String,
-    /// SHA-256 of this node's certificate.
-    pub(super) fingerprint: [u8; 32],
     /// The container engine.
     pub engine: Arc<dyn Engine>,
     /// The containers of this node, once the runtime was assembled.
@@ -199,7 +197,6 @@ impl Shared {
                 heart,
                 raft,
                 cluster_id,
-                fingerprint: [0; 32],
                 engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
                 runtime: OnceLock::new(),
                 allocator: OnceLock::new(),

@@ -100,7 +100,7 @@ impl Node {
         let membership = layout.read_membership(&config)?;
         let removed = membership.is_some() && layout.is_removed()?;
         let (hostname, identity, setup_token) = match &membership {
-            Some(member) => (member.hostname.clone(), layout.identity(member)?.0, None),
+            Some(member) => (member.hostname.clone(), layout.identity(member)?, None),
             None => {
                 let hostname = hostname(&config)?;
                 let (identity, token) = layout.setup(&hostname, &config)?;
@@ -294,7 +294,6 @@ pub(super) fn open(
     shared: &Shared,
     layout: &Layout,
     membership: &Membership,
-    fingerprint: [u8; 32],
 ) -> Result<Arc<Running>, storage::Error> {
     let storage = Storage::open(&layout.raft())?;
     let state = storage.load_state()?;
@@ -311,7 +310,6 @@ pub(super) fn open(
         hostname: membership.hostname.clone(),
         heart: Arc::new(heart),
         cluster_id: membership.cluster_id.clone(),
-        fingerprint,
         leader: LeaderLink::new(raft.clone(), peers.clone()),
         raft,
         storage,
