@@ -178,9 +178,8 @@ impl PeerActor {
     }
 
     fn not_dialled(&mut self, ctx: &Context<Self>, error: &ConnectError) {
-        if error.is_refusal() {
-            self.args.network.note_refusal(&self.host, true);
-        }
+        let network = &self.args.network;
+        network.note_refusal(&self.host, error.is_refusal());
         if self.live.is_some() {
             return;
         }
