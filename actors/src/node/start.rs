@@ -23,6 +23,7 @@ use super::{
     files::{FilesError, Layout, Membership},
     leader::LeaderLink,
     lock::DirectoryLock,
+    shared::Turn,
     subnets::AtLeader,
 };
 use crate::{
@@ -320,8 +321,8 @@ pub(super) fn open(
         runtime: OnceLock::new(),
         allocator: OnceLock::new(),
         clock,
-        applies: tokio::sync::Mutex::default(),
-        joins: tokio::sync::Mutex::default(),
+        applies: Turn::default(),
+        joins: Turn::default(),
         membership: OnceLock::new(),
     }))
 }
