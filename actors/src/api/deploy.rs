@@ -90,7 +90,7 @@ impl Deploy for DeployService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping_for(&caller),
+            self.0.ending_for(&caller),
         );
         Ok(node.read_response(&state, stream))
     }

@@ -194,7 +194,7 @@ impl NodeActor {
     /// Ends the life of a member: remembers it, then stops what a member does.
     async fn retire(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         let shared = &self.args.shared;
-        if shared.removed.swap(true, Ordering::AcqRel) {
+        if shared.removed.send_replace(true) {
             return Ok(());
         }
         tracing::error!(
@@ -205,6 +205,10 @@ impl NodeActor {
         if let Err(error) = tokio::task::spawn_blocking(move || layout.mark_removed()).await? {
             // After a restart it finds out again.
             tracing::warn!(subsystem = "raft", %error, "the removal was not written down");
+        }
+        // Nothing changes here any more; who follows it is told so, and why.
+        if let Some(running) = shared.running.get() {
+            running.raft.hub().close();
         }
         self.silence(ctx).await
     }

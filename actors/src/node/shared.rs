@@ -28,7 +28,8 @@ use tonic::{Response, metadata::MetadataValue};
 use zeroize::Zeroize as _;
 
 use super::{
-    NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink, submit::Submitter,
+    NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink, removed::removed,
+    submit::Submitter,
 };
 use crate::{
     api::{
@@ -76,7 +77,7 @@ pub struct Shared {
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
     /// Whether this node was removed from its cluster.
-    pub(super) removed: AtomicBool,
+    pub(super) removed: watch::Sender<bool>,
     /// Name this node has, or will have in its cluster.
     pub(super) hostname: OnceLock<String>,
     /// Held while a cluster is founded or joined.
@@ -95,6 +96,24 @@ pub struct Shared {
     pub(crate) backups: Arc<Semaphore>,
     /// Where something that no restart can mend is reported.
     pub(super) fatal: mpsc::UnboundedSender<String>,
+}
+
+/// The end of this node, as far as its clients go: it stops, or it is removed from its cluster.
+pub(crate) struct Ending {
+    pub(crate) stopping: watch::Receiver<bool>,
+    pub(crate) removed: watch::Receiver<bool>,
+}
+
+impl Ending {
+    /// Returns at that end with what a client is told.
+    pub(crate) async fn reached(mut self) -> Error {
+        tokio::select! {
+            biased;
+            Ok(_) = self.removed.wait_for(|&removed| removed) => removed(),
+            // An error is a node that is gone already.
+            _ = self.stopping.wait_for(|&stopping| stopping) => Shared::stopped(),
+        }
+    }
 }
 
 /// What one request at a time holds from its look at the state until its command is applied or
@@ -203,7 +222,7 @@ impl Shared {
             tls,
             failures: Mutex::default(),
             member: AtomicBool::new(false),
-            removed: AtomicBool::new(false),
+            removed: watch::Sender::new(false),
             hostname: OnceLock::new(),
             founding: Arc::default(),
             join_attempts: Mutex::default(),
@@ -273,7 +292,7 @@ impl Shared {
 
     /// Whether this node was removed from its cluster.
     pub(crate) fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Acquire)
+        *self.removed.borrow()
     }
 
     pub(crate) fn try_running(&self) -> Option<Arc<Running>> {
@@ -377,6 +396,14 @@ impl Shared {
         match caller.transport {
             Transport::Process => self.stopping_here.subscribe(),
             Transport::Local | Transport::Api | Transport::Peer => self.stopping.subscribe(),
+        }
+    }
+
+    /// What ends the streams of `caller`.
+    pub(crate) fn ending_for(&self, caller: &Caller) -> Ending {
+        Ending {
+            stopping: self.stopping_for(caller),
+            removed: self.removed.subscribe(),
         }
     }
 

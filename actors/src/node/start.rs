@@ -120,7 +120,7 @@ impl Node {
         let shared = Arc::new(Shared {
             setup_token: Mutex::new(setup_token),
             member: AtomicBool::new(membership.is_some()),
-            removed: AtomicBool::new(removed),
+            removed: watch::Sender::new(removed),
             ..shared
         });
 
