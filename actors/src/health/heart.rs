@@ -213,6 +213,11 @@ impl Heart {
         self.inner().contact.is_listed(now())
     }
 
+    /// Whether this node has stopped applying the log.
+    pub(super) fn is_halted(&self) -> bool {
+        self.raft.borrow().halted.is_some()
+    }
+
     /// This node has caught up and is ready.
     pub(super) fn note_ready(&self) {
         self.was_ready.store(true, Ordering::Relaxed);
@@ -269,6 +274,7 @@ impl Pulse for Heart {
     fn beat(&self) -> Heartbeat {
         let raft = self.raft.borrow();
         let (applied, term, leads) = (raft.applied, raft.term, raft.leading);
+        let halted = raft.halted.is_some();
         drop(raft);
         let hears = if leads {
             self.inner().live(&self.host, true, now())
@@ -280,6 +286,7 @@ impl Pulse for Heart {
             term,
             leads,
             hears,
+            halted,
         }
     }
 
@@ -293,6 +300,7 @@ impl Pulse for Heart {
         }
         inner.heard_at.insert(from.to_owned(), told_at);
         inner.judge(now, core::Input::Heard(from.to_owned()));
+        inner.judge(now, core::Input::Halted(from.to_owned(), heartbeat.halted));
         // A leader that was replaced may not know it yet. Raft knows better once that was a while
         // ago, and a claim of any term must not silence every leader to come.
         let known = inner
