@@ -40,4 +40,4 @@ pub(crate) use config::is_dialable;
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
 pub(crate) use removed::removed;
-pub(crate) use shared::{propose, random_token, unknown_outcome};
+pub(crate) use shared::{Ending, propose, random_token, unknown_outcome};

@@ -5,7 +5,8 @@
 //!
 //! - [`channel`]: [`PeerChannel`], on which the generated clients of `jaco.v1` call a member.
 //! - [`pulse`]: heartbeats, which carry no state and are never written.
-//! - `roster`: who is a member, read off the state; `hearsay`: and what others say of it.
+//! - `roster`: who is a member, read off the state; `hearsay`: and what others say of it;
+//!   `refusals`: who says that this node is none.
 //! - `endpoint`, `manager`, `actor`: the socket, one actor per member, and who starts those.
 //! - `routes`: the ways to members, as raft and callers use them; `outbox`: what raft sends.
 //! - `session`: what happens on a connection; `call`, `serve`, `snapshots`: on its streams.
@@ -19,6 +20,7 @@ mod hearsay;
 pub mod manager;
 mod outbox;
 pub mod pulse;
+mod refusals;
 mod roster;
 mod routes;
 mod serve;
@@ -36,6 +38,7 @@ use tonic::body::Body;
 
 pub use channel::PeerChannel;
 pub use pulse::{Heartbeat, Pulse};
+pub use refusals::Refusals;
 pub use routes::Network;
 
 pub(crate) use roster::{Origin, Record};

@@ -5,6 +5,8 @@
 
 #[path = "members/admission.rs"]
 mod admission;
+#[path = "members/certificates.rs"]
+mod certificates;
 #[path = "members/dead.rs"]
 mod dead;
 #[path = "members/lab.rs"]

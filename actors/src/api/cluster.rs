@@ -105,7 +105,7 @@ impl Cluster for ClusterService {
             pieces,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping_for(&caller),
+            self.0.ending_for(&caller),
         )))
     }
 

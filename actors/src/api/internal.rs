@@ -127,7 +127,7 @@ impl Internal for InternalService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping_for(&caller),
+            self.0.ending_for(&caller),
         )))
     }
 

@@ -72,7 +72,7 @@ pub(super) async fn admit(
     } = request;
     let join_token = SecretString::new(join_token);
     // No two joins take the same raft id.
-    let _one = node.joins.lock().await;
+    let turn = node.joins.take().await;
     let (state, now) = (node.raft.state(), node.clock.timestamp());
     check_fields(
         &name,
@@ -115,7 +115,8 @@ pub(super) async fn admit(
         raft_id,
     });
     let children = [consume, join].map(|payload| node.command(&identity, payload));
-    propose(&node.raft, batch(identity.clone(), now, children.into())).await?;
+    let admission = batch(identity.clone(), now, children.into());
+    turn.propose(&node.raft, admission).await?;
     tracing::info!(subsystem = "raft", host = %name, raft_id, %identity, "node joins");
     // Should this be the leader's last breath, the next one finds the row without its entry.
     if let Ok(membership) = node.membership() {

@@ -214,6 +214,11 @@ impl Heart {
         self.inner().contact.is_listed(now())
     }
 
+    /// Whether this node has stopped applying the log.
+    pub(super) fn is_halted(&self) -> bool {
+        self.raft.borrow().halted.is_some()
+    }
+
     /// This node has caught up and is ready.
     pub(super) fn note_ready(&self) {
         self.was_ready.store(true, Ordering::Relaxed);
@@ -273,6 +278,7 @@ impl Pulse for Heart {
     fn beat(&self) -> Heartbeat {
         let raft = self.raft.borrow();
         let (applied, term, leads) = (raft.applied, raft.term, raft.leading);
+        let halted = raft.halted.is_some();
         drop(raft);
         let hears = if leads {
             self.inner().live(&self.host, true, now())
@@ -284,6 +290,7 @@ impl Pulse for Heart {
             term,
             leads,
             hears,
+            halted,
         }
     }
 
@@ -302,6 +309,8 @@ impl Pulse for Heart {
         }
         inner.heard_at.insert(from.hostname.clone(), told_at);
         inner.judge(now, core::Input::Heard(from.hostname.clone()));
+        let halted = core::Input::Halted(from.hostname.clone(), heartbeat.halted);
+        inner.judge(now, halted);
         if heartbeat.leads && follows {
             let listed = heartbeat.hears.contains(&self.host);
             inner.leader = Some(LeaderSet {

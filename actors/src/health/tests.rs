@@ -396,3 +396,21 @@ async fn a_fresh_host_was_heard_when_it_beat_last_and_a_silent_one_never() {
     sleep(2 * BEAT).await;
     assert_eq!(heart.last_heartbeat("c"), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_stopped_applying_the_log_is_unhealthy_until_it_goes_on() {
+    let world = World::new().await;
+    let stopped = &world.nodes["c"];
+    stopped
+        .status
+        .send_modify(|status| status.halted = Some("an entry of a later version".to_owned()));
+    world.becomes("c", Unhealthy).await;
+    // It is heard all the time, and does not call itself ready.
+    sleep(20 * BEAT).await;
+    assert_eq!(world.status("c"), Unhealthy);
+    assert_eq!(world.written(), [("c".to_owned(), Unhealthy)]);
+    stopped.status.send_modify(|status| status.halted = None);
+    world.becomes("c", Ready).await;
+    sleep(20 * BEAT).await;
+    assert_eq!(world.status("c"), Ready);
+}

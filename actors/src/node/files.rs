@@ -396,14 +396,12 @@ impl Layout {
         }
     }
 
-    /// What a member proves itself with, and the fingerprint of its certificate.
-    pub(super) fn identity(&self, member: &Membership) -> Result<(Identity, [u8; 32]), FilesError> {
+    /// What a member proves itself with.
+    pub(super) fn identity(&self, member: &Membership) -> Result<Identity, FilesError> {
         let dir = self.node();
         let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
-        let fingerprint = *files.cert.fingerprint().as_bytes();
         let identity = Identity::node(&files).map_err(|error| corrupt(&dir, &error))?;
-        let identity = identity.with_others(&self.other_certificates(&files));
-        Ok((identity, fingerprint))
+        Ok(identity.with_others(&self.other_certificates(&files)))
     }
 
     /// Certificate of the cluster's authority, PEM.

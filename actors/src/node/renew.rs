@@ -19,9 +19,14 @@ use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload, internal_client::InternalClient},
 };
-use jaco_raftnode::Propose as _;
+use jaco_raftnode::{Propose as _, State};
 
-use super::{Running, Shared, files::Layout, leader::Whereabouts, propose};
+use super::{
+    Running, Shared,
+    files::{FilesError, Layout},
+    leader::Whereabouts,
+    propose,
+};
 use crate::{api::sign, repeat::Repeats};
 
 /// Identity of the command that publishes the fingerprint.
@@ -113,6 +118,19 @@ async fn sign(node: &Running, files: &NodeFiles, wanted: &[IpAddr]) -> Result<No
         Whereabouts::Unknown => return Err(node.leader.leaderless()),
     };
     NodeCert::from_pem(&String::from_utf8(cert).map_err(internal)?).map_err(internal)
+}
+
+/// Puts the certificate that waits in its place on disk, if the cluster knows it by now: a crash
+/// may have come in between.
+pub(super) fn catch_up(layout: &Layout, hostname: &str, state: &State) -> Result<(), FilesError> {
+    let row = state.nodes.get(hostname);
+    let known = |cert: &NodeCert| {
+        row.is_some_and(|row| row.server_cert_fingerprint == cert.fingerprint().as_bytes())
+    };
+    if layout.staged(hostname).is_some_and(|cert| known(&cert)) {
+        layout.promote_certificate(hostname)?;
+    }
+    Ok(())
 }
 
 /// Asks the leader to sign.

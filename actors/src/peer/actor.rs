@@ -185,9 +185,8 @@ impl PeerActor {
     }
 
     fn not_dialled(&mut self, ctx: &Context<Self>, error: &ConnectError) {
-        if error.is_refusal() {
-            self.args.network.note_refusal(&self.key, true);
-        }
+        let network = &self.args.network;
+        network.note_refusal(&self.key, error.is_refusal());
         if self.live.is_some() {
             return;
         }

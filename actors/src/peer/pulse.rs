@@ -15,6 +15,8 @@ pub struct Heartbeat {
     pub leads: bool,
     /// From a leader: hostnames of the members it hears, itself included.
     pub hears: BTreeSet<String>,
+    /// Whether it has stopped applying the log, because it does not understand an entry.
+    pub halted: bool,
 }
 
 /// Makes and takes heartbeats; the transport only carries them.

@@ -18,6 +18,7 @@ use super::{
     call::QuicLink,
     hearsay::Told,
     outbox::{Outbox, Put},
+    refusals::Refusals,
     roster::{Origin, Record, Roster},
 };
 use crate::supervision::Handle;
@@ -121,7 +122,7 @@ pub struct Network {
     pub(super) told: watch::Sender<u64>,
     routes: ArcSwap<Routes>,
     endpoint: ArcSwapOption<Endpoint>,
-    refused_by: watch::Sender<BTreeSet<String>>,
+    refusals: watch::Sender<Refusals>,
     connected: watch::Sender<BTreeSet<String>>,
 }
 
@@ -133,7 +134,7 @@ impl Network {
             told: watch::Sender::default(),
             routes: ArcSwap::default(),
             endpoint: ArcSwapOption::empty(),
-            refused_by: watch::Sender::default(),
+            refusals: watch::Sender::default(),
             connected: watch::Sender::default(),
         })
     }
@@ -148,10 +149,14 @@ impl Network {
         Arc::new(RaftTransport(self.clone()))
     }
 
-    /// Follows which members say that this node is none. One that says so was not necessarily
-    /// told yet that it is.
-    pub fn refused_by(&self) -> watch::Receiver<BTreeSet<String>> {
-        self.refused_by.subscribe()
+    /// Follows which members say that this node is none; each refusal is news.
+    pub fn refusals(&self) -> watch::Receiver<Refusals> {
+        self.refusals.subscribe()
+    }
+
+    /// Forgets what was refused: this node shows another certificate from now on.
+    pub(crate) fn forget_refusals(&self) {
+        self.refusals.send_replace(Refusals::default());
     }
 
     /// Follows which members are connected.
@@ -194,13 +199,13 @@ impl Network {
     pub(super) fn set_routes(&self, by_host: BTreeMap<String, Arc<Route>>) {
         let id = |route: &Arc<Route>| (route.record().member.raft_id, route.clone());
         let by_id = by_host.values().map(id).collect();
-        for told in [&self.refused_by, &self.connected] {
-            told.send_if_modified(|hosts| {
-                let before = hosts.len();
-                hosts.retain(|host| by_host.contains_key(host));
-                hosts.len() != before
-            });
-        }
+        self.connected.send_if_modified(|hosts| {
+            let before = hosts.len();
+            hosts.retain(|host| by_host.contains_key(host));
+            hosts.len() != before
+        });
+        self.refusals
+            .send_if_modified(|refusals| refusals.retain(|host| by_host.contains_key(host)));
         self.routes.store(Arc::new(Routes { by_host, by_id }));
     }
 
@@ -212,8 +217,15 @@ impl Network {
         self.endpoint.store(endpoint.map(Arc::new));
     }
 
+    /// Member `host` refuses this node, or takes it for a member or does not answer at all.
     pub(super) fn note_refusal(&self, host: &str, refused: bool) {
-        note(&self.refused_by, host, refused);
+        let now = tokio::time::Instant::now().into_std();
+        self.refusals.send_if_modified(|refusals| {
+            if refused {
+                refusals.refused(now, host);
+            }
+            refused || refusals.not_refused(host)
+        });
     }
 
     /// The connected member whose record has this `key` says who is a member.
@@ -228,18 +240,14 @@ impl Network {
         if !connected {
             self.roster.forget(host);
         }
-        note(&self.connected, host, connected);
+        self.connected.send_if_modified(|hosts| {
+            if connected {
+                hosts.insert(host.to_owned())
+            } else {
+                hosts.remove(host)
+            }
+        });
     }
-}
-
-fn note(hosts: &watch::Sender<BTreeSet<String>>, host: &str, there: bool) {
-    hosts.send_if_modified(|hosts| {
-        if there {
-            hosts.insert(host.to_owned())
-        } else {
-            hosts.remove(host)
-        }
-    });
 }
 
 impl fmt::Debug for Network {

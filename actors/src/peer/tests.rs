@@ -228,7 +228,7 @@ async fn a_message_in_the_name_of_another_member_is_dropped() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_member_is_cut_off_and_told_so() {
-    let world = World::start(3, silent).await;
+    let mut world = World::start(3, silent).await;
     world.members[2].connected(&["node-1", "node-2"]).await;
     world.members[0].connected(&["node-2", "node-3"]).await;
     let remove = Payload::NodeRemove(v1::NodeRemove {
@@ -237,14 +237,18 @@ async fn a_removed_member_is_cut_off_and_told_so() {
     world.propose(world::about_members(remove)).await;
     world.members[0].connected(&["node-2"]).await;
     world.members[1].connected(&["node-1"]).await;
-    let mut refused = world.members[2].network.refused_by();
-    let both = refused.wait_for(|by| by.len() == 2);
-    tokio::time::timeout(world::PATIENCE, both)
-        .await
-        .unwrap()
-        .unwrap();
+    let refused_by = async |members: &[world::Member], hosts: &[&str]| {
+        let mut refusals = members[2].network.refusals();
+        let found = refusals.wait_for(|found| found.hosts().eq(hosts.iter().copied()));
+        let found = tokio::time::timeout(world::PATIENCE, found).await;
+        drop(found.unwrap().unwrap());
+    };
+    refused_by(&world.members, &["node-1", "node-2"]).await;
     // The others go on without it.
     world.write("after").await;
+    // Who is not there any more does not say that it refuses.
+    world.members[0].stop().await;
+    refused_by(&world.members, &["node-2"]).await;
     world.stop().await;
 }
 
@@ -310,7 +314,8 @@ async fn nobody_is_cut_off_by_the_word_of_another() {
     let record = one.network.route("node-2").unwrap().record();
     assert_eq!(record.member, true_record[0].member);
     assert_eq!(record.fingerprint, true_record[0].fingerprint);
-    assert!(world.members[1].network.refused_by().borrow().is_empty());
+    let refusals = world.members[1].network.refusals();
+    assert_eq!(refusals.borrow().hosts().next(), None);
     world.stop().await;
 }
 

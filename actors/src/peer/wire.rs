@@ -136,6 +136,8 @@ pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
     for host in &beat.hears {
         put_short(&mut out, host.as_bytes())?;
     }
+    // A member that does not know of it reads no further.
+    out.put_u8(u8::from(beat.halted));
     if out.len() > HEARTBEAT_BYTES {
         return Err(WireError::TooLong);
     }
@@ -207,11 +209,14 @@ fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
     for _ in 0..input.u16()? {
         hears.insert(input.text()?.to_owned());
     }
+    // An earlier version does not say it.
+    let halted = !input.0.is_empty() && input.byte()? != 0;
     Ok(Heartbeat {
         applied,
         term,
         leads,
         hears,
+        halted,
     })
 }
 
@@ -383,13 +388,18 @@ mod tests {
             term in any::<u64>(),
             leads in any::<bool>(),
             hears in prop::collection::btree_set("[a-z0-9-]{1,63}", 0..20),
+            halted in any::<bool>(),
         ) {
-            let beat = Heartbeat { applied, term, leads, hears };
+            let beat = Heartbeat { applied, term, leads, hears, halted };
             let mut bytes = heartbeat(&beat).unwrap();
             prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
             // A later version may say more.
             bytes.push(1);
-            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat));
+            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
+            // An earlier one said less.
+            bytes.truncate(bytes.len() - 2);
+            let earlier = Heartbeat { halted: false, ..beat };
+            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(earlier));
         }
 
         #[test]

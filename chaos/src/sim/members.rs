@@ -89,7 +89,7 @@ impl World {
             Action::Promote(_) => "learners promoted",
             Action::Demote(_) => "voters demoted",
             Action::Remove(_) => "members removed",
-            Action::Transfer(_) | Action::Forget(_) => "other steps of members",
+            Action::Transfer(_) | Action::Forget(_) | Action::Keep(_) => "other steps of members",
         });
         self.note(&[21, id], || format!("n{id} changes members: {action:?}"));
         let change = match action {
@@ -99,6 +99,7 @@ impl World {
             Action::Remove(raft_id) => MemberChange::Remove(raft_id),
             Action::Transfer(raft_id) => return self.input(id, Input::Transfer(raft_id)),
             Action::Forget(raft_id) => return self.forget(id, raft_id),
+            Action::Keep(raft_id) => return self.keep(id, raft_id),
         };
         self.input(id, Input::Change(change));
     }
@@ -108,6 +109,20 @@ impl World {
         let Some(command) = self.node_command(id, |_| {
             Payload::NodeRemove(v1::NodeRemove {
                 hostname: format!("n{raft_id}"),
+            })
+        }) else {
+            return;
+        };
+        self.submit(id, Who::Nobody, Ask::Command(command));
+    }
+
+    /// Clears the mark of a leader that cannot leave.
+    fn keep(&mut self, id: u64, raft_id: u64) {
+        let Some(command) = self.node_command(id, |_| {
+            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+                hostname: format!("n{raft_id}"),
+                drain_mark: 2,
+                ..v1::NodeStatusUpdate::default()
             })
         }) else {
             return;

@@ -244,8 +244,14 @@ impl Shell {
 
     /// Performs every step that raft has, then tells those who wait.
     fn run(&mut self) -> Result<(), Failure> {
-        while let Some(write) = self.core.poll_write()? {
-            self.perform(write)?;
+        loop {
+            while let Some(write) = self.core.poll_write()? {
+                self.perform(write)?;
+            }
+            let halted = self.applier.halted().is_some();
+            if !self.core.handle_halted(halted) {
+                break;
+            }
         }
         let status = core::RaftStatus {
             halted: self.applier.halted().map(str::to_owned),
