@@ -51,3 +51,37 @@ async fn without_a_leader_a_container_is_restarted_on_the_network_it_had() {
     again.await;
     assert_eq!(node.engine.names(), ["jaco_shop-web-0"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_start_under_way_ends_when_the_node_is_cut_off() {
+    for waits in [true, false] {
+        let node = Node::new().await;
+        if waits {
+            // The registry answers no more, and then again.
+            let error = EngineError::Api {
+                status: 500,
+                message: "no route to host".into(),
+            };
+            node.engine.script_pull(stream::iter([Err(error)]));
+        } else {
+            let slow = tokio::time::sleep(Duration::from_secs(60));
+            node.engine.script_pull(stream::once(async {
+                slow.await;
+                Ok(())
+            }));
+        }
+        node.deploy(ONE);
+        let id = node.upsert("web", 0);
+        let code = if waits {
+            "image_pull_failed"
+        } else {
+            "pulling"
+        };
+        node.observed(&id, |seen| seen.code == code).await;
+        node.caught_up.send_replace(false);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(node.engine.journal(), Vec::<String>::new(), "{code}");
+        node.caught_up.send_replace(true);
+        node.running(&id).await;
+    }
+}
