@@ -35,11 +35,15 @@ impl ReplicaManager {
     pub(super) fn caught_up(&mut self, ctx: &Context<Self>, mut caught_up: watch::Receiver<bool>) {
         let now = *caught_up.borrow_and_update();
         self.stretch += 1;
-        if !now && self.args.shared.set_settled(false) {
-            info!(
-                subsystem = "runtime/reconciler",
-                "out of touch with the cluster: nothing is started here until it has been heard"
-            );
+        // Also if it is caught up: it may have lost touch in between, and what moved meanwhile is
+        // still here.
+        if self.args.shared.set_settled(false) {
+            if !now {
+                info!(
+                    subsystem = "runtime/reconciler",
+                    "out of touch with the cluster: nothing is started here until it has been heard"
+                );
+            }
             self.everyone(|| replica::Msg::Dispatch);
         }
         ctx.send_to_self(Msg::Sweep);
