@@ -78,6 +78,8 @@ pub struct Core {
     /// The start at hand replaces a failed container: same image, no pull, and whatever keeps
     /// others waiting does not count.
     restarting: bool,
+    /// The engine was asked what there is after the last container was made.
+    looked: bool,
     /// The image of the start at hand was pulled.
     pulled: bool,
     failures: u32,
@@ -105,6 +107,7 @@ impl Core {
             target: None,
             abandoned: false,
             restarting: false,
+            looked: false,
             pulled: false,
             failures: seed.failures,
             pull_attempts: 0,
@@ -216,6 +219,22 @@ impl Core {
             | Phase::Finished => false,
         };
         waits.then_some(why)
+    }
+
+    /// Whether nothing is wanted of this replica and what is left of it, if anything, is on its
+    /// way out: nothing more is made here.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        let unwanted = match &self.assignment {
+            Assignment::Gone => true,
+            Assignment::Kept { .. } => self.abandoned,
+            Assignment::Own(_) => false,
+        };
+        let passive = matches!(
+            self.phase,
+            Phase::Waiting(_) | Phase::Looking | Phase::Discarding
+        );
+        unwanted && passive && self.looked
     }
 
     fn assign(&mut self, assignment: Assignment) {

@@ -202,3 +202,30 @@ async fn a_node_settles_only_when_its_engine_answers() {
     one.engine.set_down(false);
     one.settles().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_has_stopped_and_cannot_be_removed_keeps_no_node_from_settling() {
+    let (one, two) = pair().await;
+    let web = one.put("web", "n1", "");
+    let moved = one.running(&web).await.container_id;
+    let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "gone-0")];
+    one.caught_up.send_replace(false);
+    one.engine.plant("gone", &labels);
+    for stuck in ["gone", &moved] {
+        one.engine.set_stuck(stuck, true);
+    }
+    one.put("web", "n2", "");
+    two.running(&web).await;
+    let api = one.put("api", "n1", "");
+    one.caught_up.send_replace(true);
+    one.running(&api).await;
+    assert_eq!(one.engine.running(), 1, "but all of it has stopped");
+    assert_eq!(one.engine.names().len(), 3);
+    for stuck in ["gone", &moved] {
+        one.engine.set_stuck(stuck, false);
+    }
+    one.until("what is left goes later", || {
+        one.engine.names() == ["jaco_shop-api-0"]
+    })
+    .await;
+}

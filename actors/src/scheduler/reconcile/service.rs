@@ -103,8 +103,9 @@ impl<'a> Plan<'a> {
             .collect();
         let gone: Vec<(&'a str, &'a str)> = self
             .rows
-            .iter()
-            .filter(|((owner, service), _)| *owner == deployment.name && !wanted.contains(service))
+            .range((deployment.name.as_str(), "")..)
+            .take_while(|((owner, _), _)| *owner == deployment.name)
+            .filter(|((_, service), _)| !wanted.contains(service))
             .flat_map(|(_, rows)| rows.iter().map(|(id, row)| (*id, row.host.as_str())))
             .collect();
         for (id, host) in gone {

@@ -22,6 +22,7 @@ impl Core {
             Ok(found) => found,
             Err(error) => return self.trouble(now, &error),
         };
+        self.looked = true;
         self.engine_down = false;
         self.troubles = 0;
         match self.assignment.clone() {
@@ -301,6 +302,7 @@ impl Core {
     }
 
     fn launch(&mut self) {
+        self.looked = false;
         self.phase = Phase::Launching;
         let generation = self.next_generation();
         self.effects.push(Effect::Launch(generation));
