@@ -508,3 +508,4 @@ proptest! {
 }
 
 mod dead_nodes;
+mod large;
