@@ -11,7 +11,7 @@
 //! - [`logs`]: the log tail of a replica.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -131,6 +131,10 @@ pub(crate) struct Shared {
     pub(crate) readers: logs::readers::Readers,
     /// Since the node caught up, the engine has shown no container here that no row wants.
     settled: watch::Sender<bool>,
+    /// Replicas whose start may have to wait for others.
+    pub(crate) deferred: Marks,
+    /// Replicas that nothing is wanted of here and whose actor makes nothing any more.
+    pub(crate) leaving: Marks,
     /// Handles of the replica actors; they outlive a restart of the manager.
     roster: Mutex<BTreeMap<String, Handle<replica::Msg>>>,
 }
@@ -145,6 +149,8 @@ impl Shared {
             news: broadcast::channel(NEWS).0,
             readers: logs::readers::Readers::default(),
             settled: watch::Sender::new(false),
+            deferred: Marks::default(),
+            leaving: Marks::default(),
             roster: Mutex::default(),
         }
     }
@@ -168,6 +174,26 @@ impl Shared {
 
     pub(crate) fn roster(&self) -> MutexGuard<'_, BTreeMap<String, Handle<replica::Msg>>> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Replicas of which one thing holds, as their actors say it.
+#[derive(Debug, Default)]
+pub(crate) struct Marks(Mutex<BTreeSet<String>>);
+
+impl Marks {
+    pub(crate) fn set(&self, id: &str, holds: bool) {
+        let mut marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !holds {
+            marked.remove(id);
+        } else if !marked.contains(id) {
+            marked.insert(id.to_owned());
+        }
+    }
+
+    pub(crate) fn all(&self) -> BTreeSet<String> {
+        let marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        marked.clone()
     }
 }
 

@@ -147,17 +147,21 @@ fn preview(
     let applied = fsm::apply(state, state.applied_index + 1, command).map_err(unknown)?;
     applied.result?;
     let now = command.ts.unwrap_or_default();
-    let pass = reconcile(&applied.state, &mut Memo::default(), now);
-    let after = match pass.batch {
-        None => applied.state,
-        Some(batch) => {
-            check_size(&batch, limit)?;
-            let scheduled =
-                fsm::apply(&applied.state, state.applied_index + 2, &batch).map_err(unknown)?;
-            scheduled.result?;
-            scheduled.state
+    let (mut after, mut memo) = (applied.state, Memo::default());
+    // One pass, or as many as it takes if a batch has no room for all of it.
+    loop {
+        let pass = reconcile(&after, &mut memo, now);
+        let Some(batch) = pass.batch else {
+            break;
+        };
+        check_size(&batch, limit)?;
+        let scheduled = fsm::apply(&after, after.applied_index + 1, &batch).map_err(unknown)?;
+        scheduled.result?;
+        after = scheduled.state;
+        if pass.summary.left == 0 {
+            break;
         }
-    };
+    }
     Ok(diff(state, &after, deployment))
 }
 

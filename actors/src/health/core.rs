@@ -32,13 +32,13 @@ pub const OFFLINE_MISSED: u32 = 5;
 /// Time a member counts as heard after its last heartbeat: three of them.
 pub const HEARD_FOR: Duration = BEAT.saturating_mul(UNHEALTHY_MISSED);
 
-/// How late the third heartbeat may be. A process that is paused for almost five seconds just
-/// before a heartbeat was due is silent for almost seven; it is not ill.
-const LATE: Duration = Duration::from_millis(1500);
+/// How late the third heartbeat may be. A process that is paused for almost six seconds just
+/// before a heartbeat was due is silent for almost eight, and then the way may be slow; it is not
+/// ill.
+const LATE: Duration = Duration::from_millis(2500);
 /// Silence of an `unhealthy` member.
 const UNHEALTHY_AFTER: Duration = HEARD_FOR.saturating_add(LATE);
-/// Silence of an `offline` member. No allowance: a pause of less than six seconds makes a
-/// silence of eight at most.
+/// Silence of an `offline` member, far enough from that.
 const OFFLINE_AFTER: Duration = BEAT.saturating_mul(OFFLINE_MISSED);
 /// Time between two inputs that counts in full. Ticks come several times a second; what is
 /// missing beyond this is time in which this process did not run.

@@ -34,9 +34,20 @@ pub fn of(state: &State, documents: &Documents, host: &str, id: &str) -> Assignm
 #[must_use]
 pub fn here(state: &State, host: &str) -> BTreeSet<String> {
     let rows = state.replicas_desired.iter();
-    rows.filter(|(_, row)| row.host == host || kept(state, host, row))
+    rows.filter(|(_, row)| concerns(state, host, row))
         .map(|(id, _)| id.clone())
         .collect()
+}
+
+/// Whether replica `id` has something to do on `host`.
+#[must_use]
+pub fn is_here(state: &State, host: &str, id: &str) -> bool {
+    let row = state.replicas_desired.get(id);
+    row.is_some_and(|row| concerns(state, host, row))
+}
+
+fn concerns(state: &State, host: &str, row: &ReplicaDesired) -> bool {
+    row.host == host || kept(state, host, row)
 }
 
 /// Whether `host` still runs the container of a row that moved away: until the new host reports
@@ -124,9 +135,13 @@ fn replicas_of<'a>(
     deployment: &'a str,
     service: &'a str,
 ) -> impl Iterator<Item = (&'a ReplicaDesired, &'a ReplicaObserved)> {
+    // Every id begins with its service, and others may begin with the same.
+    let prefix = format!("{deployment}-{service}-");
     state
         .replicas_desired
-        .values()
+        .range(prefix.clone()..)
+        .take_while(move |(id, _)| id.starts_with(&prefix))
+        .map(|(_, row)| row)
         .filter(move |row| row.deployment == deployment && row.service == service)
         .filter_map(|row| Some((row.as_ref(), state.replicas_observed.get(&row.id)?.as_ref())))
 }
@@ -266,6 +281,33 @@ mod tests {
             gate_of(&state, "shop-started-0"),
             Gate::Deferred(_)
         ));
+    }
+
+    #[test]
+    fn a_service_is_told_from_others_whose_ids_begin_alike() {
+        let mut state = state(vec![row("started", "n1")]);
+        // Replica `db-0` of service `x` beside one of service `db-x`, and another deployment.
+        for (id, deployment, service) in [
+            ("shop-db-x-0", "shop", "db-x"),
+            ("shop-db-0", "shop-db", "0"),
+        ] {
+            let row = ReplicaDesired {
+                id: id.into(),
+                deployment: deployment.into(),
+                ..row(service, "n2")
+            };
+            state.replicas_desired.insert(id.into(), Arc::new(row));
+            observe(&mut state, id, "n2", ReplicaState::Running, 7);
+        }
+        let gate = gate_of(&state, "shop-started-0");
+        assert!(matches!(gate, Gate::Deferred(_)), "{gate:?}");
+        let row = ReplicaDesired {
+            id: "shop-db-9".into(),
+            ..row("db", "n2")
+        };
+        state.replicas_desired.insert(row.id.clone(), Arc::new(row));
+        observe(&mut state, "shop-db-9", "n2", ReplicaState::Running, 7);
+        assert_eq!(gate_of(&state, "shop-started-0"), Gate::Open);
     }
 
     #[test]

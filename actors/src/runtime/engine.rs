@@ -32,6 +32,17 @@ pub enum Status {
     Other,
 }
 
+impl Status {
+    /// Whether no process of it runs, and none will by itself.
+    #[must_use]
+    pub fn has_stopped(self) -> bool {
+        match self {
+            Self::Exited | Self::Dead | Self::Created => true,
+            Self::Running | Self::Other => false,
+        }
+    }
+}
+
 /// Verdict of the engine's health check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {

@@ -28,7 +28,10 @@ use crate::{
     },
 };
 
+mod news;
 mod sweep;
+
+use news::News;
 
 /// Time between sweeps, and between looks at everything.
 const TICK: Duration = Duration::from_secs(30);
@@ -92,6 +95,8 @@ pub struct ReplicaManager {
     seen: Arc<State>,
     reclaiming: BTreeSet<String>,
     listing: bool,
+    /// Who was leaving when the listing began.
+    left: BTreeSet<String>,
     /// Stretch of being caught up, or not.
     stretch: u64,
     /// The next sweep of a node that has not settled.
@@ -117,6 +122,7 @@ impl Worker for ReplicaManager {
             unlisted: Repeats::default(),
             unreclaimed: Repeats::default(),
             listing: false,
+            left: BTreeSet::new(),
             stretch: 0,
             again: None,
         };
@@ -175,7 +181,10 @@ impl Worker for ReplicaManager {
             }
             Msg::Stopped(id) => {
                 self.forget(&id);
-                self.sync(ctx);
+                let state = self.args.shared.deps.raft.state();
+                if state.cluster.is_some() {
+                    self.tend(ctx, &state, &id);
+                }
                 self.look_again(ctx, true);
             }
         }
@@ -224,22 +233,46 @@ impl ReplicaManager {
         }
     }
 
+    /// Tells those whom a change of the state may concern. All of them would each look at all
+    /// that they depend on, once for every word that any replica of the cluster says.
     fn state_changed(&mut self, ctx: &Context<Self>, state: Arc<State>) {
         let seen = std::mem::replace(&mut self.seen, Arc::clone(&state));
-        let host = &self.args.shared.deps.host;
-        let unchanged = seen.replicas_desired.ptr_eq(&state.replicas_desired)
-            && seen.replicas_observed.ptr_eq(&state.replicas_observed)
-            && seen.deployments.ptr_eq(&state.deployments)
-            && seen.nodes.get(host) == state.nodes.get(host)
-            && seen.cluster.is_some() == state.cluster.is_some();
-        if !unchanged {
+        let shared = Arc::clone(&self.args.shared);
+        let News {
+            everyone,
+            mut replicas,
+            documents,
+            awaited,
+        } = News::between(&seen, &state, &shared.deps.host);
+        if everyone {
             self.sync(ctx);
-            self.everyone(|| replica::Msg::Dispatch);
+            return self.everyone(|| replica::Msg::Dispatch);
+        }
+        if state.cluster.is_none() {
+            return;
+        }
+        let of = |deployments: &BTreeSet<String>, id: &String| {
+            let row = state.replicas_desired.get(id);
+            row.is_some_and(|row| deployments.contains(&row.deployment))
+        };
+        if !documents.is_empty() {
+            shared
+                .documents
+                .retain(|name| state.deployments.contains_key(name));
+            let children = self.children.keys().filter(|id| of(&documents, id));
+            replicas.extend(children.cloned());
+        }
+        if !awaited.is_empty() {
+            let deferred = shared.deferred.all().into_iter();
+            replicas.extend(deferred.filter(|id| of(&awaited, id)));
+        }
+        for id in replicas {
+            self.tend(ctx, &state, &id);
+            self.tell(&id, replica::Msg::Dispatch);
         }
     }
 
-    /// Starts what is missing and re-arms what is exhausted; what is no longer wanted winds
-    /// itself up and says so.
+    /// Looks after every replica.
     fn sync(&mut self, ctx: &Context<Self>) {
         let shared = Arc::clone(&self.args.shared);
         let state = shared.deps.raft.state();
@@ -249,28 +282,31 @@ impl ReplicaManager {
         shared
             .documents
             .retain(|name| state.deployments.contains_key(name));
-        let here = assignment::here(&state, &shared.deps.host);
-        for id in &here {
-            if !self.children.contains_key(id) {
-                self.start_child(ctx, id);
-            }
+        let mut replicas = assignment::here(&state, &shared.deps.host);
+        replicas.extend(self.children.keys().cloned());
+        for id in replicas {
+            self.tend(ctx, &state, &id);
         }
-        for (id, child) in self.children.clone() {
-            let Child::Exhausted(index) = child else {
-                continue;
-            };
-            match state.replicas_desired.get(&id) {
-                Some(row) if here.contains(&id) => {
-                    if row.raft_index > index {
-                        self.revive_child(ctx, id);
-                    }
-                }
-                // Nobody is left to wind it up: the sweep removes the container.
-                Some(_) | None => {
-                    self.stop_child(ctx, id);
-                    ctx.send_to_self(Msg::Sweep);
+    }
+
+    /// Starts the actor of a replica if it is missing and re-arms it if it is exhausted; one that
+    /// is no longer wanted winds itself up and says so.
+    fn tend(&mut self, ctx: &Context<Self>, state: &State, id: &str) {
+        let here = assignment::is_here(state, &self.args.shared.deps.host, id);
+        match self.children.get(id) {
+            None if here => self.start_child(ctx, id),
+            Some(Child::Exhausted(index)) if here => {
+                let row = state.replicas_desired.get(id);
+                if row.is_some_and(|row| row.raft_index > *index) {
+                    self.revive_child(ctx, id.to_owned());
                 }
             }
+            // Nobody is left to wind it up: the sweep removes the container.
+            Some(Child::Exhausted(_)) => {
+                self.stop_child(ctx, id.to_owned());
+                ctx.send_to_self(Msg::Sweep);
+            }
+            None | Some(Child::Up | Child::Stopping) => {}
         }
     }
 
@@ -325,7 +361,7 @@ impl ReplicaManager {
 
     fn finished(&mut self, ctx: &Context<Self>, id: String) {
         let deps = &self.args.shared.deps;
-        if assignment::here(&deps.raft.state(), &deps.host).contains(&id) {
+        if assignment::is_here(&deps.raft.state(), &deps.host, &id) {
             self.tell(&id, replica::Msg::Dispatch);
         } else if self.children.get(&id) == Some(&Child::Up) {
             self.stop_child(ctx, id);
@@ -380,7 +416,10 @@ impl ReplicaManager {
 
     fn forget(&mut self, id: &str) {
         self.children.remove(id);
-        self.args.shared.roster().remove(id);
+        let shared = &self.args.shared;
+        shared.roster().remove(id);
+        shared.deferred.set(id, false);
+        shared.leaving.set(id, false);
     }
 
     fn tell(&self, id: &str, msg: replica::Msg) {

@@ -54,19 +54,31 @@ impl Node {
     }
 
     async fn of(raft: MemoryRaft, host: &str, engine: FakeEngine, caught_up: bool) -> Self {
+        let root = SupervisorSpec::new(Strategy::OneForOne);
+        Self::beside(root, raft, host, engine, caught_up, Arc::new(NoNetworks)).await
+    }
+
+    /// With `networks` that other children of the root may provide.
+    async fn beside(
+        root: SupervisorSpec,
+        raft: MemoryRaft,
+        host: &str,
+        engine: FakeEngine,
+        caught_up: bool,
+        networks: Arc<dyn Networks>,
+    ) -> Self {
         let (caught_up, watched) = watch::channel(caught_up);
         let deps = Deps {
             host: host.into(),
             engine: Arc::new(engine.clone()),
-            networks: Arc::new(NoNetworks),
+            networks,
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
             caught_up: watched,
             metrics: Metrics::new(host, Clock::system()),
         };
         let (spec, runtime) = supervisor("runtime", deps);
-        let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);
-        let tree = Tree::start("node", root).await.unwrap();
+        let tree = Tree::start("node", root.child(spec)).await.unwrap();
         Self {
             raft,
             engine,
@@ -517,4 +529,5 @@ async fn nothing_is_swept_before_the_node_has_caught_up() {
     assert!(!swept_early);
 }
 
+mod cut_off;
 mod moves;

@@ -80,6 +80,8 @@ pub enum Msg {
     Finished {
         /// The stretch of leadership the pass belongs to.
         stint: u64,
+        /// Whether it left something for the next pass.
+        partly: bool,
         /// What became of it.
         outcome: Result<Committed, ProposeError>,
     },
@@ -134,11 +136,15 @@ impl Worker for SchedulerActor {
             }
             Msg::Begin { stint, gate } if stint == self.stint => self.pass(ctx, gate),
             Msg::Begin { .. } => {}
-            Msg::Finished { stint, outcome } if stint == self.stint => {
+            Msg::Finished {
+                stint,
+                partly,
+                outcome,
+            } if stint == self.stint => {
                 match &outcome {
                     Ok(_) => {
                         self.failures.clear();
-                        if let Some(since) = self.pace.answers_since() {
+                        if let Some(since) = self.pace.answers_since().filter(|_| !partly) {
                             self.args.metrics.reconciled(now - since);
                         }
                     }
@@ -147,7 +153,7 @@ impl Worker for SchedulerActor {
                     }
                     Err(_) => {}
                 }
-                self.pace.handle_finished(rate(&outcome), now);
+                self.pace.handle_finished(rate(&outcome, partly), now);
             }
             Msg::Finished { .. } => {}
         }
@@ -231,10 +237,12 @@ impl SchedulerActor {
             removals = summary.removals,
             statuses = summary.statuses,
             counters = summary.counters,
+            left = summary.left,
             applied_index = state.applied_index,
             "proposing a pass"
         );
         let (raft, stint) = (Arc::clone(&self.args.raft), self.stint);
+        let partly = summary.left > 0;
         let proposal = tokio::spawn(async move {
             let outcome = timeout(LONGEST_PROPOSAL, commit(raft.as_ref(), batch)).await;
             drop(gate);
@@ -242,7 +250,11 @@ impl SchedulerActor {
         });
         self.proposing = Some(ctx.spawn(async move {
             let outcome = proposal.await.unwrap_or(Err(ProposeError::Unavailable));
-            Msg::Finished { stint, outcome }
+            Msg::Finished {
+                stint,
+                partly,
+                outcome,
+            }
         }));
     }
 
@@ -270,8 +282,9 @@ impl SchedulerActor {
     }
 }
 
-fn rate(outcome: &Result<Committed, ProposeError>) -> Outcome {
+fn rate(outcome: &Result<Committed, ProposeError>, partly: bool) -> Outcome {
     match outcome {
+        Ok(_) if partly => Outcome::Partly,
         Ok(_) => Outcome::Done,
         Err(ProposeError::Unknown(_)) => Outcome::Unknown,
         Err(

@@ -25,6 +25,8 @@ pub const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 pub enum Outcome {
     /// The state shows it.
     Done,
+    /// The state shows it, and there is more to plan at once.
+    Partly,
     /// Nothing was committed.
     Failed,
     /// It may be committed yet.
@@ -91,6 +93,12 @@ impl Pace {
                 self.unanswered = None;
                 self.failures = 0;
                 self.not_before = None;
+                return;
+            }
+            Outcome::Partly => {
+                self.failures = 0;
+                self.not_before = None;
+                self.tick = Some(now);
                 return;
             }
             Outcome::Failed => FIRST_RETRY,
@@ -160,6 +168,24 @@ mod tests {
         let now = Instant::now();
         let pace = settled(now);
         assert_eq!(pace.deadline(), Some(now + SAFETY_TICK));
+    }
+
+    #[test]
+    fn what_a_pass_left_over_is_planned_at_once() {
+        let now = Instant::now();
+        let mut pace = settled(now);
+        pace.handle_change(now);
+        assert!(pace.handle_timeout(now + QUIET));
+        pace.handle_finished(Outcome::Partly, now + ms(90));
+        assert_eq!(pace.deadline(), Some(now + ms(90)));
+        assert!(pace.handle_timeout(now + ms(90)));
+        assert_eq!(
+            pace.answers_since(),
+            Some(now),
+            "one answer in several passes"
+        );
+        pace.handle_finished(Outcome::Done, now + ms(95));
+        assert_eq!(pace.deadline(), Some(now + ms(90) + SAFETY_TICK));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //! deployments ask for.
 //!
 //! Pure: the same state gives the same batch. Planning again over a state that has the batch
-//! applied gives nothing, which is what keeps an idle cluster from writing.
+//! applied gives what the batch had no room for, and then nothing, which is what keeps an idle
+//! cluster from writing.
 
+mod batch;
 mod rearm;
 mod service;
 
@@ -12,8 +14,10 @@ pub use rearm::Rearmed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{State, batch, command};
+use jaco_raftnode::{State, command};
 use prost_types::Timestamp;
+
+use batch::Children;
 
 use super::{
     placement::{Hosts, Load},
@@ -55,6 +59,8 @@ pub struct Summary {
     pub statuses: usize,
     /// Restart counters counted up or removed.
     pub counters: usize,
+    /// Commands that the batch has no room for: the next pass is due as soon as it is applied.
+    pub left: usize,
 }
 
 /// Plans one pass over `state` at time `now`.
@@ -65,8 +71,10 @@ pub fn reconcile(state: &State, memo: &mut Memo, now: Timestamp) -> Pass {
     plan.remove_orphans();
     for deployment in state.deployments.values() {
         let templates = memo.projects.of(deployment);
+        plan.children.begin_section();
         plan.deployment(deployment, &templates, &mut memo.rearmed);
     }
+    plan.children.begin_section();
     plan.count_restarts(&mut memo.counted);
     plan.finish()
 }
@@ -82,8 +90,7 @@ struct Plan<'a> {
     /// Ids this pass issues, with their owner.
     issued: BTreeMap<String, (&'a str, &'a str)>,
     removed: BTreeSet<&'a str>,
-    children: Vec<v1::Command>,
-    summary: Summary,
+    children: Children,
 }
 
 impl<'a> Plan<'a> {
@@ -102,8 +109,7 @@ impl<'a> Plan<'a> {
             rows,
             issued: BTreeMap::new(),
             removed: BTreeSet::new(),
-            children: Vec::new(),
-            summary: Summary::default(),
+            children: Children::default(),
         }
     }
 
@@ -134,17 +140,8 @@ impl<'a> Plan<'a> {
     fn remove(&mut self, id: &'a str, host: &str) {
         self.load.remove(host);
         self.removed.insert(id);
-        self.summary.removals += 1;
         self.push(Payload::ReplicaDesiredRemove(v1::ReplicaDesiredRemove {
             id: id.to_owned(),
-        }));
-    }
-
-    fn reset_counter(&mut self, id: &str) {
-        self.summary.counters += 1;
-        self.push(Payload::RestartCounterUpdate(v1::RestartCounterUpdate {
-            replica_id: id.to_owned(),
-            action: v1::restart_counter_update::Action::Reset.into(),
         }));
     }
 
@@ -156,7 +153,6 @@ impl<'a> Plan<'a> {
             if self.issued.contains_key(id) || self.removed.contains(id) {
                 continue;
             }
-            self.summary.counters += 1;
             let (failed_at, payload) = change.into_parts();
             self.children
                 .push(command(IDENTITY, failed_at.unwrap_or(self.now), payload));
@@ -168,11 +164,7 @@ impl<'a> Plan<'a> {
     }
 
     fn finish(self) -> Pass {
-        let batch = (!self.children.is_empty()).then(|| batch(IDENTITY, self.now, self.children));
-        Pass {
-            batch,
-            summary: self.summary,
-        }
+        self.children.finish(self.now)
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     network::{
+        cidr::Cidr,
         engine::{EngineError, SharedEngine},
         ipam::{SharedAllocator, SubnetKey, existing},
         manager,
@@ -209,11 +210,10 @@ impl BridgeActor {
 async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
     let mut taken = None;
     for _ in 0..BLOCKS_AT_ONCE {
-        let given = env.allocator.ensure(env.subnet(&id), env.refused.blocks());
         let wanted = Wanted {
             id: id.clone(),
             cluster_id: env.cluster_id.clone(),
-            cidr: given.await.map_err(Error::Subnet)?,
+            cidr: block(&env, &id).await?,
         };
         match ensure(&env.engine, &wanted).await {
             Err(error @ Error::Taken(cidr, _)) => {
@@ -225,4 +225,16 @@ async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
         }
     }
     Err(taken.unwrap_or(Error::Unavailable))
+}
+
+/// This host's block of a network. The leader is asked only for one that the state does not show
+/// already: a node that cannot reach it still restarts what runs here.
+async fn block(env: &Env, id: &NetworkId) -> Result<Cidr, Error> {
+    let (key, refused) = (env.subnet(id), env.refused.blocks());
+    let usable = |cidr: &Cidr| !refused.iter().any(|refused| refused.overlaps(*cidr));
+    if let Some(cidr) = existing(&env.raft.state(), &key).filter(usable) {
+        return Ok(cidr);
+    }
+    let given = env.allocator.ensure(key, refused);
+    given.await.map_err(Error::Subnet)
 }

@@ -36,13 +36,18 @@ impl Lab {
     }
 
     async fn with(raft: MemoryRaft, engine: FakeEngine) -> Self {
+        Self::on(raft, engine, true).await
+    }
+
+    /// A node that leads, or one that reaches no leader.
+    async fn on(raft: MemoryRaft, engine: FakeEngine, leads: bool) -> Self {
         let cluster_id = raft.state().cluster.as_ref().unwrap().cluster_id.clone();
         let shared: SharedEngine = Arc::new(engine.clone());
         let args = crate::network::Args {
             cluster_id,
             host: "n1".into(),
             raft: Arc::new(raft.clone()),
-            is_leader: watch::channel(true).1,
+            is_leader: watch::channel(leads).1,
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
             pool: Pool::default(),
             engine: shared,
@@ -179,6 +184,30 @@ async fn a_block_that_is_taken_on_this_host_is_given_back_for_another() {
             Event::Created("jaco_app_back".into())
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_leader_a_host_goes_on_with_the_blocks_it_has() {
+    let led = Lab::start().await;
+    let ready = led.directory.ensure("app", "front").await.unwrap();
+    led.tree.stop().await;
+    let nobody_leads = Err(Error::Subnet(ipam::Error::NotLeader));
+
+    for engine in [led.engine.clone(), FakeEngine::default()] {
+        let cut_off = Lab::on(led.raft.clone(), engine, false).await;
+        let again = cut_off.directory.ensure("app", "front").await;
+        assert_eq!(again.as_ref(), Ok(&ready));
+        assert_eq!(cut_off.engine.names(), ["jaco_app_front"]);
+        let new = cut_off.directory.ensure("app", "back").await;
+        assert_eq!(new, nobody_leads, "there is no block for it");
+        cut_off.tree.stop().await;
+    }
+
+    let engine = FakeEngine::default();
+    engine.put(vpn("10.244.0.0/24"));
+    let cut_off = Lab::on(led.raft.clone(), engine, false).await;
+    let taken = cut_off.directory.ensure("app", "front").await;
+    assert_eq!(taken, nobody_leads, "only the leader has another block");
 }
 
 #[tokio::test(start_paused = true)]

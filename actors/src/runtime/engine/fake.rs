@@ -1,7 +1,7 @@
 //! An engine in memory, for tests.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -42,6 +42,8 @@ struct Inner {
     /// Containers made and removed, by name.
     journal: Vec<String>,
     stopping_takes: Duration,
+    /// Containers that cannot be removed.
+    stuck: BTreeSet<String>,
     /// Held by every read of an output.
     reads: Arc<()>,
 }
@@ -128,6 +130,16 @@ impl FakeEngine {
     /// Every stop takes this long.
     pub(crate) fn set_stopping_takes(&self, time: Duration) {
         self.inner().stopping_takes = time;
+    }
+
+    /// Whether a container can be stopped but not removed.
+    pub(crate) fn set_stuck(&self, id: &str, stuck: bool) {
+        let mut inner = self.inner();
+        if stuck {
+            inner.stuck.insert(id.to_owned());
+        } else {
+            inner.stuck.remove(id);
+        }
     }
 
     pub(crate) fn set_down(&self, down: bool) {
@@ -359,6 +371,12 @@ impl Engine for FakeEngine {
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
         let mut inner = self.call()?;
+        if inner.stuck.contains(container) {
+            return Err(EngineError::Api {
+                status: 500,
+                message: "device or resource busy".into(),
+            });
+        }
         if let Some(removed) = inner.containers.remove(container) {
             inner.journal.push(format!("-{}", removed.name));
         }

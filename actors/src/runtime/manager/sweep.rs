@@ -26,6 +26,7 @@ impl ReplicaManager {
             return;
         }
         self.listing = true;
+        self.left = self.args.shared.leaving.all();
         let stretch = self.stretch;
         ctx.spawn(async move { Msg::Listed(stretch, deps.engine.list(&cluster.cluster_id).await) });
     }
@@ -35,11 +36,16 @@ impl ReplicaManager {
     pub(super) fn caught_up(&mut self, ctx: &Context<Self>, mut caught_up: watch::Receiver<bool>) {
         let now = *caught_up.borrow_and_update();
         self.stretch += 1;
-        if !now && self.args.shared.set_settled(false) {
-            info!(
-                subsystem = "runtime/reconciler",
-                "out of touch with the cluster: nothing is started here until it has been heard"
-            );
+        // Also if it is caught up: it may have lost touch in between, and what moved meanwhile is
+        // still here.
+        if self.args.shared.set_settled(false) {
+            if !now {
+                info!(
+                    subsystem = "runtime/reconciler",
+                    "out of touch with the cluster: nothing is started here until it has been heard"
+                );
+            }
+            self.everyone(|| replica::Msg::Dispatch);
         }
         ctx.send_to_self(Msg::Sweep);
         ctx.spawn(async move {
@@ -63,16 +69,22 @@ impl ReplicaManager {
         self.again = Some(ctx.send_after(delay, Msg::Sweep));
     }
 
-    /// Lets starts begin if nothing is left here that no row wants.
+    /// Lets starts begin if nothing runs here that no row wants. What has stopped harms nobody:
+    /// it may take its time, or an operator, to go.
     fn settle(&mut self, ctx: &Context<Self>, here: &BTreeSet<String>, found: &[Found]) {
         let shared = &self.args.shared;
         if shared.settled() || !*shared.deps.caught_up.borrow() {
             return;
         }
         let wanted = |replica: &String| here.contains(replica);
-        // A child that no row wants may still be making its container.
-        let clean = found.iter().flat_map(|found| &found.replica_id).all(wanted)
-            && self.children.keys().all(wanted);
+        let mut running = found
+            .iter()
+            .filter(|container| !container.status.has_stopped());
+        // A child that no row wants may have been making its container while this was listed.
+        let leaving = shared.leaving.all();
+        let gone = |replica: &String| self.left.contains(replica) && leaving.contains(replica);
+        let clean = running.all(|container| container.replica_id.as_ref().is_none_or(wanted))
+            && self.children.keys().all(|id| wanted(id) || gone(id));
         if !clean {
             return self.look_again(ctx, false);
         }

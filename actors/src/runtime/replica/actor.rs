@@ -63,7 +63,8 @@ pub struct ReplicaActor {
     /// What the next create is made of.
     launch: Option<Launch>,
     slow: Option<TaskHandle>,
-    timer: Option<TaskHandle>,
+    /// The deadline that the timer is set to.
+    timer: Option<(std::time::Instant, TaskHandle)>,
     deferred: Option<String>,
     unprepared: Repeats,
 }
@@ -76,6 +77,8 @@ impl Worker for ReplicaActor {
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         let state = args.shared.deps.raft.state();
         let host = &args.shared.deps.host;
+        // Not before this instance has looked itself.
+        args.shared.leaving.set(&args.id, false);
         let observed = state.replicas_observed.get(&args.id);
         let seed = Seed {
             report: observed
@@ -120,7 +123,12 @@ impl Worker for ReplicaActor {
             Msg::Hint => Input::Hint,
             Msg::Crowded => Input::Crowded,
             Msg::EventsUp(up) => Input::Events(up),
-            Msg::Timeout => Input::Timeout,
+            Msg::Timeout => {
+                if let Some((_, task)) = self.timer.take() {
+                    task.abort();
+                }
+                Input::Timeout
+            }
             Msg::Done(Outcome(OutcomeKind::Input(input))) => input,
             Msg::Done(Outcome(OutcomeKind::Prepared(generation, result))) => {
                 let result = result.map(|launch| self.launch = Some(*launch));
@@ -140,9 +148,15 @@ impl Worker for ReplicaActor {
             instant: Instant::now().into_std(),
             wall: self.args.shared.deps.clock.now(),
         };
-        for effect in self.core.handle(now, input) {
-            self.run(ctx, effect);
+        // What a start waits for is told only while it waits.
+        if matches!(input, Input::Found(..))
+            && let Some(assignment) = self.assignment()
+        {
+            self.feed(ctx, now, Input::Assign(assignment));
         }
+        self.feed(ctx, now, input);
+        let shared = &self.args.shared;
+        shared.leaving.set(&self.args.id, self.core.is_leaving());
         self.log_deferral();
         self.arm(ctx);
         Ok(())
@@ -150,13 +164,26 @@ impl Worker for ReplicaActor {
 }
 
 impl ReplicaActor {
+    fn feed(&mut self, ctx: &Context<Self>, now: Now, input: Input) {
+        for effect in self.core.handle(now, input) {
+            self.run(ctx, effect);
+        }
+    }
+
     /// `None` while there is no cluster: an empty state says nothing about rows.
     fn assignment(&self) -> Option<Assignment> {
         let shared = &self.args.shared;
+        // Before the state is read: what comes about after that is told to whoever is marked.
+        shared.deferred.set(&self.args.id, true);
         let state = shared.deps.raft.state();
         state.cluster.as_ref()?;
         let (documents, host) = (&shared.documents, &shared.deps.host);
         let mut assignment = assignment::of(&state, documents, host, &self.args.id);
+        let deferred = matches!(
+            &assignment,
+            Assignment::Own(wanted) if matches!(wanted.gate, Gate::Deferred(_))
+        );
+        shared.deferred.set(&self.args.id, deferred);
         if let Assignment::Own(wanted) = &mut assignment
             && !shared.settled()
         {
@@ -298,14 +325,19 @@ impl ReplicaActor {
         }
     }
 
+    /// Keeps exactly one timer, at the deadline.
     fn arm(&mut self, ctx: &Context<Self>) {
-        if let Some(timer) = self.timer.take() {
-            timer.abort();
+        let due = self.core.poll_timeout();
+        if due == self.timer.as_ref().map(|(at, _)| *at) {
+            return;
         }
-        if let Some(due) = self.core.poll_timeout() {
+        if let Some((_, task)) = self.timer.take() {
+            task.abort();
+        }
+        self.timer = due.map(|due| {
             let delay = due.saturating_duration_since(Instant::now().into_std());
             debug!(subsystem = "runtime/health", replica_id = %self.args.id, ?delay, "timer armed");
-            self.timer = Some(ctx.send_after(delay, Msg::Timeout));
-        }
+            (due, ctx.send_after(delay, Msg::Timeout))
+        });
     }
 }

@@ -71,12 +71,17 @@ pub struct Core {
     assignment: Assignment,
     phase: Phase,
     generation: u64,
-    /// Row of the start or the container at hand.
+    /// Row of the start at hand; none while there is only something to wait for or to watch.
     target: Option<u64>,
     /// The row left while its start was under way, so nothing of it is kept.
     abandoned: bool,
-    /// The start at hand replaces a failed container: same image, no pull.
+    /// The start at hand replaces a failed container: same image, no pull, and whatever keeps
+    /// others waiting does not count.
     restarting: bool,
+    /// The engine was asked what there is after the last container was made.
+    looked: bool,
+    /// The image of the start at hand was pulled.
+    pulled: bool,
     failures: u32,
     pull_attempts: u32,
     troubles: u32,
@@ -102,6 +107,8 @@ impl Core {
             target: None,
             abandoned: false,
             restarting: false,
+            looked: false,
+            pulled: false,
             failures: seed.failures,
             pull_attempts: 0,
             troubles: 0,
@@ -190,29 +197,44 @@ impl Core {
     /// Why a wanted start has not begun, if so.
     #[must_use]
     pub fn deferred(&self) -> Option<&str> {
-        match (&self.phase, &self.assignment) {
-            (
-                Phase::Waiting(None),
-                Assignment::Own(Wanted {
-                    gate: Gate::Deferred(why),
-                    ..
-                }),
-            ) => Some(why),
-            (
-                Phase::Waiting(_)
-                | Phase::Looking
-                | Phase::Preparing
-                | Phase::Pulling(_)
-                | Phase::PullBackoff(_)
-                | Phase::Launching
-                | Phase::Starting(_)
-                | Phase::Discarding
-                | Phase::Watching(_)
-                | Phase::RestartBackoff { .. }
-                | Phase::Finished,
-                _,
-            ) => None,
-        }
+        let Assignment::Own(Wanted {
+            gate: Gate::Deferred(why),
+            raft_index,
+            ..
+        }) = &self.assignment
+        else {
+            return None;
+        };
+        let waits = match &self.phase {
+            Phase::Waiting(until) => until.is_none(),
+            Phase::Watching(watch) => watch.index() != *raft_index,
+            Phase::Looking
+            | Phase::Preparing
+            | Phase::Pulling(_)
+            | Phase::PullBackoff(_)
+            | Phase::Launching
+            | Phase::Starting(_)
+            | Phase::Discarding
+            | Phase::RestartBackoff { .. }
+            | Phase::Finished => false,
+        };
+        waits.then_some(why)
+    }
+
+    /// Whether nothing is wanted of this replica and what is left of it, if anything, is on its
+    /// way out: nothing more is made here.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        let unwanted = match &self.assignment {
+            Assignment::Gone => true,
+            Assignment::Kept { .. } => self.abandoned,
+            Assignment::Own(_) => false,
+        };
+        let passive = matches!(
+            self.phase,
+            Phase::Waiting(_) | Phase::Looking | Phase::Discarding
+        );
+        unwanted && passive && self.looked
     }
 
     fn assign(&mut self, assignment: Assignment) {
@@ -220,7 +242,9 @@ impl Core {
         if self.assignment == assignment && !first {
             return;
         }
-        if self.raft_index() != own_index(&assignment) && own_index(&assignment).is_some() {
+        let reissued =
+            self.raft_index() != own_index(&assignment) && own_index(&assignment).is_some();
+        if reissued {
             // A new row is a new start for every budget; an actor that only just woke up goes on
             // with the row it reported on.
             let known = self.published.as_ref().map(|report| report.raft_index);
@@ -241,7 +265,7 @@ impl Core {
                 self.note_abandoned();
             }
             Phase::Preparing | Phase::Pulling(_) | Phase::PullBackoff(_) => {
-                if self.raft_index() != self.target {
+                if self.raft_index() != self.target || self.is_shut_out() {
                     self.note_abandoned();
                     self.effects.push(Effect::Cancel);
                     self.look();
@@ -259,7 +283,11 @@ impl Core {
             }
             Phase::Watching(watch) => {
                 let superseded = match &self.assignment {
-                    Assignment::Own(wanted) => wanted.raft_index != watch.index(),
+                    // An outdated container serves on until its successor may start.
+                    Assignment::Own(wanted) => {
+                        wanted.raft_index != watch.index()
+                            && (reissued || self.may_start(&wanted.gate))
+                    }
                     Assignment::Kept { .. } => false,
                     Assignment::Gone => true,
                 };
@@ -276,9 +304,11 @@ impl Core {
         if self.poll_timeout().is_none_or(|due| due > now.instant) {
             return;
         }
+        let shut_out = self.is_shut_out();
         match &mut self.phase {
             Phase::Waiting(_) => self.look(),
             Phase::Pulling(_) => self.pull_silent(now),
+            Phase::PullBackoff(_) if shut_out => self.look(),
             Phase::PullBackoff(_) => self.pull(now),
             Phase::RestartBackoff { container, .. } => {
                 let container = std::mem::take(container);
@@ -339,11 +369,14 @@ impl Core {
     /// The engine failed at something it should be able to do: wait, longer each time.
     fn trouble(&mut self, now: Now, error: &EngineError) {
         self.engine_down = true;
-        self.restarting = false;
         let delay = exponential(self.troubles, RETRY);
         self.troubles = self.troubles.saturating_add(1);
         self.phase = Phase::Waiting(Some(now.instant + delay));
-        if let (Some(index), None) = (self.raft_index(), self.exhausted) {
+        let (Some(index), None) = (self.raft_index(), self.exhausted) else {
+            return;
+        };
+        // It says nothing about a container that only has to serve on.
+        if !self.serves_on() {
             self.publish(
                 Report::new(ReplicaState::Pending, index)
                     .because(code::DOCKER_ERROR, error.to_string())

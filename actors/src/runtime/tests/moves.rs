@@ -135,6 +135,22 @@ async fn what_moved_is_gone_before_a_start_even_if_both_are_news() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn losing_touch_for_less_than_it_takes_to_notice_counts_too() {
+    let (one, _two) = pair().await;
+    one.settles().await;
+    let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "moved-0")];
+    one.engine.plant("moved", &labels);
+    one.engine.set_stopping_takes(Duration::from_secs(10));
+    one.caught_up.send_replace(false);
+    one.caught_up.send_replace(true);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!*one.settled.borrow(), "nobody looked what is left here");
+    let api = one.put("api", "n1", "");
+    one.running(&api).await;
+    assert_eq!(one.engine.journal(), ["-moved", "+jaco_shop-api-0"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_machine_that_boots_starts_nothing_before_it_knows_what_is_still_its_own() {
     let (one, two) = pair().await;
     let web = one.put("web", "n1", "");
@@ -185,4 +201,31 @@ async fn a_node_settles_only_when_its_engine_answers() {
     assert!(!*one.settled.borrow());
     one.engine.set_down(false);
     one.settles().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_stopped_and_cannot_be_removed_keeps_no_node_from_settling() {
+    let (one, two) = pair().await;
+    let web = one.put("web", "n1", "");
+    let moved = one.running(&web).await.container_id;
+    let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "gone-0")];
+    one.caught_up.send_replace(false);
+    one.engine.plant("gone", &labels);
+    for stuck in ["gone", &moved] {
+        one.engine.set_stuck(stuck, true);
+    }
+    one.put("web", "n2", "");
+    two.running(&web).await;
+    let api = one.put("api", "n1", "");
+    one.caught_up.send_replace(true);
+    one.running(&api).await;
+    assert_eq!(one.engine.running(), 1, "but all of it has stopped");
+    assert_eq!(one.engine.names().len(), 3);
+    for stuck in ["gone", &moved] {
+        one.engine.set_stuck(stuck, false);
+    }
+    one.until("what is left goes later", || {
+        one.engine.names() == ["jaco_shop-api-0"]
+    })
+    .await;
 }

@@ -129,6 +129,31 @@ async fn leader_creates_replicas_and_an_idle_cluster_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_batch_has_no_room_for_follows_at_once() {
+    let lab = Lab::start(true).await;
+    let image = format!("registry.example.com/{}", "a".repeat(600));
+    lab.apply(Payload::DeploymentApply(v1::DeploymentApply {
+        deployment: "app".into(),
+        revision: 1,
+        compose_yaml: format!("services:\n  web:\n    image: {image}\n").into(),
+        services: vec![v1::ServiceSpec {
+            name: "web".into(),
+            replicas: 10_000,
+            networks: vec!["_default".into()],
+            ..Default::default()
+        }],
+        ..Default::default()
+    }));
+    let (began, commits) = (Instant::now(), lab.commits());
+    lab.replicas(10_000).await;
+    let passes = u32::try_from(lab.commits() - commits).unwrap();
+    assert!(passes > 1);
+    assert!(began.elapsed() <= crate::scheduler::pace::LONGEST_WAIT + COMMIT * passes);
+    pass(Duration::from_secs(3600)).await;
+    assert_eq!(lab.commits() - commits, passes as usize);
+}
+
+#[tokio::test(start_paused = true)]
 async fn follower_acts_the_moment_it_leads_and_stops_when_it_does_not() {
     let lab = Lab::start(false).await;
     lab.deploy(1, 1);

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, DeploymentStatus, command::Payload};
 
-use super::{Plan, Rearmed};
+use jaco_raftnode::command;
+
+use super::{IDENTITY, Plan, Rearmed};
 use crate::scheduler::{
     placement::{self, Placed, Stuck, Subject, Unplaceable},
     projects::{Template, Templates},
@@ -103,8 +105,9 @@ impl<'a> Plan<'a> {
             .collect();
         let gone: Vec<(&'a str, &'a str)> = self
             .rows
-            .iter()
-            .filter(|((owner, service), _)| *owner == deployment.name && !wanted.contains(service))
+            .range((deployment.name.as_str(), "")..)
+            .take_while(|((owner, _), _)| *owner == deployment.name)
+            .filter(|((_, service), _)| !wanted.contains(service))
             .flat_map(|(_, rows)| rows.iter().map(|(id, row)| (*id, row.host.as_str())))
             .collect();
         for (id, host) in gone {
@@ -216,13 +219,17 @@ impl<'a> Plan<'a> {
 
     fn upsert(&mut self, owner: (&'a str, &'a str), replica: v1::ReplicaDesired) {
         let id = replica.id.clone();
-        self.summary.upserts += 1;
         self.push(Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert {
             replica: Some(replica),
         }));
         // A re-issued replica starts over with a full restart budget.
         if self.state.restart_counters.contains_key(&id) {
-            self.reset_counter(&id);
+            let reset = Payload::RestartCounterUpdate(v1::RestartCounterUpdate {
+                replica_id: id.clone(),
+                action: v1::restart_counter_update::Action::Reset.into(),
+            });
+            self.children
+                .push_with_last(command(IDENTITY, self.now, reset));
         }
         self.issued.insert(id, owner);
     }
@@ -236,7 +243,6 @@ impl<'a> Plan<'a> {
         if deployment.status() == status && deployment.status_details == details {
             return;
         }
-        self.summary.statuses += 1;
         self.push(Payload::DeploymentStatusUpdate(
             v1::DeploymentStatusUpdate {
                 deployment: deployment.name.clone(),

@@ -506,3 +506,4 @@ proptest! {
 }
 
 mod dead_nodes;
+mod large;

@@ -22,6 +22,8 @@ enum Step {
     Reissue,
     /// The row is removed, or comes back.
     Toggle,
+    /// Whether a start may begin changes.
+    Gate(u8),
     /// The actor is killed; what it asked for may still take place.
     Kill { late: bool },
     /// The engine tells something.
@@ -38,6 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Crash),
         1 => Just(Step::Reissue),
         1 => Just(Step::Toggle),
+        2 => (0u8..6).prop_map(Step::Gate),
         1 => any::<bool>().prop_map(|late| Step::Kill { late }),
         2 => Just(Step::Hint),
         1 => Just(Step::Crowded),
@@ -118,11 +121,14 @@ struct World {
     inflight: VecDeque<Effect>,
     raft_index: u64,
     wanted: bool,
+    gate: Gate,
     /// The row's last observation, as the state holds it.
     observed: Option<Report>,
     /// Launches since the last `running`, of one row.
     launches: u32,
     finished: bool,
+    /// What was done that the gate forbids.
+    violation: Option<String>,
 }
 
 impl World {
@@ -137,9 +143,11 @@ impl World {
             inflight: VecDeque::new(),
             raft_index: 1,
             wanted: true,
+            gate: Gate::Open,
             observed: None,
             launches: 0,
             finished: false,
+            violation: None,
         };
         world.dispatch();
         world
@@ -147,6 +155,9 @@ impl World {
 
     fn give(&mut self, input: Input) {
         for effect in self.core.handle(self.now, input) {
+            if self.is_forbidden(&effect) {
+                self.violation = Some(format!("{effect:?} with {:?}", self.gate));
+            }
             match effect {
                 Effect::Publish(report) => {
                     if report.state == ReplicaState::Running {
@@ -170,6 +181,38 @@ impl World {
         }
     }
 
+    /// Whether the gate is there to prevent this. Restarts of what ran here go on unless the node
+    /// cannot isolate tenants.
+    fn is_forbidden(&self, effect: &Effect) -> bool {
+        let restarting = self.core.restarting;
+        let shut = self.wanted
+            && match self.gate {
+                Gate::Open => false,
+                Gate::Deferred(_) | Gate::Behind => !restarting,
+                Gate::Isolated => true,
+            };
+        let deferred = matches!(self.gate, Gate::Deferred(_));
+        match effect {
+            Effect::Prepare(_) => shut,
+            // Dependencies are looked at once.
+            Effect::Pull(_) | Effect::Launch(_) => shut && !deferred,
+            Effect::Start(..) => self.gate == Gate::Behind && shut,
+            Effect::Discard(_, ids) => {
+                let serves_on = |container: &Found| {
+                    container.status == Status::Running
+                        && container.raft_index != Some(self.raft_index)
+                        && ids.contains(&container.id)
+                };
+                shut && !restarting && self.engine.container.as_ref().is_some_and(serves_on)
+            }
+            Effect::Lookup(_)
+            | Effect::Inspect(..)
+            | Effect::Cancel
+            | Effect::Publish(_)
+            | Effect::Finished => false,
+        }
+    }
+
     fn dispatch(&mut self) {
         let assignment = if self.wanted {
             Assignment::Own(Wanted {
@@ -178,7 +221,7 @@ impl World {
                 image: "i".into(),
                 pull: true,
                 checked: false,
-                gate: Gate::Open,
+                gate: self.gate.clone(),
             })
         } else {
             Assignment::Gone
@@ -245,6 +288,15 @@ impl World {
                 self.observed = None;
                 self.dispatch();
             }
+            Step::Gate(kind) => {
+                self.gate = match kind {
+                    0..=2 => Gate::Open,
+                    3 => Gate::Deferred("db has not started".into()),
+                    4 => Gate::Behind,
+                    _ => Gate::Isolated,
+                };
+                self.dispatch();
+            }
             Step::Kill { late } => {
                 for effect in std::mem::take(&mut self.inflight) {
                     if late {
@@ -269,11 +321,12 @@ impl World {
         if self.inflight.len() > 2 {
             return Err(format!("too much in flight: {:?}", self.inflight));
         }
-        Ok(())
+        self.violation.clone().map_or(Ok(()), Err)
     }
 
     /// Without faults, everything in flight completes and time passes.
     fn settle(&mut self) {
+        self.step(Step::Gate(0));
         for _ in 0..400 {
             while !self.inflight.is_empty() {
                 self.step(Step::Answer);

@@ -22,6 +22,7 @@ impl Core {
             Ok(found) => found,
             Err(error) => return self.trouble(now, &error),
         };
+        self.looked = true;
         self.engine_down = false;
         self.troubles = 0;
         match self.assignment.clone() {
@@ -39,6 +40,7 @@ impl Core {
             self.published = None;
             self.failures = 0;
             self.exhausted = None;
+            self.restarting = false;
             self.effects.push(Effect::Finished);
             return;
         }
@@ -79,14 +81,13 @@ impl Core {
             .filter(|container| keep.is_none_or(|keep| keep.id != container.id))
             .map(|container| container.id.clone())
             .collect();
-        self.target = Some(index);
         // Even a container of this row may be one that the cluster has given up.
         let behind = wanted.gate == Gate::Behind;
         let stopped = keep.is_some_and(|keep| keep.status != Status::Running);
-        // An outdated container serves on until its successor may start.
-        if (keep.is_none() || behind && stopped) && !self.may_start(now, wanted) {
-            return;
+        if (keep.is_none() || behind && stopped) && !self.may_start(&wanted.gate) {
+            return self.hold(now, wanted, found);
         }
+        self.target = Some(index);
         if !others.is_empty() {
             if keep.is_none() {
                 self.publish(Report::new(ReplicaState::Updating, index));
@@ -96,6 +97,7 @@ impl Core {
         match keep {
             Some(keep) => self.adopt(now, keep, index),
             None => {
+                self.pulled = false;
                 self.phase = Phase::Preparing;
                 let generation = self.next_generation();
                 self.effects.push(Effect::Prepare(generation));
@@ -103,24 +105,60 @@ impl Core {
         }
     }
 
-    /// Decides by the gate; a restart does not wait for dependencies again.
-    fn may_start(&mut self, now: Now, wanted: &Wanted) -> bool {
-        match &wanted.gate {
+    /// Whether a start may begin; a restart does not wait for dependencies again.
+    pub(super) fn may_start(&self, gate: &Gate) -> bool {
+        match gate {
             Gate::Open => true,
-            Gate::Deferred(_) | Gate::Behind if self.restarting => true,
-            Gate::Deferred(_) | Gate::Behind => {
-                self.phase = Phase::Waiting(None);
-                false
+            Gate::Deferred(_) | Gate::Behind => self.restarting,
+            Gate::Isolated => false,
+        }
+    }
+
+    /// Whether the gate has closed on a start that is under way. Dependencies were met once, and
+    /// that is enough.
+    pub(super) fn is_shut_out(&self) -> bool {
+        match &self.assignment {
+            Assignment::Own(wanted) => {
+                !matches!(wanted.gate, Gate::Deferred(_)) && !self.may_start(&wanted.gate)
             }
-            Gate::Isolated => {
-                self.phase = Phase::Waiting(Some(now.instant + RETRY));
-                let report = Report::new(ReplicaState::Pending, wanted.raft_index);
-                self.publish(report.because(
-                    code::ISOLATION_UNAVAILABLE,
-                    "the node cannot isolate deployments from each other",
-                ));
-                false
-            }
+            Assignment::Gone | Assignment::Kept { .. } => false,
+        }
+    }
+
+    /// Whether the cluster still uses a container of an earlier row, whose successor has to wait.
+    pub(super) fn serves_on(&self) -> bool {
+        let (Assignment::Own(wanted), Some(last)) = (&self.assignment, &self.published) else {
+            return false;
+        };
+        last.state == ReplicaState::Running
+            && last.raft_index != wanted.raft_index
+            && !self.may_start(&wanted.gate)
+    }
+
+    /// The start has to wait. What is left of an earlier row serves on until then and is watched.
+    fn hold(&mut self, now: Now, wanted: &Wanted, found: &[Found]) {
+        self.target = None;
+        let index = wanted.raft_index;
+        let outdated = |status: Status| {
+            let outdated = |container: &&Found| container.raft_index != Some(index);
+            let mut outdated = found.iter().filter(outdated);
+            outdated.find(|container| container.status == status)
+        };
+        if let Some(alive) = outdated(Status::Running).or_else(|| outdated(Status::Other)) {
+            let index = alive.raft_index.unwrap_or(0);
+            return self.watch(now, &alive.id, index, Origin::Adopted);
+        }
+        if wanted.gate == Gate::Isolated {
+            self.phase = Phase::Waiting(Some(now.instant + RETRY));
+            let report = Report::new(ReplicaState::Pending, index);
+            return self.publish(report.because(
+                code::ISOLATION_UNAVAILABLE,
+                "the node cannot isolate deployments from each other",
+            ));
+        }
+        self.phase = Phase::Waiting(None);
+        if self.serves_on() {
+            self.publish(Report::new(ReplicaState::Pending, index));
         }
     }
 
@@ -164,6 +202,9 @@ impl Core {
         let Assignment::Own(wanted) = self.assignment.clone() else {
             return self.look();
         };
+        if self.is_shut_out() {
+            return self.look();
+        }
         if result.is_ok() {
             self.setbacks = 0;
         }
@@ -235,8 +276,14 @@ impl Core {
         let Assignment::Own(wanted) = self.assignment.clone() else {
             return self.look();
         };
+        if self.is_shut_out() {
+            return self.look();
+        }
         match result {
-            Ok(()) => self.launch(),
+            Ok(()) => {
+                self.pulled = true;
+                self.launch();
+            }
             Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
             Err(error) => {
                 let delay = exponential(self.pull_attempts.saturating_sub(1), PULL_BACKOFF_MAX);
@@ -255,13 +302,13 @@ impl Core {
     }
 
     fn launch(&mut self) {
+        self.looked = false;
         self.phase = Phase::Launching;
         let generation = self.next_generation();
         self.effects.push(Effect::Launch(generation));
     }
 
     pub(super) fn launched(&mut self, now: Now, result: Result<String, EngineError>) {
-        let restart = std::mem::take(&mut self.restarting);
         let wanted = match &self.assignment {
             Assignment::Own(wanted) if self.on_target() => wanted.clone(),
             Assignment::Own(_) | Assignment::Kept { .. } | Assignment::Gone => {
@@ -274,13 +321,12 @@ impl Core {
                 self.watch(now, &container, wanted.raft_index, Origin::New);
             }
             Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
-            Err(EngineError::NotFound(_)) if restart && wanted.pull => {
+            Err(EngineError::NotFound(_)) if self.restarting && wanted.pull && !self.pulled => {
                 self.first_pull(now, &wanted);
             }
             Err(EngineError::Conflict(_)) if self.conflicts < CONFLICTS => {
                 // A create of an earlier actor may still be under way under this name.
                 self.conflicts += 1;
-                self.restarting = restart;
                 self.phase = Phase::Waiting(Some(now.instant + exponential(0, RETRY)));
             }
             Err(error) => {

@@ -8,6 +8,7 @@ use super::*;
 use crate::runtime::engine::{Found, Health, Inspected, Status};
 use ReplicaState::{Degraded, Failed, Pending, Pulling, Running, Stopped, Updating};
 
+mod gate;
 mod pulls;
 
 struct Bench {
@@ -341,47 +342,6 @@ fn of_containers_that_all_fit_the_known_one_stays() {
         .found(vec![container("c1", 7, Status::Running)])
         .inspected(Ok(seen(Status::Running, None)));
     assert_eq!(bench.published.len(), published, "it runs, as before");
-}
-
-#[test]
-fn unmet_dependencies_defer_silently_until_they_are_met() {
-    let mut bench = Bench::new();
-    let mut waiting = wanted(7);
-    waiting.gate = Gate::Deferred("db is not running".into());
-    bench
-        .give(Input::Assign(Assignment::Own(waiting)))
-        .found(vec![]);
-    assert_eq!((bench.states().len(), bench.core.poll_timeout()), (0, None));
-    assert_eq!(bench.core.deferred(), Some("db is not running"));
-    bench
-        .give(Input::Assign(own(7)))
-        .found(vec![])
-        .prepared(Ok(()));
-    assert_eq!(bench.states(), [Pulling]);
-}
-
-#[test]
-fn an_outdated_container_serves_until_its_successor_may_start() {
-    let mut bench = Bench::new();
-    let mut waiting = wanted(7);
-    waiting.gate = Gate::Deferred("db is not running".into());
-    bench
-        .give(Input::Assign(Assignment::Own(waiting)))
-        .found(vec![container("c1", 6, Status::Running)]);
-    assert_eq!(bench.asked, None);
-}
-
-#[test]
-fn an_unisolated_node_starts_nothing_and_says_so() {
-    let mut bench = Bench::new();
-    let mut fenced = wanted(7);
-    fenced.gate = Gate::Isolated;
-    bench
-        .give(Input::Assign(Assignment::Own(fenced)))
-        .found(vec![]);
-    assert_eq!(bench.last().code, "isolation_unavailable");
-    assert_eq!(bench.last().state, Pending);
-    assert_eq!(bench.timeout(), RETRY);
 }
 
 #[test]

@@ -158,8 +158,19 @@ impl Core {
         }
     }
 
-    fn conclude(&mut self, now: Now, report: Report) {
-        let owned = matches!(self.assignment, Assignment::Own(_));
+    fn conclude(&mut self, now: Now, mut report: Report) {
+        let row = self.raft_index();
+        let owned = row == Some(report.raft_index);
+        if let Some(row) = row
+            && !owned
+            && report.state != ReplicaState::Running
+        {
+            // It was to serve on until its successor may start. Said of the newer row: the cluster
+            // does not listen to what the older one still has to say.
+            report.state = ReplicaState::Pending;
+            report.raft_index = report.raft_index.max(row);
+            return self.publish(report);
+        }
         match report.state {
             ReplicaState::Running => {
                 self.exhausted = None;

@@ -1,0 +1,99 @@
+//! More than one batch has room for.
+
+use jaco_raftnode::Limits;
+use prost::Message as _;
+
+use super::*;
+
+impl World {
+    /// Passes until nothing is left; the number of them and what each one did.
+    fn passes(&mut self) -> Vec<Vec<String>> {
+        let mut passes = Vec::new();
+        loop {
+            let pass = self.plan();
+            if pass.batch.is_none() {
+                return passes;
+            }
+            let bytes = pass.batch.as_ref().map_or(0, v1::Command::encoded_len);
+            assert!(
+                bytes <= Limits::default().command_bytes / 2 + 1024,
+                "{bytes}"
+            );
+            self.state.applied_index += 1;
+            let children = children(&pass).into_iter();
+            let mut lines = Vec::new();
+            for child in children {
+                lines.push(self.apply(child));
+            }
+            passes.push(lines);
+            assert!(passes.len() < 20, "no end");
+            let left = pass.summary.left > 0;
+            assert_eq!(left, self.plan().batch.is_some());
+        }
+    }
+}
+
+/// An image reference as long as a registry's names may be.
+fn image(tag: &str) -> String {
+    format!("registry.example.com/{}:{tag}", "a".repeat(400))
+}
+
+#[test]
+fn what_a_batch_has_no_room_for_is_planned_next() {
+    let mut world = World::new(&["n1", "n2", "n3"]);
+    let document = format!("web {} h", image("1"));
+    world.deploy("huge", &[("web", 10_000)], &document);
+    world.deploy("more", &[("web", 10)], &document);
+    let passes = world.passes();
+    assert!(passes.len() > 1);
+    let upserts = passes.concat();
+    assert_eq!(upserts.len(), 10_010, "each once");
+    assert_eq!(world.state.replicas_desired.len(), 10_010);
+    for service in ["huge", "more"] {
+        let on = |host: &str| {
+            let rows = world.state.replicas_desired.values();
+            rows.filter(|row| row.host == host && row.deployment == service)
+                .count()
+        };
+        let counts = ["n1", "n2", "n3"].map(on);
+        let (least, most) = (counts.iter().min(), counts.iter().max());
+        assert!(most.unwrap() - least.unwrap() <= 1, "{counts:?}");
+    }
+}
+
+#[test]
+fn deployments_are_kept_whole_if_they_fit() {
+    let mut world = World::new(&["n1"]);
+    let document = format!("web {} h", image("1"));
+    for name in ["a", "b", "c"] {
+        world.deploy(name, &[("web", 5_000)], &document);
+    }
+    let passes = world.passes();
+    let sizes: Vec<_> = passes.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [5_000; 3]);
+}
+
+#[test]
+fn a_replica_is_issued_anew_together_with_its_budget() {
+    let mut world = World::new(&["n1"]);
+    world.deploy("huge", &[("web", 10_000)], &format!("web {} h", image("1")));
+    world.passes();
+    for id in world
+        .state
+        .replicas_desired
+        .keys()
+        .cloned()
+        .collect::<Vec<_>>()
+    {
+        let counter = v1::RestartCounter {
+            replica_id: id.clone(),
+            consecutive_failures: 2,
+            last_attempt_at: Some(at(1)),
+        };
+        world.state.restart_counters.insert(id, Arc::new(counter));
+    }
+    world.deploy("huge", &[("web", 10_000)], &format!("web {} h", image("2")));
+    let passes = world.passes();
+    assert!(passes.len() > 1);
+    assert!(world.state.restart_counters.is_empty());
+}
