@@ -1,43 +1,17 @@
 //! What is looked at from time to time, and at the end: containers, members, convergence.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use jaco_actors::{
-    membership::policy::target_voters,
-    runtime::{Documents, assignment, replica::core::Assignment},
-    scheduler::reconcile::reconcile,
-};
+use jaco_actors::{membership::policy::target_voters, scheduler::reconcile::reconcile};
 use jaco_proto::v1::{NodeStatus, ReplicaState};
 use jaco_raftnode::Role;
 
-use super::{
-    control::memo,
-    documents,
-    time::{SECOND, Time},
-    world::{Machine, World},
-};
-
-/// How long a ready and undisturbed node may go on running what moved away: the runtime stops it
-/// at the next change it sees, and needs one grace and a few refused requests for it.
-const OVERSTAY: Time = 60 * SECOND;
-
-/// How long each node has been running something that is not its own, undisturbed.
-#[derive(Debug, Default)]
-pub(super) struct Overstays {
-    since: BTreeMap<(u64, String), Time>,
-    /// The same of every node, whatever keeps it from knowing.
-    any: BTreeMap<(u64, String), Time>,
-}
-
-/// How long a node goes by what it has once confirmed: it counts as heard for three heartbeats,
-/// and a look at everything comes every second.
-const STALE: Time = 8 * SECOND;
+use super::{control::memo, world::World};
 
 impl World {
     /// A look at what cannot be judged at one moment.
     pub(super) fn audit(&mut self) {
         self.bury();
-        self.look_for_doubles();
         self.look_for_overstays();
         for op in self.clients.failed() {
             if self.oracle.has_committed(op) {
@@ -45,102 +19,6 @@ impl World {
                 return self.oracle.violate("not appended", what);
             }
         }
-    }
-
-    /// No engine runs two containers of one replica.
-    fn look_for_doubles(&mut self) {
-        let mut doubles = None;
-        for machine in self.machines.values() {
-            let mut running: Vec<&str> = machine
-                .engine
-                .running()
-                .map(|container| container.replica.as_str())
-                .collect();
-            running.sort_unstable();
-            if let Some(pair) = running.windows(2).find(|pair| pair[0] == pair[1]) {
-                doubles = Some(format!("{} runs {} twice", machine.host, pair[0]));
-            }
-        }
-        if let Some(what) = doubles {
-            self.oracle.violate("one container per replica", what);
-        }
-    }
-
-    /// A ready node does not go on running what another ready node runs by now.
-    fn look_for_overstays(&mut self) {
-        let state = Arc::clone(self.oracle.newest());
-        let documents = Documents::reading_with(documents::project);
-        let now = self.now;
-        let (mut seen, mut any) = (BTreeMap::new(), BTreeMap::new());
-        for machine in self.machines.values() {
-            let ready = state
-                .nodes
-                .get(&machine.host)
-                .is_some_and(|node| node.status() == NodeStatus::Ready);
-            let judged = ready && self.is_undisturbed(machine);
-            for container in machine.engine.running() {
-                let wanted = assignment::of(&state, &documents, &machine.host, &container.replica);
-                if wanted != Assignment::Gone {
-                    continue;
-                }
-                let key = (machine.id, container.replica.clone());
-                if judged {
-                    let since = self.overstays.since.get(&key).copied().unwrap_or(now);
-                    seen.insert(key.clone(), since);
-                }
-                let since = self.overstays.any.get(&key).copied().unwrap_or(now);
-                any.insert(key, since);
-            }
-        }
-        let late = seen.iter().find(|(_, since)| now - **since > OVERSTAY);
-        if let Some(((id, replica), since)) = late {
-            let what = format!(
-                "n{id} is ready and has run {replica} since {} s, which is not its own",
-                since / SECOND
-            );
-            self.oracle.violate("one container per replica", what);
-        }
-        self.overstays.since = seen;
-        self.overstays.any = any;
-    }
-
-    /// Node `id` calls itself ready: what moved away long ago must be gone from it.
-    pub(super) fn says_ready(&mut self, id: u64) {
-        let now = self.now;
-        let Some(machine) = self.machines.get(&id) else {
-            return;
-        };
-        let left = machine.engine.running().find(|container| {
-            let key = (id, container.replica.clone());
-            let since = self.overstays.any.get(&key);
-            since.is_some_and(|since| now - since > STALE)
-        });
-        if let Some(container) = left {
-            let what = format!(
-                "n{id} calls itself ready and still runs {} of {}",
-                container.id, container.replica
-            );
-            self.oracle.violate("ready when settled", what);
-        }
-    }
-
-    fn is_undisturbed(&self, machine: &Machine) -> bool {
-        let Some(daemon) = &machine.daemon else {
-            return false;
-        };
-        let leader = daemon.status.leader_id;
-        let in_touch = leader.is_some_and(|leader| {
-            !self.network.is_cut(machine.id, leader) && !self.network.is_cut(leader, machine.id)
-        });
-        let lag = self
-            .oracle
-            .last()
-            .saturating_sub(daemon.state.applied_index);
-        in_touch
-            && lag < 20
-            && machine.paused_until <= self.now
-            && !machine.engine.away
-            && self.engine_errors.is_empty()
     }
 
     /// Why the cluster is not yet as it should be once nothing fails any more; `None` if it is.

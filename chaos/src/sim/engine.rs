@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use jaco_actors::runtime::engine::{EngineError, Found, Inspected, Status};
 
-use super::time::{MS, Time};
+use super::time::{MS, SECOND, Time};
 use crate::Rng;
+
+/// Time that a container is given to end by itself.
+pub(super) const GRACE: Time = 10 * SECOND;
 
 /// A container.
 #[derive(Clone, Debug)]
@@ -51,6 +54,8 @@ pub(super) struct Engine {
     made: u64,
     /// It does not answer.
     pub(super) away: bool,
+    /// When it last refused what it should do.
+    pub(super) refused: Option<Time>,
 }
 
 impl Engine {
@@ -60,6 +65,7 @@ impl Engine {
             containers: BTreeMap::new(),
             made: 0,
             away: false,
+            refused: None,
         }
     }
 
@@ -175,7 +181,7 @@ pub(super) fn latency(request: &Request, chance: &mut Rng) -> Time {
         Request::Start(_) => chance.within(30 * MS..300 * MS),
         // One container in four uses up its grace.
         Request::Stop(_) => match chance.within(0..4) {
-            0 => 10_000 * MS,
+            0 => GRACE,
             _ => chance.within(20 * MS..1_000 * MS),
         },
         Request::Remove(_) => chance.within(20 * MS..200 * MS),

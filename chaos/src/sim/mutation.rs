@@ -34,7 +34,7 @@ pub enum Mutation {
     ApplyWithLocalClock,
     /// A proposal that was lost after it was appended is made again.
     RetryUnknown,
-    /// The sweep for containers that no row wants is never made, and no row change stops one.
+    /// What runs goes on running when its row moves away or goes, and no sweep ends it.
     KeepMovedContainers,
     /// Every learner is given a vote, however many voters that makes.
     PromoteEverybody,

@@ -166,7 +166,12 @@ pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failur
 
 fn plan(seed: u64, options: Options) -> Plan {
     let mut chance = Rng::new(seed ^ hash(b"faults"));
-    let storm = chance.within(15..50) * SECOND;
+    // Some last long enough for what nothing holds to be swept up in the middle of it.
+    let storm = match chance.within(0..5) {
+        0 => chance.within(60..150),
+        _ => chance.within(15..50),
+    };
+    let storm = storm * SECOND;
     let faults = match options.nuisance {
         Some(nuisance) => nuisance.faults(&mut chance, storm),
         None => fault::draw(&mut chance, storm),

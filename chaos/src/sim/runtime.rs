@@ -29,6 +29,8 @@ use super::{
 
 /// Wait after an observation that could not be written.
 const RETRY: Time = 500 * MS;
+/// Time between looks for containers that no row wants.
+pub(super) const SWEEP: Time = 30 * SECOND;
 
 /// A request to the engine, and what for.
 #[derive(Clone, Debug)]
@@ -122,6 +124,11 @@ impl Runtime {
         self.settled
     }
 
+    /// Whether an actor tends this replica.
+    pub(super) fn holds(&self, replica: &str) -> bool {
+        self.replicas.contains_key(replica)
+    }
+
     /// Whether nothing waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.under_way.is_empty()
@@ -157,9 +164,11 @@ impl World {
                 {
                     wanted.gate = Gate::Behind;
                 }
+                if keeps && wanted == Assignment::Gone {
+                    wanted = Assignment::Kept { checked: false };
+                }
                 (replica.clone(), wanted)
             })
-            .filter(|(_, wanted)| !keeps || *wanted != Assignment::Gone)
             .collect();
         for (replica, wanted) in assignments {
             if matches!(wanted, Assignment::Kept { .. }) {
@@ -320,6 +329,10 @@ impl World {
                 )
             });
         }
+        let refused = fails || matches!(outcome, Err(EngineError::Unreachable(_)));
+        if refused && let Some(machine) = self.machines.get_mut(&id) {
+            machine.engine.refused = Some(self.now);
+        }
         if fails {
             outcome = Err(match kind {
                 0 => EngineError::Unreachable("on purpose".into()),
@@ -329,6 +342,7 @@ impl World {
                 },
             });
         }
+        self.look_at(id);
         doing.outcome = Some(outcome);
         self.agenda
             .add(self.now, Event::Node(id, run, Local::Engine(doing)));
@@ -443,7 +457,7 @@ impl World {
 
     /// Thirty seconds passed.
     pub(super) fn runtime_tick(&mut self, id: u64) {
-        self.later(id, 30 * SECOND, Local::Sweep);
+        self.later(id, SWEEP, Local::Sweep);
         self.sweep(id);
         self.dispatch(id);
         self.say_again(id);

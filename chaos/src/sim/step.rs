@@ -198,6 +198,7 @@ impl World {
                 format!("n{id} {how} up to {applied} of term {term}")
             });
             self.oracle.reaches(id, &state);
+            self.look_at(id);
             self.notice(id);
         }
         self.observe(id);

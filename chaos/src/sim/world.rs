@@ -16,7 +16,6 @@ use jaco_raftnode::{
 use raft::eraftpb::{ConfState, Message};
 
 use super::{
-    audit::Overstays,
     calls::{Ask, Reply, Who},
     client::Clients,
     disk::{Crash, Disk, View},
@@ -26,7 +25,8 @@ use super::{
     network::{Network, Trouble},
     node::Daemon,
     oracle::{Oracle, hash},
-    runtime::Doing,
+    overstay::Overstays,
+    runtime::{Doing, SWEEP},
     time::{Agenda, Clock, MS, SECOND, Time},
     trace::Trace,
 };
@@ -462,10 +462,11 @@ impl World {
         if applied > 0 {
             self.oracle.reaches(id, &state);
         }
+        self.look_at(id);
         let phase = self.chance.within(0..100 * MS);
         self.later(id, phase, Local::Tick);
         self.later(id, phase, Local::Beat);
-        self.later(id, 30 * SECOND, Local::Sweep);
+        self.later(id, SWEEP, Local::Sweep);
         self.later(id, 3 * SECOND + phase, Local::Membership);
         self.later(id, 0, Local::Notice);
         self.drive(id);
