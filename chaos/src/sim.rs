@@ -38,9 +38,11 @@
 //! leader. Time in which the daemon is down or paused does not count, and what a failing engine
 //! refused may be repeated after half a minute.
 //!
-//! When the faults stop, within a bounded virtual time: one leader, equal states everywhere, an
-//! odd number of voters as the table says, everybody ready, every replica running where its row
-//! says and nowhere else (or its restart budget spent), and nothing left for the scheduler to do.
+//! When the faults stop, within a bounded virtual time: one leader, equal states everywhere, as
+//! many voters as a table of its own says, everybody ready, the rows that the deployments ask for
+//! and no others, every replica running where its row says and nowhere else (or its restart budget
+//! spent), and nothing left for the scheduler to do. Then every member takes a write and answers a
+//! consistent read.
 
 mod audit;
 mod calls;
@@ -49,6 +51,7 @@ mod control;
 mod disk;
 mod documents;
 mod engine;
+mod expected;
 mod fault;
 mod members;
 mod mutation;

@@ -1,18 +1,24 @@
 //! What is looked at from time to time, and at the end: containers, members, convergence.
 
-use std::sync::Arc;
-
-use jaco_actors::{membership::policy::target_voters, scheduler::reconcile::reconcile};
 use jaco_proto::v1::{NodeStatus, ReplicaState};
 use jaco_raftnode::Role;
 
-use super::{control::memo, world::World};
+use super::{
+    control::{memo, plan},
+    expected,
+    oracle::Violation,
+    world::World,
+};
 
 impl World {
     /// A look at what cannot be judged at one moment.
     pub(super) fn audit(&mut self) {
         self.bury();
         self.look_for_overstays();
+        if let Some(what) = self.clients.unserved().first() {
+            let what = format!("at rest: {what}");
+            return self.oracle.violate("every member serves", what);
+        }
         for op in self.clients.failed() {
             if self.oracle.has_committed(op) {
                 let what = format!("{op} was told that nothing was appended, and is committed");
@@ -21,20 +27,35 @@ impl World {
         }
     }
 
-    /// Why the cluster is not yet as it should be once nothing fails any more; `None` if it is.
-    pub(super) fn unsettled(&mut self) -> Option<String> {
+    /// What is not yet as it should be once nothing fails any more; `None` if the cluster is at
+    /// rest.
+    pub(super) fn unsettled(&mut self) -> Option<Violation> {
         self.bury();
-        let newest = Arc::clone(self.oracle.newest());
         let members = self.members();
-        if members.len() != newest.nodes.len() {
-            return Some("a member has no machine".to_owned());
-        }
         let leader = match self.leader() {
             Some(leader) => leader,
-            None => return Some("nobody leads".to_owned()),
+            None => return violation("convergence", "nobody leads"),
         };
+        let unrest = self
+            .unsettled_nodes(leader, &members)
+            .and_then(|what| violation("convergence", what))
+            .or_else(|| self.unsettled_members(leader, &members));
+        unrest.or_else(|| {
+            let rows = expected::wrong_rows(self.oracle.newest());
+            rows.and_then(|what| violation("rows as asked for", what))
+                .or_else(|| {
+                    let what = self.unsettled_replicas(leader)?;
+                    violation("convergence", what)
+                })
+        })
+    }
+
+    fn unsettled_nodes(&self, leader: u64, members: &[u64]) -> Option<String> {
+        if members.len() != self.oracle.newest().nodes.len() {
+            return Some("a member has no machine".to_owned());
+        }
         let mut leaders = 0;
-        for id in &members {
+        for id in members {
             let machine = self.machines.get(id)?;
             let Some(daemon) = &machine.daemon else {
                 return Some(format!("n{id} is down"));
@@ -58,51 +79,46 @@ impl World {
         if leaders != 1 {
             return Some(format!("{leaders} nodes lead"));
         }
-        if !self.clients.is_quiet() {
-            return Some("a client waits".to_owned());
-        }
-        self.unsettled_members(leader, &members)
-            .or_else(|| self.unsettled_replicas(leader))
+        (!self.clients.is_quiet()).then(|| "a client waits".to_owned())
     }
 
-    fn unsettled_members(&self, leader: u64, members: &[u64]) -> Option<String> {
+    fn unsettled_members(&self, leader: u64, members: &[u64]) -> Option<Violation> {
         let newest = self.oracle.newest();
         let status = self.machines.get(&leader)?.daemon.as_ref()?.core.status();
-        if status.voters.len() != target_voters(members.len()) {
-            return Some(format!(
-                "{} members have the voters {:?}",
-                members.len(),
-                status.voters
-            ));
+        if status.voters.len() != expected::voters(members.len()) {
+            let (members, voters) = (members.len(), &status.voters);
+            let what = format!("{members} members have the voters {voters:?}");
+            return violation("voters as in the table", what);
         }
         let mut configured = status.voters.clone();
         configured.extend(&status.learners);
         configured.sort_unstable();
         if configured != members {
-            return Some(format!("{configured:?} take part, not {members:?}"));
+            let what = format!("{configured:?} take part, not {members:?}");
+            return violation("convergence", what);
         }
         let odd = newest
             .nodes
             .values()
-            .find(|node| node.draining || node.status() != NodeStatus::Ready);
-        odd.map(|node| {
-            format!(
-                "{} is {:?}, leaving: {}",
-                node.hostname,
-                node.status(),
-                node.draining
-            )
-        })
+            .find(|node| node.draining || node.status() != NodeStatus::Ready)?;
+        let (host, status, leaving) = (&odd.hostname, odd.status(), odd.draining);
+        let what = format!("{host} is {status:?}, leaving: {leaving}");
+        violation("convergence", what)
     }
 
     fn unsettled_replicas(&self, leader: u64) -> Option<String> {
         let newest = self.oracle.newest();
         let machine = self.machines.get(&leader)?;
-        let pass = reconcile(newest, &mut memo(), machine.clock.timestamp(self.now));
+        let ts = machine.clock.timestamp(self.now);
+        let pass = plan(newest, &mut memo(), ts, self.plan.mutation);
         if pass.batch.is_some() {
             return Some(format!("the scheduler has {:?} to do", pass.summary));
         }
         for (id, row) in &newest.replicas_desired {
+            // It stays where it was, and nobody may be there to run it.
+            if expected::is_left_alone(newest, row) {
+                continue;
+            }
             let seen = newest.replicas_observed.get(id);
             let spent = seen.is_some_and(|seen| seen.code == "restart_exhausted");
             let runs = seen.is_some_and(|seen| {
@@ -149,4 +165,9 @@ impl World {
         }
         None
     }
+}
+
+fn violation(invariant: &'static str, what: impl Into<String>) -> Option<Violation> {
+    let what = what.into();
+    Some(Violation { invariant, what })
 }

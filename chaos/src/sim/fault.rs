@@ -173,10 +173,11 @@ pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
     let pause = *chance.choose(&[500, 1_500, 1_500, 4_000]).unwrap_or(&1_500) * MS;
     // In thousandths: who belongs to the cluster stays, changes now and then, or all the time.
     let members = *chance.choose(&[0, 0, 60, 60, 300]).unwrap_or(&0);
+    let grows = chance.within(0..3) == 0;
     let mut faults = Vec::new();
     let mut at = chance.within(0..2 * pause);
     while at < length {
-        let what = draw_one(chance, members);
+        let what = draw_one(chance, members, grows);
         let longest = match what {
             // Some are back before anybody has missed them.
             What::Crash(..) | What::Blackout => *chance
@@ -198,7 +199,8 @@ pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
     faults
 }
 
-fn draw_one(chance: &mut Rng, members: u64) -> What {
+/// `members` is the share of joins and leaves, in thousandths; a cluster that grows has only joins.
+fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> What {
     let victim = match chance.within(0..3) {
         0 => Victim::Leader,
         _ => Victim::Member(chance.within(0..8)),
@@ -209,8 +211,8 @@ fn draw_one(chance: &mut Rng, members: u64) -> What {
     };
     if chance.within(0..1000) < members {
         return match chance.within(0..2) {
-            0 => What::Join,
-            _ => What::Leave(victim),
+            1 if !grows => What::Leave(victim),
+            _ => What::Join,
         };
     }
     match chance.within(0..100) {

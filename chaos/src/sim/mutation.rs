@@ -5,6 +5,8 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use jaco_actors::scheduler::reconcile::Pass;
+use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::State;
 
 /// One planted bug.
@@ -43,11 +45,15 @@ pub enum Mutation {
     ReuseRaftId,
     /// A node that comes back calls itself ready without having caught up or settled.
     ReadyTooSoon,
+    /// The scheduler never sees to the second replica of a service.
+    ForgetReplica,
+    /// The scheduler never sees to one of the deployments.
+    ForgetDeployment,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -64,6 +70,8 @@ impl Mutation {
         Self::PromoteEverybody,
         Self::ReuseRaftId,
         Self::ReadyTooSoon,
+        Self::ForgetReplica,
+        Self::ForgetDeployment,
     ];
 }
 
@@ -92,6 +100,29 @@ impl Mutation {
             _ => return None,
         }
         (patched != *state).then_some(patched)
+    }
+}
+
+impl Mutation {
+    /// What a scheduler with this bug makes of a pass.
+    pub(super) fn forget(self, mut pass: Pass) -> Pass {
+        let forgotten = |child: &v1::Command| {
+            let Some(Payload::ReplicaDesiredUpsert(upsert)) = &child.payload else {
+                return false;
+            };
+            upsert.replica.as_ref().is_some_and(|row| match self {
+                Self::ForgetReplica => row.index == 1,
+                Self::ForgetDeployment => row.deployment == "app-1",
+                _ => false,
+            })
+        };
+        if let Some(Payload::Batch(batch)) = pass.batch.as_mut().and_then(|b| b.payload.as_mut()) {
+            batch.children.retain(|child| !forgotten(child));
+            if batch.children.is_empty() {
+                pass.batch = None;
+            }
+        }
+        pass
     }
 }
 

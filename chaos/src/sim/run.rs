@@ -239,6 +239,7 @@ fn live(world: &mut World) -> Result<Time, Violation> {
     let storm = world.plan.storm;
     let mut next_look = 0;
     let mut quiet = 0;
+    let mut recovery = None;
     while world.step() {
         if let Some(violation) = world.oracle.violation() {
             return Err(violation.clone());
@@ -261,17 +262,20 @@ fn live(world: &mut World) -> Result<Time, Violation> {
             }
             match unsettled {
                 None => quiet += 1,
-                Some(why) if world.now > storm + PATIENCE => {
-                    return Err(Violation {
-                        invariant: "convergence",
-                        what: format!("{} s after the last fault, {why}", PATIENCE / SECOND),
-                    });
+                Some(Violation { invariant, what }) if world.now > storm + PATIENCE => {
+                    let what = format!("{} s after the last fault, {what}", PATIENCE / SECOND);
+                    return Err(Violation { invariant, what });
                 }
                 Some(_) => quiet = 0,
             }
-            // At rest means that it stays so.
+            // At rest means that it stays so, and that it serves whoever asks.
             if quiet == 4 {
-                return Ok(world.now - storm);
+                match recovery {
+                    Some(recovery) => return Ok(recovery),
+                    None => recovery = Some(world.now - storm),
+                }
+                quiet = 0;
+                world.ask_everybody();
             }
         }
     }

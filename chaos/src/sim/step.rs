@@ -15,7 +15,7 @@ use super::{
     disk::Batch,
     mutation::Mutation,
     time::MS,
-    world::{Local, World},
+    world::{Event, Local, World},
 };
 
 /// A step of raft that is being written.
@@ -66,7 +66,11 @@ impl World {
             batch.install = Some((metadata, rows));
             daemon.applier.install(state);
         }
+        let members = self.oracle.newest().nodes.clone();
         self.oracle.applies(id, &write.committed);
+        if !self.oracle.newest().nodes.ptr_eq(&members) {
+            self.agenda.add(self.now, Event::Members);
+        }
         let now = machine.clock.timestamp(self.now);
         let progress = apply(&mut daemon.applier, write.committed, mutation, now);
         position = progress.applied.or(position);

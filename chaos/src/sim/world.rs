@@ -85,6 +85,8 @@ pub(super) enum Event {
     FaultOver(usize),
     /// A node goes down at the worst moment, and comes back after a while.
     Sprung(u64, Crash, Time),
+    /// Who belongs to the cluster has changed.
+    Members,
     /// A look at everything.
     Audit,
 }
@@ -170,6 +172,8 @@ pub(super) struct World {
     /// Entries after which a log is compacted.
     pub(super) compact_entries: u64,
     pub(super) calls: u64,
+    /// Members that ask to be let in, beyond which nobody does.
+    pub(super) most_members: usize,
     pub(super) overstays: Overstays,
     /// Faults have stopped.
     pub(super) calm: bool,
@@ -185,7 +189,9 @@ impl World {
         let seed = plan.seed;
         let stream = |name: &str| Rng::new(seed ^ hash(name.as_bytes()));
         let mut chance = stream("world");
-        let members = *chance.choose(&[1, 3, 3, 3, 5, 5]).unwrap_or(&3);
+        let members = *chance
+            .choose(&[1, 1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 5, 7])
+            .unwrap_or(&3);
         let founded = founded(members);
         let zero = Instant::now();
         let mut world = Self {
@@ -204,6 +210,7 @@ impl World {
             counts: BTreeMap::new(),
             traps: BTreeMap::new(),
             calls: 0,
+            most_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
             overstays: Overstays::default(),
             calm: false,
             steps: 0,
@@ -332,6 +339,10 @@ impl World {
             Event::Sprung(id, crash, span) => {
                 self.crash(id, crash);
                 self.agenda.add(self.now + span, Event::Start(id));
+            }
+            Event::Members => {
+                self.bury();
+                self.welcome();
             }
             Event::Audit => {
                 self.audit();
