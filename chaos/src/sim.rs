@@ -53,6 +53,7 @@ mod documents;
 mod engine;
 mod expected;
 mod fault;
+mod hunt;
 mod members;
 mod mutation;
 mod network;
@@ -68,6 +69,7 @@ mod trace;
 mod world;
 
 pub use fault::Nuisance;
+pub use hunt::hunt;
 pub use mutation::Mutation;
 pub use oracle::Violation;
 pub use run::{Failure, Options, Summary, THREAD, Tally, run, run_and_shrink, sweep};

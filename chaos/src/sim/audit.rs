@@ -110,7 +110,7 @@ impl World {
         let newest = self.oracle.newest();
         let machine = self.machines.get(&leader)?;
         let ts = machine.clock.timestamp(self.now);
-        let pass = plan(newest, &mut memo(), ts, self.plan.mutation);
+        let pass = plan(&machine.host, newest, &mut memo(), ts, self.plan.mutation);
         if pass.batch.is_some() {
             return Some(format!("the scheduler has {:?} to do", pass.summary));
         }

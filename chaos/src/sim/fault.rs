@@ -1,7 +1,7 @@
 //! What goes wrong in a run, and when: drawn from the seed before anything happens, so that a
 //! failing run can be repeated with less of it.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use super::{
     disk::Crash,
@@ -129,6 +129,22 @@ pub enum Nuisance {
     Loss,
     /// Messages take up to 400 ms longer, 200 ms on average, and overtake each other.
     Delay,
+}
+
+impl fmt::Display for Nuisance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl FromStr for Nuisance {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|nuisance| nuisance.to_string().eq_ignore_ascii_case(name))
+            .ok_or_else(|| format!("no nuisance is called {name:?}"))
+    }
 }
 
 impl Nuisance {

@@ -9,6 +9,8 @@ use jaco_actors::scheduler::reconcile::Pass;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::State;
 
+use super::fault::Nuisance;
+
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mutation {
@@ -49,11 +51,13 @@ pub enum Mutation {
     ForgetReplica,
     /// The scheduler never sees to one of the deployments.
     ForgetDeployment,
+    /// A leader takes its own host for lost, so replicas move whenever another one leads.
+    LeaderMistrustsItself,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -72,7 +76,60 @@ impl Mutation {
         Self::ReadyTooSoon,
         Self::ForgetReplica,
         Self::ForgetDeployment,
+        Self::LeaderMistrustsItself,
     ];
+
+    /// Properties that it may break; whatever else a run with it breaks has another cause.
+    #[must_use]
+    pub fn found_by(self) -> &'static [&'static str] {
+        match self {
+            Self::SkipSync | Self::StaleVote | Self::ApplyBeforePersist | Self::ForgetVote => &[
+                "election safety",
+                "leader completeness",
+                "log matching",
+                "state machine safety",
+                "committed is durable",
+                "applied is durable",
+                "state on disk",
+                "no panic",
+            ],
+            // Half a record is entries without their vote, or rows without all of their entries.
+            Self::AcceptTornWrite => &[
+                "election safety",
+                "leader completeness",
+                "log matching",
+                "state machine safety",
+                "committed is durable",
+                "applied is durable",
+                "state on disk",
+                "equal states",
+                "log is continuous",
+                "no panic",
+            ],
+            Self::ReuseRevision => &["revisions are unique"],
+            Self::AdoptAnyRow => &["reports are true"],
+            Self::AcknowledgeUnknown => &["acknowledged writes"],
+            Self::ReadWithoutQuorum => &["consistent reads"],
+            Self::InstallOverRows | Self::ApplyWithLocalClock => &["equal states"],
+            Self::RetryUnknown => &["at most once", "not appended"],
+            Self::KeepMovedContainers => &[
+                "one container per replica",
+                "ready when settled",
+                "convergence",
+            ],
+            Self::PromoteEverybody => &["voters as in the table", "convergence"],
+            Self::ReuseRaftId => &["raft ids are unique"],
+            Self::ReadyTooSoon => &["ready when settled"],
+            Self::ForgetReplica | Self::ForgetDeployment => &["rows as asked for"],
+            Self::LeaderMistrustsItself => &["nuisances move nothing"],
+        }
+    }
+
+    /// What must be simulated to find it; `None` for everything that can go wrong.
+    #[must_use]
+    pub fn shows_with(self) -> Option<Nuisance> {
+        (self == Self::LeaderMistrustsItself).then_some(Nuisance::ShortPauses)
+    }
 }
 
 impl Mutation {
@@ -104,6 +161,18 @@ impl Mutation {
 }
 
 impl Mutation {
+    /// What a scheduler with this bug on `host` sees of a state.
+    pub(super) fn see(self, state: &State, host: &str) -> Option<State> {
+        let node = state.nodes.get(host)?;
+        (self == Self::LeaderMistrustsItself && state.nodes.len() > 1).then(|| {
+            let mut seen = state.clone();
+            let mut lost = node.as_ref().clone();
+            lost.set_status(v1::NodeStatus::Offline);
+            seen.nodes.insert(host.to_owned(), Arc::new(lost));
+            seen
+        })
+    }
+
     /// What a scheduler with this bug makes of a pass.
     pub(super) fn forget(self, mut pass: Pass) -> Pass {
         let forgotten = |child: &v1::Command| {

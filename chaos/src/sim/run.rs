@@ -62,6 +62,8 @@ pub struct Failure {
     pub seed: u64,
     /// Bug that was planted, if one was.
     pub mutation: Option<Mutation>,
+    /// What there was instead of faults, if anything.
+    pub nuisance: Option<Nuisance>,
     /// Event after which it was seen.
     pub step: u64,
     /// Virtual milliseconds at that time.
@@ -82,6 +84,9 @@ impl fmt::Display for Failure {
         writeln!(f, "seed {}: {invariant}: {what}", self.seed)?;
         if let Some(mutation) = self.mutation {
             writeln!(f, "  planted: {mutation}")?;
+        }
+        if let Some(nuisance) = self.nuisance {
+            writeln!(f, "  nuisance: {nuisance}")?;
         }
         writeln!(
             f,
@@ -225,6 +230,7 @@ fn fail(world: World, violation: Violation) -> Box<Failure> {
     Box::new(Failure {
         seed: world.plan.seed,
         mutation: world.plan.mutation,
+        nuisance: world.plan.nuisance,
         step: world.steps,
         at_ms: world.now / 1_000,
         violation,
@@ -275,6 +281,7 @@ fn live(world: &mut World) -> Result<Time, Violation> {
                     None => recovery = Some(world.now - storm),
                 }
                 quiet = 0;
+                world.oracle.keeps_promises();
                 world.ask_everybody();
             }
         }

@@ -14,6 +14,7 @@ use raft::eraftpb::Message;
 use super::{
     disk::Batch,
     mutation::Mutation,
+    node::Proposal,
     time::MS,
     world::{Event, Local, World},
 };
@@ -39,6 +40,13 @@ impl World {
         let Some(daemon) = &mut machine.daemon else {
             return;
         };
+        for entry in &write.entries {
+            let mut waiting = daemon.proposals.values_mut();
+            let same = |p: &&mut Proposal| p.index.is_none() && p.data == entry.data;
+            if let Some(proposal) = waiting.find(same) {
+                proposal.index = Some(entry.index);
+            }
+        }
         let mut batch = Batch {
             entries: write.entries,
             hard_state: write.hard_state,

@@ -180,8 +180,8 @@ pub(super) struct World {
     pub(super) steps: u64,
     zero: Instant,
     runs: u64,
-    /// What each fault in force did, to undo it.
-    undo: BTreeMap<usize, u64>,
+    /// Faults in force that last, by number, and the machine that each strikes; 0 for all.
+    in_force: BTreeMap<usize, u64>,
 }
 
 impl World {
@@ -216,7 +216,7 @@ impl World {
             steps: 0,
             zero,
             runs: 0,
-            undo: BTreeMap::new(),
+            in_force: BTreeMap::new(),
             chance,
             plan,
         };
@@ -234,6 +234,7 @@ impl World {
         }
         world.network.base_loss = *world.chance.choose(&[0, 0, 1, 10]).unwrap_or(&0);
         if world.plan.nuisance.is_some() {
+            world.oracle.nothing_moves = true;
             world.ticks = (3, 10);
             world.network.base_delay = 0;
             world.network.base_loss = 0;
@@ -563,7 +564,7 @@ impl World {
                 if let Some(id) = self.find(victim)
                     && let Some(machine) = self.machines.get_mut(&id)
                 {
-                    machine.paused_until = over;
+                    machine.paused_until = machine.paused_until.max(over);
                 }
             }
             What::Isolate(victim) => {
@@ -581,19 +582,8 @@ impl World {
                 }
             }
             What::Network(trouble) => self.trouble(number, over, trouble),
-            What::SlowDisk(victim, time) => {
-                if let Some(id) = self.find(victim)
-                    && let Some(machine) = self.machines.get_mut(&id)
-                {
-                    machine.slow = time;
-                    self.lasts(number, id, over);
-                }
-            }
-            What::EngineAway(victim) => {
-                if let Some(id) = self.find(victim)
-                    && let Some(machine) = self.machines.get_mut(&id)
-                {
-                    machine.engine.away = true;
+            What::SlowDisk(victim, _) | What::EngineAway(victim) => {
+                if let Some(id) = self.find(victim) {
                     self.lasts(number, id, over);
                 }
             }
@@ -637,28 +627,43 @@ impl World {
     }
 
     fn lasts(&mut self, number: usize, id: u64, over: Time) {
-        self.undo.insert(number, id);
+        self.in_force.insert(number, id);
         self.agenda.add(over, Event::FaultOver(number));
+        self.afflict(id);
+    }
+
+    /// Lets machine `id` bear what is in force, however much of it overlaps.
+    fn afflict(&mut self, id: u64) {
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let faults = self.in_force.iter().filter(|(_, machine)| **machine == id);
+        let faults = faults.filter_map(|(number, _)| self.plan.faults.get(*number));
+        (machine.slow, machine.engine.away) = (0, false);
+        for fault in faults {
+            match fault.what {
+                What::SlowDisk(_, time) => machine.slow = machine.slow.max(time),
+                What::EngineAway(_) => machine.engine.away = true,
+                _ => {}
+            }
+        }
     }
 
     fn relent(&mut self, number: usize) {
-        let Some(id) = self.undo.remove(&number) else {
+        let Some(id) = self.in_force.remove(&number) else {
             return;
         };
         self.note(&[4, number as u64], || format!("fault {number} is over"));
         self.network.troubles.remove(&number);
         self.engine_errors.remove(&number);
-        if let Some(machine) = self.machines.get_mut(&id) {
-            machine.slow = 0;
-            machine.engine.away = false;
-        }
+        self.afflict(id);
     }
 
     /// Every fault ends, and whatever is down comes back.
     pub(super) fn heal(&mut self) {
         self.note(&[5], || "the storm is over".to_owned());
         self.calm = true;
-        for number in self.undo.keys().copied().collect::<Vec<_>>() {
+        for number in self.in_force.keys().copied().collect::<Vec<_>>() {
             self.relent(number);
         }
         self.network.base_loss = 0;
