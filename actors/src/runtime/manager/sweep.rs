@@ -40,6 +40,7 @@ impl ReplicaManager {
                 subsystem = "runtime/reconciler",
                 "out of touch with the cluster: nothing is started here until it has been heard"
             );
+            self.everyone(|| replica::Msg::Dispatch);
         }
         ctx.send_to_self(Msg::Sweep);
         ctx.spawn(async move {

@@ -116,6 +116,32 @@ async fn a_node_that_comes_back_stops_what_moved_before_it_starts_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pull_that_outlasts_the_cluster_starts_nothing() {
+    let (one, two) = pair().await;
+    let (release, held) = oneshot::channel::<()>();
+    one.engine.script_pull(
+        stream::once(async {
+            let _ = held.await;
+            Ok(())
+        })
+        .boxed(),
+    );
+    let web = one.put("web", "n1", "");
+    one.observed(&web, |seen| seen.state() == ReplicaState::Pulling)
+        .await;
+    one.caught_up.send_replace(false);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    release.send(()).unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(one.engine.journal().is_empty());
+    one.put("web", "n2", "");
+    two.running(&web).await;
+    one.caught_up.send_replace(true);
+    one.settles().await;
+    assert!(one.engine.journal().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_moved_is_gone_before_a_start_even_if_both_are_news() {
     let (one, _two) = pair().await;
     let web = one.put("web", "n1", "");

@@ -255,6 +255,10 @@ impl Core {
     }
 
     fn launch(&mut self) {
+        // A pull may take hours, and the cluster may have given up on this node meanwhile.
+        if self.is_behind() && !self.restarting {
+            return self.look();
+        }
         self.phase = Phase::Launching;
         let generation = self.next_generation();
         self.effects.push(Effect::Launch(generation));
@@ -293,6 +297,11 @@ impl Core {
                 );
             }
         }
+    }
+
+    /// Whether the node is out of touch with the cluster.
+    fn is_behind(&self) -> bool {
+        matches!(&self.assignment, Assignment::Own(wanted) if wanted.gate == Gate::Behind)
     }
 
     /// Whether the row at hand is still the wanted one.

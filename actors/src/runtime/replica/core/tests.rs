@@ -372,6 +372,60 @@ fn an_outdated_container_serves_until_its_successor_may_start() {
 }
 
 #[test]
+fn a_start_that_was_prepared_or_pulled_waits_while_the_node_is_out_of_touch() {
+    let behind = || {
+        Assignment::Own(Wanted {
+            gate: Gate::Behind,
+            ..wanted(7)
+        })
+    };
+    for pulls in [false, true] {
+        let assigned = |assignment| match assignment {
+            Assignment::Own(wanted) => Assignment::Own(Wanted {
+                pull: pulls,
+                ..wanted
+            }),
+            other => other,
+        };
+        let mut bench = Bench::new();
+        bench.give(Input::Assign(assigned(own(7)))).found(vec![]);
+        if pulls {
+            bench.prepared(Ok(()));
+            bench
+                .give(Input::Assign(assigned(behind())))
+                .pulled(Ok(()))
+                .found(vec![]);
+        } else {
+            bench
+                .give(Input::Assign(assigned(behind())))
+                .prepared(Ok(()))
+                .found(vec![]);
+        }
+        assert!(bench.asked.is_none(), "{pulls} {:?}", bench.asked);
+        bench
+            .give(Input::Assign(assigned(own(7))))
+            .found(vec![])
+            .prepared(Ok(()));
+        if pulls {
+            bench.pulled(Ok(()));
+        }
+        bench.launched(Ok("c1"));
+    }
+}
+
+#[test]
+fn a_restart_does_not_wait_for_the_cluster() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    bench.give(Input::Assign(Assignment::Own(Wanted {
+        gate: Gate::Behind,
+        ..wanted(7)
+    })));
+    bench.crash("c1", "c2");
+    assert!(matches!(bench.asked, None));
+}
+
+#[test]
 fn an_unisolated_node_starts_nothing_and_says_so() {
     let mut bench = Bench::new();
     let mut fenced = wanted(7);
