@@ -23,6 +23,7 @@
 //! | consistent reads | a consistent read shows everything acknowledged before it began |
 //! | unique numbers | no revision and no raft id is given out twice |
 //! | containers belong to rows | a container is made only by the host of the row it is labelled with |
+//! | starts wait for the cluster | a node that is out of touch makes no container of a row that never ran on it |
 //! | reports are true | what is reported as running was made there, from the row that is named |
 //! | ready when settled | a node that calls itself ready runs nothing that moved away before it confirmed its state |
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
@@ -45,6 +46,7 @@
 //! consistent read.
 
 mod audit;
+mod boot;
 mod calls;
 mod client;
 mod control;
@@ -64,6 +66,7 @@ mod pulse;
 mod run;
 mod runtime;
 mod step;
+mod strike;
 mod time;
 mod trace;
 mod world;

@@ -58,6 +58,7 @@ fn every_seed_holds() {
         "learners added",
         "learners promoted",
         "voters demoted",
+        "joined",
         "members removed",
         "found unhealthy",
         "found offline",

@@ -71,10 +71,12 @@ fn arguments() -> Result<Arguments> {
 
 fn main() -> Result<ExitCode> {
     let arguments = arguments()?;
+    let options = arguments.mutation.map(Mutation::options);
+    let options = options.unwrap_or_default();
     let options = Options {
-        mutation: arguments.mutation,
-        nuisance: arguments.nuisance,
+        nuisance: arguments.nuisance.or(options.nuisance),
         spoken: true,
+        ..options
     };
     // A panic is a finding; it is shown with its seed.
     std::panic::set_hook(Box::new(|_| {}));

@@ -185,7 +185,11 @@ pub(super) fn latency(request: &Request, chance: &mut Rng) -> Time {
             _ => chance.within(20 * MS..1_000 * MS),
         },
         Request::Remove(_) => chance.within(20 * MS..200 * MS),
-        Request::Pull => chance.within(100 * MS..3_000 * MS),
+        // Layers take their time now and then.
+        Request::Pull => match chance.within(0..12) {
+            0 => chance.within(3 * SECOND..30 * SECOND),
+            _ => chance.within(100 * MS..3 * SECOND),
+        },
         Request::Prepare => chance.within(5 * MS..200 * MS),
     }
 }

@@ -77,13 +77,18 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
         rows.entry(owner).or_default().push(row);
     }
     for deployment in state.deployments.values() {
+        // Whether all replicas of a service that names too few hosts are placed already, by an
+        // earlier revision: then it is as good as satisfied.
+        let mut undecided = false;
         let mut blocked = false;
         let images = documents::read(&deployment.compose_yaml);
         for spec in &deployment.services {
             let owner = (deployment.name.as_str(), spec.name.as_str());
             let there = rows.remove(&owner).unwrap_or_default();
             let Some(wanted) = wanted(&deployment.name, spec, &ready) else {
-                blocked = true;
+                let placed = there.len() >= usize::try_from(spec.replicas).unwrap_or(0);
+                blocked |= !placed;
+                undecided |= placed;
                 continue;
             };
             let image = images.get(spec.name.as_str()).copied().unwrap_or_default();
@@ -95,7 +100,7 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
             true => DeploymentStatus::Pending,
             false => DeploymentStatus::Active,
         };
-        if deployment.status() != status {
+        if deployment.status() != status && (blocked || !undecided) {
             let (name, is) = (&deployment.name, deployment.status());
             return Some(format!("{name} is {is:?} and not {status:?}"));
         }

@@ -17,6 +17,8 @@ pub(super) enum Victim {
     Leader,
     /// The n-th member, by raft id.
     Member(u64),
+    /// The member that joined last.
+    Newest,
 }
 
 /// Kinds of faults, for leaving one out.
@@ -183,13 +185,18 @@ impl Nuisance {
     }
 }
 
-/// Draws the faults of a run of `length`.
-pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
+/// Draws the faults of a run of `length`; with `churn`, half of them are joins and leaves.
+pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
     // Some runs are quiet, some are hell.
     let pause = *chance.choose(&[500, 1_500, 1_500, 4_000]).unwrap_or(&1_500) * MS;
     // In thousandths: who belongs to the cluster stays, changes now and then, or all the time.
     let members = *chance.choose(&[0, 0, 60, 60, 300]).unwrap_or(&0);
     let grows = chance.within(0..3) == 0;
+    let (members, grows) = if churn {
+        (500, false)
+    } else {
+        (members, grows)
+    };
     let mut faults = Vec::new();
     let mut at = chance.within(0..2 * pause);
     while at < length {
@@ -227,7 +234,10 @@ fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> What {
     };
     if chance.within(0..1000) < members {
         return match chance.within(0..2) {
-            1 if !grows => What::Leave(victim),
+            1 if !grows => match chance.within(0..3) {
+                0 => What::Leave(Victim::Newest),
+                _ => What::Leave(victim),
+            },
             _ => What::Join,
         };
     }

@@ -5,7 +5,8 @@ use super::{
     run::{Failure, Options, run, sweep},
 };
 
-/// Runs seeds with `mutation` planted until one fails, and returns that failure.
+/// Runs seeds with `mutation` planted until one fails by what the bug is found by, and returns
+/// that failure.
 ///
 /// # Errors
 /// What is wrong with the hunt: no seed of `count` from `first` on fails, one fails by a property
@@ -16,29 +17,32 @@ pub fn hunt(
     count: u64,
     threads: usize,
 ) -> Result<Box<Failure>, String> {
+    let planted = mutation.options();
     let sound = Options {
-        nuisance: mutation.shows_with(),
-        ..Options::default()
+        mutation: None,
+        ..planted
     };
-    let planted = Options {
-        mutation: Some(mutation),
-        ..sound
-    };
-    let tally = sweep(first, count, threads, planted, 1);
-    for failure in &tally.failures {
+    let mut from = first;
+    while from < first + count {
+        let left = first + count - from;
+        let tally = sweep(from, left, threads, planted, 1);
+        let Some(failure) = tally.failures.into_iter().next() else {
+            break;
+        };
         let by = failure.violation.invariant;
+        from = failure.seed + 1;
+        if mutation.also_breaks().contains(&by) {
+            continue;
+        }
         if !mutation.found_by().contains(&by) {
             return Err(format!(
                 "{mutation} is not what breaks {by:?} here:\n{failure}"
             ));
         }
-        if let Err(other) = run(failure.seed, sound) {
-            let seed = failure.seed;
-            return Err(format!("seed {seed} fails without {mutation}:\n{other}"));
-        }
+        return match run(failure.seed, sound) {
+            Ok(_) => Ok(failure),
+            Err(other) => Err(format!("the seed fails without {mutation}:\n{other}")),
+        };
     }
-    let mut failures = tally.failures.into_iter();
-    failures
-        .next()
-        .ok_or_else(|| format!("{mutation} was not found in {count} seeds"))
+    Err(format!("{mutation} was not found in {count} seeds"))
 }

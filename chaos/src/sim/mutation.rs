@@ -9,7 +9,7 @@ use jaco_actors::scheduler::reconcile::Pass;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::State;
 
-use super::fault::Nuisance;
+use super::{fault::Nuisance, run::Options};
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,7 +79,21 @@ impl Mutation {
         Self::LeaderMistrustsItself,
     ];
 
-    /// Properties that it may break; whatever else a run with it breaks has another cause.
+    /// What it breaks besides, so that a run may fail before it is found.
+    #[must_use]
+    pub fn also_breaks(self) -> &'static [&'static str] {
+        match self {
+            // What moved is never gone, at the latest when everything should be at rest.
+            Self::KeepMovedContainers => &["ready when settled", "convergence"],
+            // Whoever leaves is given a vote over and over.
+            Self::PromoteEverybody => &["convergence"],
+            // A service that names its hosts finds too few.
+            Self::LeaderMistrustsItself => &["rows as asked for", "convergence"],
+            _ => &[],
+        }
+    }
+
+    /// Properties by which it is found.
     #[must_use]
     pub fn found_by(self) -> &'static [&'static str] {
         match self {
@@ -112,12 +126,8 @@ impl Mutation {
             Self::ReadWithoutQuorum => &["consistent reads"],
             Self::InstallOverRows | Self::ApplyWithLocalClock => &["equal states"],
             Self::RetryUnknown => &["at most once", "not appended"],
-            Self::KeepMovedContainers => &[
-                "one container per replica",
-                "ready when settled",
-                "convergence",
-            ],
-            Self::PromoteEverybody => &["voters as in the table", "convergence"],
+            Self::KeepMovedContainers => &["one container per replica"],
+            Self::PromoteEverybody => &["voters as in the table"],
             Self::ReuseRaftId => &["raft ids are unique"],
             Self::ReadyTooSoon => &["ready when settled"],
             Self::ForgetReplica | Self::ForgetDeployment => &["rows as asked for"],
@@ -125,10 +135,15 @@ impl Mutation {
         }
     }
 
-    /// What must be simulated to find it; `None` for everything that can go wrong.
+    /// Runs in which it is looked for.
     #[must_use]
-    pub fn shows_with(self) -> Option<Nuisance> {
-        (self == Self::LeaderMistrustsItself).then_some(Nuisance::ShortPauses)
+    pub fn options(self) -> Options {
+        Options {
+            mutation: Some(self),
+            nuisance: (self == Self::LeaderMistrustsItself).then_some(Nuisance::ShortPauses),
+            churn: self == Self::ReuseRaftId,
+            spoken: false,
+        }
     }
 }
 

@@ -418,6 +418,13 @@ impl Oracle {
         self.commits.contains_key(identity)
     }
 
+    /// Whether a container of this row was ever made on `host`.
+    pub(super) fn has_made(&self, replica: &str, raft_index: u64, host: &str) -> bool {
+        self.made.values().any(|made| {
+            made.replica == replica && made.raft_index == raft_index && made.host == host
+        })
+    }
+
     /// A container was made on `host`, labelled with row `raft_index`.
     pub(super) fn creates(&mut self, container: &str, made: Made) {
         let row = (made.replica.clone(), made.raft_index);

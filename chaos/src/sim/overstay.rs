@@ -167,8 +167,9 @@ impl World {
             .find(|(_, since, from, bound)| now > from.max(since) + bound);
         late.map(|(container, since, from, bound)| {
             let running = machine.engine.containers().find(|c| c.id == *container);
+            let replica = running.map_or("", |running| running.replica.as_str());
             format!(
-                "n{id} runs {running:?} since {} ms, which no row wants there, and could have \
+                "n{id} runs {container} of {replica} since {} ms, which no row wants there, and could have \
                  stopped it within {} s from {} ms on",
                 since / 1_000,
                 bound / SECOND,

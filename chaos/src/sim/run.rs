@@ -112,6 +112,8 @@ pub struct Options {
     pub spoken: bool,
     /// Nothing happens but this, and nothing may move because of it.
     pub nuisance: Option<Nuisance>,
+    /// Machines join and leave all the time.
+    pub churn: bool,
 }
 
 /// Runs the world of `seed`.
@@ -179,7 +181,7 @@ fn plan(seed: u64, options: Options) -> Plan {
     let storm = storm * SECOND;
     let faults = match options.nuisance {
         Some(nuisance) => nuisance.faults(&mut chance, storm),
-        None => fault::draw(&mut chance, storm),
+        None => fault::draw(&mut chance, storm, options.churn),
     };
     Plan {
         seed,
