@@ -7,7 +7,7 @@ use std::{panic, sync::Once, thread};
 use jaco_chaos::sim::{self, Mutation, Nuisance, Options, Tally};
 
 /// Seeds without a bug in one run of all tests.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 70;
 /// Seeds for each nuisance.
 const NUISANCES: u64 = 15;
 /// Seeds in which a planted bug must be found.
