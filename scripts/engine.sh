@@ -16,10 +16,12 @@ fi
 work="$(mktemp -d /tmp/jaco-engine.XXXXXX)"
 socket="$work/docker.sock"
 say "Starting a private container engine in $work"
-# In a session of its own: an interrupt ends this script, which then ends the engine.
+# In a session of its own: an interrupt ends this script, which then ends the engine. A layer that
+# ends too soon is fetched once more, not five times in 75 s: what comes then is for the daemon.
 setsid dockerd \
   --host "unix://$socket" --data-root "$work/data" --exec-root "$work/exec" \
-  --pidfile "$work/dockerd.pid" --bridge none --log-level warn >"$work/dockerd.log" 2>&1 &
+  --pidfile "$work/dockerd.pid" --bridge none --log-level warn \
+  --max-download-attempts 1 >"$work/dockerd.log" 2>&1 &
 engine=$!
 stop() {
   if kill -0 "$engine" 2>/dev/null; then

@@ -4,6 +4,10 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
+# Many tests wait for a container, or for nothing to happen: more of them at once than there are
+# cores cost little, and those that load the machine take turns (chaos/src/turn.rs).
+cores="$(nproc)"
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((cores > 4 ? cores : 4))}"
 say "Building all tests"
 cargo build --workspace --all-targets --locked
 say "Running all tests (engine: $JACO_DOCKER_SOCKET)"

@@ -102,7 +102,7 @@ async fn whatever_others_do_there_is_one_container_of_ours() {
         .iter()
         .map(|(key, value)| format!("--label={key}={value}"));
     let labels: Vec<String> = labels.collect();
-    let mut copy = vec!["run", "-d", "--network", "none"];
+    let mut copy = vec!["run", "-d", "--network", "none", "--stop-signal", "KILL"];
     copy.extend(labels.iter().map(String::as_str));
     copy.extend(["jaco-test/rules:2", "/bin/busybox", "sleep", "600"]);
     let copy = docker(&copy);
@@ -148,8 +148,9 @@ async fn half_made_and_outdated_containers_make_way() {
     let make = |verb: &[&str], index: &str| {
         let index = label("raft_index", index);
         let labels = ["--label", &cluster, "--label", &replica, "--label", &index];
-        let args = ["--network", "none", image, "/bin/busybox", "sleep", "600"];
-        docker(&[verb, labels.as_slice(), &args].concat())
+        let ends_at_once = ["--network", "none", "--stop-signal", "KILL"];
+        let runs = [image, "/bin/busybox", "sleep", "600"];
+        docker(&[verb, labels.as_slice(), &ends_at_once, &runs].concat())
     };
     // The row will have index 2: a created one was never proven complete, a running one of
     // another index or of none is outdated.

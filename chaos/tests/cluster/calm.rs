@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Rng, lab::Impairment, turn};
+use jaco_chaos::{Lab, Rng, Workload, lab::Impairment, turn};
 
 use crate::{
     size,
@@ -16,7 +16,8 @@ enum Nuisance {
     Delay,
 }
 
-async fn nothing_moves(nuisance: Nuisance) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_moves_because_of_short_pauses_five_percent_loss_or_a_delay_of_200_ms() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(3, rng.number()).await;
@@ -24,8 +25,14 @@ async fn nothing_moves(nuisance: Nuisance) {
     let workload = stateless(6);
     lab.node(1).api().apply(&workload).await.unwrap();
     running(&lab, 1, &workload, |_| true).await;
-    let before = containers(&lab).await;
+    for nuisance in [Nuisance::ShortPauses, Nuisance::Loss, Nuisance::Delay] {
+        nothing_moves(&mut lab, &workload, nuisance, &mut rng).await;
+    }
+}
 
+async fn nothing_moves(lab: &mut Lab, workload: &Workload, nuisance: Nuisance, rng: &mut Rng) {
+    let before = containers(lab).await;
+    let start = Instant::now();
     let how = match nuisance {
         Nuisance::ShortPauses => Impairment::default(),
         Nuisance::Loss => Impairment {
@@ -40,16 +47,16 @@ async fn nothing_moves(nuisance: Nuisance) {
     if how != Impairment::default() {
         lab.impair_all(how).unwrap();
     }
-    let end = Instant::now() + Duration::from_secs(size("JACO_CALM_SECONDS", 10));
+    let end = start + Duration::from_secs(size("JACO_CALM_SECONDS", 10));
     while Instant::now() < end {
         match nuisance {
-            Nuisance::ShortPauses => pause_one(&mut lab, &mut rng).await,
+            Nuisance::ShortPauses => pause_one(lab, rng).await,
             Nuisance::Loss | Nuisance::Delay => tokio::time::sleep(Duration::from_secs(1)).await,
         }
-        assert_eq!(containers(&lab).await, before, "{nuisance:?}");
+        assert_eq!(containers(lab).await, before, "{nuisance:?}");
     }
     lab.heal_all().unwrap();
-    let replicas = running(&lab, 1, &workload, |_| true).await;
+    let replicas = running(lab, 1, workload, |_| true).await;
     for replica in replicas {
         let there = before[&replica.host]
             .iter()
@@ -61,6 +68,7 @@ async fn nothing_moves(nuisance: Nuisance) {
         );
     }
     lab.same_state().await.unwrap();
+    println!("{nuisance:?}: nothing moved in {:?}", start.elapsed());
 }
 
 /// Pauses any node for up to five seconds, and lets it go on for as long.
@@ -71,19 +79,4 @@ async fn pause_one(lab: &mut Lab, rng: &mut Rng) {
     tokio::time::sleep(rng.below(limit)).await;
     lab.node_mut(index).resume().unwrap();
     tokio::time::sleep(rng.below(limit)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_moves_because_of_short_pauses() {
-    nothing_moves(Nuisance::ShortPauses).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_moves_because_of_five_percent_loss() {
-    nothing_moves(Nuisance::Loss).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_moves_because_of_a_delay_of_200_ms() {
-    nothing_moves(Nuisance::Delay).await;
 }

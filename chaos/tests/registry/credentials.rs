@@ -32,7 +32,7 @@ fn named(user: &str) -> Vec<Option<String>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_public_registry_is_asked_without_a_name() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "anybody's").await?;
     let daemon = Daemon::found(Settings::default()).await?;
@@ -49,7 +49,7 @@ async fn a_public_registry_is_asked_without_a_name() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_longest_prefix_by_whole_segments_names_the_account() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let users = [("host", "h-pass"), ("team", "t-pass"), ("image", "i-pass")];
     let registry = Registry::private(&users).await?;
     // Whoever asks with another account than the expected one is refused.
@@ -95,7 +95,7 @@ async fn the_longest_prefix_by_whole_segments_names_the_account() -> Result<()> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_credential_of_a_host_serves_it_all_and_two_serve_their_own() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::private(&[("one", "1-pass"), ("two", "2-pass")]).await?;
     let neighbour = Registry::private(&[("one", "1-pass")]).await?;
     registry.push("shop/app:1", "shop").await?;
@@ -152,7 +152,7 @@ const SECRETS: [&str; 2] = ["wr0ng-b4ttery-st4ple", "right-horse/+b4ttery"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_waits_for_the_right_one_and_neither_is_ever_shown() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let [wrong, right] = SECRETS;
     let registry = Registry::private(&[("alice", right)]).await?;
     registry.push("shop/app:1", "private").await?;

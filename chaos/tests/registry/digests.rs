@@ -20,7 +20,7 @@ async fn one(api: &Api, workload: &Workload) -> Result<ReplicaDetail> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_digest_is_pulled_to_the_letter_with_or_without_a_tag() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::public().await?;
     let old = registry.push("shop/app:1", "old").await?;
     let new = registry.push("shop/app:1", "new").await?;
@@ -46,7 +46,7 @@ async fn a_digest_is_pulled_to_the_letter_with_or_without_a_tag() -> Result<()> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tag_that_moved_is_followed_by_the_next_start_and_by_nothing_else() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::public().await?;
     let old = registry.push("shop/app:1", "old").await?;
     let daemon = Daemon::found(Settings::default()).await?;
@@ -82,7 +82,7 @@ async fn a_tag_that_moved_is_followed_by_the_next_start_and_by_nothing_else() ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_is_never_pulled_must_be_there() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "local").await?;
     let daemon = Daemon::found(Settings::default()).await?;

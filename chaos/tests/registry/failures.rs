@@ -152,19 +152,19 @@ async fn suffer(registry: &Registry, troubles: Vec<Trouble>) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_fails_is_asked_until_it_does_not() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     suffer(&Registry::public().await?, failures()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_lies_is_not_believed() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     suffer(&Registry::public().await?, lies()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_that_is_not_the_one_of_its_digest_is_refused() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::public().await?;
     let digest = registry.push("shop/app:1", "true").await?;
     let daemon = Daemon::found(Settings::default()).await?;
@@ -196,7 +196,7 @@ const ENGINE_RETRIES: Duration = Duration::from_secs(150);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_that_ends_too_soon_is_fetched_again() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "short").await?;
     let daemon = Daemon::found(Settings::default()).await?;
@@ -225,7 +225,7 @@ async fn find(api: &Api, workload: &Workload, id: &str) -> Result<jaco_proto::v1
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_is_away_costs_no_restart_and_is_found_again() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let mut registry = Registry::public().await?;
     registry.push("shop/job:1", "job").await?;
     registry.front_mut().close().await;

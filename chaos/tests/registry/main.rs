@@ -1,5 +1,8 @@
 //! What a registry does to a node: a real daemon, a real engine and a real registry, which is
 //! asked for passwords, moves its tags, breaks, lies and hangs.
+//!
+//! Most tests wait more than they work, and take a light turn. Those that leave a download hanging
+//! do not, because an engine has three at a time.
 
 mod credentials;
 mod digests;

@@ -7,7 +7,7 @@ use jaco_chaos::{Daemon, Registry, Service, Settings, Workload, registry::Outcom
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_that_start_together_fetch_their_image_once() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::private(&[("alice", "a-pass")]).await?;
     registry.push("shop/app:1", "shared").await?;
     let daemon = Daemon::found(Settings::default()).await?;

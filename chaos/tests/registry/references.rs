@@ -7,7 +7,7 @@ use crate::pull_failed;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_spelling_of_a_host_finds_its_credential() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let registry = Registry::private(&[("alice", "a-pass")]).await?;
     registry.push("shop/app:latest", "latest").await?;
     let daemon = Daemon::found(Settings::default()).await?;
@@ -33,7 +33,7 @@ async fn every_spelling_of_a_host_finds_its_credential() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_reference_is_a_failed_attempt_that_says_so() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _turn = turn::light().await;
     let daemon = Daemon::found(Settings::default()).await?;
     let api = daemon.api();
     let bad = [
