@@ -123,7 +123,10 @@ async fn callers_that_go_away_make_room_for_others() {
     fill(&node, 3).await;
     let client = lab.local();
     let stalled = join_all((0..4).map(|_| begin(&client))).await;
-    let stalled: Vec<_> = stalled.into_iter().map(Result::unwrap).collect();
+    let mut stalled: Vec<_> = stalled.into_iter().map(Result::unwrap).collect();
+    for pieces in &mut stalled {
+        assert!(pieces.message().await.unwrap().is_some());
+    }
     let error = begin(&client).await.err().unwrap();
     assert_eq!(error.code, "backup_failed");
     assert!(error.details["reason"].contains("4 backups"), "{error:?}");

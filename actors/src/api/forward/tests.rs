@@ -128,6 +128,26 @@ async fn what_did_not_leave_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_token_revoked_while_a_leader_is_looked_for_does_nothing_on_the_new_one() {
+    let cluster = Cluster::start(2).await;
+    cluster.group.elect(Some(2));
+    cluster.wire.faults(&[Fault::NotSent; 100]);
+    let call = issue(cluster.door(1, Transport::Api), &[BEARER]);
+    let revoke = async {
+        let identity = "ci".to_owned();
+        TokensClient::new(cluster.door(2, Transport::Local))
+            .revoke(v1::TokenRevokeRequest { identity })
+            .await
+            .unwrap();
+        cluster.group.elect(Some(1));
+    };
+    let (answer, ()) = tokio::join!(call, revoke);
+    assert_eq!(code(answer), "token_revoked");
+    assert!(!cluster.wire.calls().is_empty(), "it was under way before");
+    assert_eq!(issued(&cluster), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_may_have_been_served_is_not_sent_again() {
     for fault in [Fault::Lose, Fault::Break] {
         let cluster = Cluster::start(2).await;
