@@ -29,7 +29,7 @@ test: setup ## Run every test, end-to-end ones included
 	@scripts/engine.sh scripts/test.sh
 
 acceptance: setup ## What a cluster promises, in full: hours (make test runs a short form)
-	@scripts/acceptance.sh
+	@scripts/engine.sh scripts/acceptance.sh
 
 lint: setup ## Formatting, clippy, documentation, dependency policy
 	@scripts/lint.sh
@@ -37,8 +37,8 @@ lint: setup ## Formatting, clippy, documentation, dependency policy
 fuzz: setup ## Fuzz what reads foreign bytes: TARGET=compose SECONDS=600
 	@TARGET="$(TARGET)" SECONDS_EACH="$(SECONDS)" MINIMIZE="$(MINIMIZE)" scripts/fuzz.sh
 
-sim: setup ## Run simulated clusters: SEEDS=1000, or one with its trace: SEED=7
-	@SEEDS="$(SEEDS)" SEED="$(SEED)" MUTATION="$(MUTATION)" scripts/sim.sh
+sim: setup ## Run simulated clusters: SEEDS=1000, or one with its trace: SEED=7; NUISANCE=Loss, MUTATION=SkipSync
+	@SEEDS="$(SEEDS)" SEED="$(SEED)" MUTATION="$(MUTATION)" NUISANCE="$(NUISANCE)" scripts/sim.sh
 
 bench: setup ## Measure; prints figures, asserts nothing
 	@scripts/engine.sh scripts/bench.sh

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a cluster of several nodes promises, in full. Takes hours; arguments pick tests by name.
+# What a cluster of several nodes promises, in full and of the release build: takes hours, on a
+# machine that does nothing else. Arguments pick tests of clusters by name.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
@@ -8,7 +9,15 @@ export JACO_KILLS="${JACO_KILLS:-50}" JACO_NODES="${JACO_NODES:-9}"
 export JACO_ROUNDS="${JACO_ROUNDS:-20}" JACO_CALM_SECONDS="${JACO_CALM_SECONDS:-600}"
 export JACO_HALF_OPEN="${JACO_HALF_OPEN:-10000}" JACO_NOISE="${JACO_NOISE:-100000}"
 export JACO_BACKUPS="${JACO_BACKUPS:-20}" JACO_BEHIND="${JACO_BEHIND:-200000}"
-say "Building"
-cargo build -p jaco-cli -p jaco-chaos --bins --locked
+# Times and rates are not only printed.
+export JACO_LIMITS="${JACO_LIMITS:-1}" JACO_CATCH_UP_SHARE="${JACO_CATCH_UP_SHARE:-80}"
+say "Building (release profile)"
+cargo build --release -p jaco-cli -p jaco-chaos --bins --locked
+export JACO_BIN_DIR="$CARGO_TARGET_DIR/release"
 say "Running: kills=$JACO_KILLS nodes=$JACO_NODES rounds=$JACO_ROUNDS calm=${JACO_CALM_SECONDS}s"
-cargo test -p jaco-chaos --locked --test cluster -- --nocapture --test-threads=1 "$@"
+in_full() {
+  cargo test --release -p jaco-chaos --locked --test "$1" -- --nocapture --test-threads=1 "${@:2}"
+}
+in_full cluster "$@"
+# One node alone, which is back at once after each power cut.
+(($#)) || in_full faults power_cut

@@ -8,11 +8,16 @@ cd "$ROOT"
 
 [ "$(id -u)" = 0 ] || die "network namespaces need root"
 PATH="$CARGO_TARGET_DIR/debug:$PATH"
-name=
+up= name=
+
+# name_of TEXT: the lab that stands, as `jaco-lab up` told of it.
+name_of() { awk '$1 == "lab" { print $2; exit }' <<<"$1"; }
 
 cleanup() {
   status=$?
   trap - EXIT
+  # A signal may have come before the name was read.
+  [ -n "$name" ] || name="$(name_of "$up")"
   if [ "$status" != 0 ] && [ -n "$name" ]; then
     for log in "/tmp/$name"/n*/jacod.log; do
       say "The end of $log"
@@ -44,7 +49,7 @@ lab() { jaco-lab --lab "$name" "$@"; }
 
 say "Building three machines: a network namespace, a container engine and a jacod each"
 up="$(jaco-lab up 3)"
-name="$(awk '$1 == "lab" { print $2; exit }' <<<"$up")"
+name="$(name_of "$up")"
 echo "$up" | grep -e ^lab -e ^n
 hub="/run/netns/$name-hub"
 

@@ -50,6 +50,17 @@ pub fn actor(group: impl Group, deps: Deps) -> (ChildSpec, Membership) {
     (spec, Membership { handle, trouble })
 }
 
+/// Whether somebody could lead once `leaver` is marked as leaving: a member that stays, and that
+/// `is_there`.
+#[must_use]
+pub fn can_leave<'a>(
+    mut members: impl Iterator<Item = &'a v1::Node>,
+    leaver: &str,
+    is_there: impl Fn(&v1::Node) -> bool,
+) -> bool {
+    members.any(|node| node.hostname != leaver && !leaving(node) && is_there(node))
+}
+
 /// Whether the member of this row is on its way out. One whose drain ran into its limit is not:
 /// it stays until somebody asks again.
 #[must_use]

@@ -36,7 +36,8 @@ pub use restore::{RestoreError, RestoreStep, Restored, restore};
 pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 
+pub(crate) use config::is_dialable;
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
 pub(crate) use removed::removed;
-pub(crate) use shared::{propose, random_token, unknown_outcome};
+pub(crate) use shared::{Ending, propose, random_token, unknown_outcome};

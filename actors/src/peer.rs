@@ -5,7 +5,8 @@
 //!
 //! - [`channel`]: [`PeerChannel`], on which the generated clients of `jaco.v1` call a member.
 //! - [`pulse`]: heartbeats, which carry no state and are never written.
-//! - `roster`: who is a member, read off the state.
+//! - `roster`: who is a member, read off the state; `hearsay`: and what others say of it;
+//!   `refusals`: who says that this node is none.
 //! - `endpoint`, `manager`, `actor`: the socket, one actor per member, and who starts those.
 //! - `routes`: the ways to members, as raft and callers use them; `outbox`: what raft sends.
 //! - `session`: what happens on a connection; `call`, `serve`, `snapshots`: on its streams.
@@ -15,9 +16,11 @@ pub mod actor;
 mod call;
 pub mod channel;
 pub mod endpoint;
+mod hearsay;
 pub mod manager;
 mod outbox;
 pub mod pulse;
+mod refusals;
 mod roster;
 mod routes;
 mod serve;
@@ -30,11 +33,12 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 
 use futures::future::BoxFuture;
 use http::{Request, Response};
-use jaco_net::tls::CertSlot;
+use jaco_net::{pki::Fingerprint, tls::CertSlot};
 use tonic::body::Body;
 
 pub use channel::PeerChannel;
 pub use pulse::{Heartbeat, Pulse};
+pub use refusals::Refusals;
 pub use routes::Network;
 
 pub(crate) use roster::{Origin, Record};
@@ -128,6 +132,28 @@ pub struct Sender {
     pub hostname: String,
     /// Its raft id.
     pub raft_id: u64,
+    /// What it proved to be known by.
+    shown: Arc<[Fingerprint]>,
+}
+
+impl Sender {
+    /// Member `hostname`, which showed certificates with these fingerprints, for one key.
+    #[must_use]
+    pub fn new(hostname: &str, raft_id: u64, shown: impl Into<Arc<[Fingerprint]>>) -> Self {
+        Self {
+            hostname: hostname.to_owned(),
+            raft_id,
+            shown: shown.into(),
+        }
+    }
+
+    /// Whether it showed a certificate with this fingerprint, or another for the same key.
+    #[must_use]
+    pub fn showed(&self, fingerprint: &[u8]) -> bool {
+        self.shown
+            .iter()
+            .any(|shown| shown.as_bytes() == fingerprint)
+    }
 }
 
 /// The way to other members.

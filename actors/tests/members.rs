@@ -5,9 +5,13 @@
 
 #[path = "members/admission.rs"]
 mod admission;
+#[path = "members/certificates.rs"]
+mod certificates;
 #[path = "members/dead.rs"]
 mod dead;
 #[path = "members/lab.rs"]
 mod lab;
+#[path = "members/renewal.rs"]
+mod renewal;
 #[path = "members/voters.rs"]
 mod voters;

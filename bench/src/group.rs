@@ -41,7 +41,10 @@ impl Wire {
 impl Transport for Wire {
     fn send(&self, to: u64, message: Vec<u8>) {
         match self.peer(to) {
-            Some(peer) if peer.is_running() => peer.deliver(self.own, message),
+            Some(peer) if peer.is_running() => {
+                // What raft made is fit.
+                let _ = peer.deliver(self.own, &message);
+            }
             _ => {
                 if let Some(own) = self.peer(self.own) {
                     own.unreachable(to);
@@ -56,14 +59,15 @@ impl Transport for Wire {
         };
         thread::spawn(move || {
             let message = snapshot.message.clone();
-            let sent = peer
-                .receive_snapshot(from, message)
-                .and_then(|mut incoming| {
-                    while let Some(chunk) = snapshot.next_chunk() {
-                        incoming.write(&chunk)?;
-                    }
-                    incoming.finish()
-                });
+            let sent = peer.receive_snapshot(from, message).and_then(|incoming| {
+                let Some(mut incoming) = incoming else {
+                    return Ok(());
+                };
+                while let Some(chunk) = snapshot.next_chunk() {
+                    incoming.write(&chunk)?;
+                }
+                incoming.finish()
+            });
             own.snapshot_sent(to, sent.is_ok());
         });
     }

@@ -102,13 +102,18 @@ impl Builder {
     /// Builds it; all daemons answer.
     ///
     /// # Errors
-    /// Without root, without the binaries, or when something does not come up. Nothing is left
-    /// then.
+    /// Without root, without the binaries, or when something does not come up; said of the lab by
+    /// its name. Nothing is left then.
     pub async fn start(self) -> Result<Lab> {
         clean::stale()?;
+        let name = Name::claim()?;
+        let said = format!("lab {}", name.as_str());
+        self.build(name).await.context(said)
+    }
+
+    async fn build(self, name: Name) -> Result<Lab> {
+        let mut guard = Guard(Some(name.clone()));
         let seed = self.seed.unwrap_or_else(|| Rng::announced().number());
-        let mut guard = Guard(Some(Name::claim()?));
-        let name = guard.0.clone().context("just claimed")?;
         let mut lab = Lab {
             wire: Wire::create(&name.place("hub"), seed)?,
             name,

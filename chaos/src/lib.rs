@@ -11,6 +11,7 @@ pub mod api;
 pub mod daemon;
 pub mod disk;
 pub mod engine;
+pub mod figures;
 pub mod fill;
 pub mod history;
 pub mod lab;

@@ -8,7 +8,7 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 use jaco_net::process::inherited_listener;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{logging, version};
 
@@ -51,6 +51,12 @@ pub fn main() -> ExitCode {
         maximum: Some(0),
     };
     let _ = setrlimit(Resource::Core, none);
+    // The lower limit is for the sake of programs that use select(2).
+    let files = Rlimit {
+        current: getrlimit(Resource::Nofile).maximum,
+        ..getrlimit(Resource::Nofile)
+    };
+    let _ = setrlimit(Resource::Nofile, files);
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {

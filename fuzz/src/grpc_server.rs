@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, header::CONTENT_TYPE};
 use http_body_util::Full;
 use jaco_actors::{api::admission::Transport, peer::Sender};
+use jaco_net::pki::Fingerprint;
 use jaco_proto::manifest::{compose::Project, jaco::Jaco};
 use jaco_raftnode::State;
 use tonic::body::Body;
@@ -90,10 +91,11 @@ fn call(text: &[u8]) -> Option<(Transport, Request<Body>)> {
         }
     }
     let transport = if has("member") {
-        request.extensions_mut().insert(Sender {
-            hostname: "other".to_owned(),
-            raft_id: 2,
-        });
+        // As the state of the world has it.
+        let shown = [Fingerprint::from_bytes([2; 32])];
+        request
+            .extensions_mut()
+            .insert(Sender::new("other", 2, shown));
         Transport::Peer
     } else if has("remote") {
         Transport::Api

@@ -17,7 +17,7 @@ pub mod fingerprint;
 mod name;
 pub mod node;
 
-pub use authority::{ClusterCa, dialable};
+pub use authority::{ADDRESSES, ClusterCa, dialable};
 pub use bootstrap::BootstrapCert;
 pub use error::Error;
 pub use fingerprint::Fingerprint;

@@ -1,7 +1,8 @@
-//! What a daemon inherits from who started it, and how it leaves in a hurry.
+//! What a daemon inherits from who started it, whose rights it uses, and how it leaves in a hurry.
 
 use std::{
     env, fs, io,
+    marker::PhantomData,
     os::{
         fd::{FromRawFd, OwnedFd, RawFd},
         unix::net::UnixListener,
@@ -12,6 +13,8 @@ use std::{
 use rustix::{
     io::{FdFlags, fcntl_setfd},
     net::{AddressFamily, SocketType, sockopt},
+    process::{Gid, Uid, getegid, geteuid, getgroups},
+    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
 /// First descriptor that is passed on.
@@ -55,6 +58,51 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
         }
     }
     Ok(found)
+}
+
+/// The rights of another user in place of root's: of this thread, and of those that it starts,
+/// until this is dropped.
+///
+/// Root that writes into a directory of somebody else follows the links which that user has put
+/// there, and changes them under its hands. With the rights of the owner that leads nowhere.
+#[derive(Debug)]
+pub struct ActingAs {
+    user: Uid,
+    group: Gid,
+    groups: Vec<Gid>,
+    /// It is about one thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl ActingAs {
+    /// Takes the rights of `user` and `group`, and of no other group.
+    ///
+    /// # Errors
+    /// For whoever may not do that; nothing has changed then.
+    pub fn begin(user: u32, group: u32) -> io::Result<Self> {
+        // Its end is dropped if the beginning fails half-way.
+        let acting = Self {
+            user: geteuid(),
+            group: getegid(),
+            groups: getgroups()?,
+            _here: PhantomData,
+        };
+        let same = (None::<Uid>, None::<Gid>);
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        set_thread_groups(&[group])?;
+        set_thread_res_gid(same.1, group, same.1)?;
+        set_thread_res_uid(same.0, user, same.0)?;
+        Ok(acting)
+    }
+}
+
+impl Drop for ActingAs {
+    fn drop(&mut self) {
+        // Whoever cannot go back goes on with fewer rights.
+        let _ = set_thread_res_uid(None::<Uid>, self.user, None::<Uid>);
+        let _ = set_thread_res_gid(None::<Gid>, self.group, None::<Gid>);
+        let _ = set_thread_groups(&self.groups);
+    }
 }
 
 /// How many descriptors are meant for the process `own`.

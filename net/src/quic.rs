@@ -1,7 +1,8 @@
 //! The transport between members: QUIC with mutual TLS.
 //!
 //! A connection exists only between two members that know each other: both certificates verify
-//! under the cluster's authority, and each side's [`Roster`] knows the other's fingerprint.
+//! under the cluster's authority, and each side's [`Roster`] knows the other's fingerprint, or
+//! that of another certificate which the other shows for the same key.
 //! There is no session to resume and nothing is sent before that, so removing a member from the
 //! roster is all it takes to lock it out.
 //!

@@ -24,7 +24,7 @@ use rustls::{
 };
 use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 
-use crate::pki::{BootstrapCert, certificates, files::NodeFiles};
+use crate::pki::{BootstrapCert, NodeCert, certificates, files::NodeFiles};
 
 /// Protocol name of the API in the handshake.
 pub const ALPN: &[u8] = b"h2";
@@ -79,7 +79,12 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 /// A certificate chain and its key, ready to serve.
 #[derive(Clone, Debug)]
-pub struct Identity(Arc<CertifiedKey>);
+pub struct Identity {
+    /// What clients are shown.
+    served: Arc<CertifiedKey>,
+    /// What members are shown.
+    to_members: Arc<CertifiedKey>,
+}
 
 impl Identity {
     /// A chain, leaf first, and the PKCS#8 key of the leaf, as PEM.
@@ -91,7 +96,11 @@ impl Identity {
         let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
             .map_err(|_| Error::Pem("private key"))?;
         CertifiedKey::from_der(chain, key, &ring::default_provider())
-            .map(|key| Self(Arc::new(key)))
+            .map(|key| {
+                let served = Arc::new(key);
+                let to_members = served.clone();
+                Self { served, to_members }
+            })
             .map_err(Error::Unusable)
     }
 
@@ -112,32 +121,43 @@ impl Identity {
         let chain = format!("{}\n{}", files.cert.pem(), files.ca_pem);
         Self::from_pem(&chain, files.key.pem())
     }
+
+    /// The same, and `others` for members: certificates for the same key by which a member that
+    /// is behind, or ahead, may know this node.
+    #[must_use]
+    pub fn with_others<'a>(mut self, others: impl IntoIterator<Item = &'a NodeCert>) -> Self {
+        let mut to_members = CertifiedKey::clone(&self.served);
+        let others = others.into_iter().map(|cert| cert.der().clone());
+        to_members.cert.extend(others);
+        self.to_members = Arc::new(to_members);
+        self
+    }
 }
 
 /// The certificate a listener presents, replaceable while it listens.
 #[derive(Debug)]
-pub struct CertSlot(ArcSwap<CertifiedKey>);
+pub struct CertSlot(ArcSwap<Identity>);
 
 impl CertSlot {
     /// A slot that presents `identity`.
     #[must_use]
     pub fn new(identity: &Identity) -> Arc<Self> {
-        Arc::new(Self(ArcSwap::new(identity.0.clone())))
+        Arc::new(Self(ArcSwap::from_pointee(identity.clone())))
     }
 
     /// Presents `identity` from the next handshake on; open connections are not touched.
     pub fn replace(&self, identity: &Identity) {
-        self.0.store(identity.0.clone());
+        self.0.store(Arc::new(identity.clone()));
     }
 
-    pub(crate) fn current(&self) -> Arc<CertifiedKey> {
-        self.0.load_full()
+    pub(crate) fn to_members(&self) -> Arc<CertifiedKey> {
+        self.0.load().to_members.clone()
     }
 }
 
 impl ResolvesServerCert for CertSlot {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current())
+        Some(self.0.load().served.clone())
     }
 }
 

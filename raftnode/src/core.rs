@@ -79,6 +79,8 @@ pub struct RaftCore<S: Storage> {
     contact: Contact,
     outcomes: Vec<Outcome>,
     applied_term: u64,
+    /// Whether the state machine has stopped.
+    halted: bool,
 }
 
 impl<S: Storage> RaftCore<S> {
@@ -97,6 +99,7 @@ impl<S: Storage> RaftCore<S> {
             contact: Contact::default(),
             outcomes: Vec::new(),
             applied_term,
+            halted: false,
         };
         core.settle();
         Ok(core)
@@ -191,6 +194,18 @@ impl<S: Storage> RaftCore<S> {
         self.settle();
     }
 
+    /// The state machine has stopped, or goes on again; `true` if that is news.
+    ///
+    /// While it is stopped this node votes and keeps the log as before, but it hands leadership
+    /// over and does not stand for election: it could answer nobody.
+    pub fn handle_halted(&mut self, halted: bool) -> bool {
+        let news = std::mem::replace(&mut self.halted, halted) != halted;
+        if news {
+            self.settle();
+        }
+        news
+    }
+
     /// Takes a message of a peer.
     ///
     /// # Errors
@@ -202,6 +217,10 @@ impl<S: Storage> RaftCore<S> {
         // itself. Whoever asked this node, which led before, asks again.
         let for_leader = message.get_msg_type() == MessageType::MsgReadIndex;
         if for_leader && self.raw.raft.state != StateRole::Leader {
+            self.contact.hear(from, self.raw.raft.leader_id);
+            return Ok(());
+        }
+        if self.halted && message.get_msg_type() == MessageType::MsgTimeoutNow {
             self.contact.hear(from, self.raw.raft.leader_id);
             return Ok(());
         }
@@ -248,8 +267,28 @@ impl<S: Storage> RaftCore<S> {
         self.outcomes.drain(..)
     }
 
+    /// Keeps a node that cannot apply anything from leading.
+    fn abstain(&mut self) {
+        let raft = &mut self.raw.raft;
+        match raft.state {
+            // Its time was up; it starts over.
+            StateRole::PreCandidate | StateRole::Candidate => {
+                raft.become_follower(raft.term, raft::INVALID_ID);
+            }
+            StateRole::Leader if raft.lead_transferee.is_none() => {
+                if let Some(heir) = self.status().successor() {
+                    self.raw.transfer_leader(heir);
+                }
+            }
+            StateRole::Leader | StateRole::Follower => {}
+        }
+    }
+
     /// Draws what follows from an input: lost proposals, reads to send or to give up.
     fn settle(&mut self) {
+        if self.halted {
+            self.abstain();
+        }
         let timeout = self.config.election_timeout(self.raw.raft.term);
         self.raw.raft.set_randomized_election_timeout(timeout);
         let raft = &self.raw.raft;

@@ -33,8 +33,8 @@ pub mod watch;
 
 pub use crate::core::{ChangeRefused, MemberChange, Progress, RaftStatus, Role, Writes};
 pub use actor::{
-    Applied, ChangeError, IncomingSnapshot, Limits, NoTransport, Observe, RaftArgs, RaftHandle,
-    ReadError, SpawnError, Transport,
+    Applied, ChangeError, IncomingSnapshot, Inlet, Limits, NoTransport, Observe, RaftArgs,
+    RaftHandle, ReadError, SpawnError, Transport, Unfit,
 };
 pub use command::{batch, command, command_name};
 pub use event::{Change, Delta, EntityType, Event};

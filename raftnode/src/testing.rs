@@ -100,6 +100,7 @@ impl MemoryRaft {
                     self_address: format!("{host}:7947"),
                     self_raft_id: raft_id,
                     self_grpc_address: format!("{host}:7946"),
+                    self_server_cert_fingerprint: vec![1; 32],
                     ..v1::ClusterInit::default()
                 })]
             } else {
@@ -108,6 +109,7 @@ impl MemoryRaft {
                         hostname: hostname.clone(),
                         address: format!("{host}:7947"),
                         grpc_address: format!("{host}:7946"),
+                        server_cert_fingerprint: vec![u8::try_from(raft_id).unwrap_or(0); 32],
                         raft_id,
                         ..v1::NodeJoin::default()
                     }),

@@ -65,12 +65,6 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// Whether the caller proved nothing.
-    #[must_use]
-    pub fn is_stranger(&self) -> bool {
-        self.token.is_none() && self.identity == ANONYMOUS
-    }
-
     fn without_token(identity: &str) -> Self {
         Self {
             identity: identity.to_owned(),
@@ -150,12 +144,15 @@ pub fn admit(
     }
 }
 
-/// Whether the state names `sender`, as the member that it was when it connected.
+/// Whether the state names `sender`, as the member that it was when it connected, and by a
+/// certificate that it showed.
 fn is_member(sender: &Sender, facts: &Facts<'_>) -> bool {
     let row = facts
         .state
         .and_then(|state| state.nodes.get(&sender.hostname));
-    row.is_some_and(|row| row.raft_id == sender.raft_id)
+    row.is_some_and(|row| {
+        row.raft_id == sender.raft_id && sender.showed(&row.server_cert_fingerprint)
+    })
 }
 
 /// A request that a member passes on: the caller is checked again, as this node knows tokens.
@@ -260,6 +257,7 @@ fn invalid(message: &str) -> Error {
 mod tests {
     use std::sync::Arc;
 
+    use jaco_net::pki::Fingerprint;
     use jaco_proto::v1;
 
     use super::*;
@@ -270,6 +268,12 @@ mod tests {
     const APPLY: &str = "/jaco.v1.Deploy/Apply";
     const SUBMIT: &str = "/jaco.v1.Internal/Submit";
     const KILL: &str = "/jaco.v1.Cluster/KillActor";
+
+    /// A member that showed a certificate of this fingerprint, and another for the same key.
+    fn sender(hostname: &str, raft_id: u64, print: u8) -> Sender {
+        let shown = [0, print].map(|print| Fingerprint::from_bytes([print; 32]));
+        Sender::new(hostname, raft_id, shown)
+    }
 
     fn state() -> State {
         let mut state = State::default();
@@ -288,6 +292,7 @@ mod tests {
         let two = v1::Node {
             hostname: "two".to_owned(),
             raft_id: 2,
+            server_cert_fingerprint: vec![2; 32],
             ..Default::default()
         };
         state.nodes.insert("two".to_owned(), Arc::new(two));
@@ -432,10 +437,7 @@ mod tests {
             (KILL, Some((Some("local"), None)), Err(PrivilegeDenied)),
         ];
         let state = state();
-        let sender = Sender {
-            hostname: "two".to_owned(),
-            raft_id: 2,
-        };
+        let sender = sender("two", 2, 2);
         let facts = Facts {
             state: Some(&state),
             member: true,
@@ -498,12 +500,9 @@ mod tests {
             identity: Some(LOCAL.to_owned()),
             token: None,
         };
-        // Removed, or removed and replaced by a node of the same name.
-        for (hostname, raft_id) in [("three", 3), ("two", 1)] {
-            let sender = Sender {
-                hostname: hostname.to_owned(),
-                raft_id,
-            };
+        // Removed, or removed and replaced by a node of the same name, or never that member.
+        for (hostname, raft_id, print) in [("three", 3, 3), ("two", 1, 1), ("two", 2, 9)] {
+            let sender = sender(hostname, raft_id, print);
             for name in [SUBMIT, APPLY, "/jaco.v1.Cluster/NodeJoin"] {
                 let shown = Shown {
                     sender: Some(&sender),
@@ -518,10 +517,7 @@ mod tests {
 
     #[test]
     fn a_member_without_its_state_serves_no_member() {
-        let sender = Sender {
-            hostname: "two".to_owned(),
-            raft_id: 2,
-        };
+        let sender = sender("two", 2, 2);
         for (member, code) in [
             (true, ErrorCode::StateUnavailable),
             (false, ErrorCode::ClusterUninitialized),

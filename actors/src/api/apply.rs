@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::{caller::Caller, diff::diff};
 use crate::{
-    node::{Running, propose},
+    node::Running,
     scheduler::reconcile::{Memo, reconcile},
 };
 
@@ -61,7 +61,7 @@ pub(super) async fn apply(
     caller: &Caller,
     request: v1::ApplyRequest,
 ) -> Result<v1::ApplyResponse, Error> {
-    let _serial = node.applies.lock().await;
+    let turn = node.applies.take().await;
     let state = node.raft.state();
     let view = View {
         state: &state,
@@ -80,7 +80,7 @@ pub(super) async fn apply(
             diff: Some(changes),
         });
     }
-    propose(&node.raft, command).await?;
+    turn.propose(&node.raft, command).await?;
     Ok(v1::ApplyResponse {
         applied_revision: highest + 1,
         diff: Some(changes),
@@ -190,7 +190,7 @@ pub(super) async fn rollback(
     caller: &Caller,
     deployment: String,
 ) -> Result<v1::RollbackResponse, Error> {
-    let _serial = node.applies.lock().await;
+    let turn = node.applies.take().await;
     let state = node.raft.state();
     let Some(current) = state.deployments.get(&deployment) else {
         return Err(Error::new(
@@ -232,6 +232,7 @@ pub(super) async fn rollback(
         deployment,
         revision,
     });
-    propose(&node.raft, node.command(&caller.identity, payload)).await?;
+    let command = node.command(&caller.identity, payload);
+    turn.propose(&node.raft, command).await?;
     Ok(v1::RollbackResponse { revision })
 }

@@ -36,7 +36,7 @@ impl Audit for AuditService {
         let states = node.raft.subscribe();
         let events = events(request.into_inner(), states.clone());
         let state = states.borrow().clone();
-        let stream = guarded(events, &caller, states, self.0.stopping_for(&caller));
+        let stream = guarded(events, &caller, states, self.0.ending_for(&caller));
         Ok(node.read_response(&state, stream))
     }
 }

@@ -8,6 +8,7 @@ use std::{
     fmt,
     io::{self, Write},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{Stream, stream};
@@ -18,11 +19,15 @@ use jaco_proto::{
 use jaco_raftnode::{
     Propose, State,
     archive::{self, Meta},
+    command,
 };
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
 use super::caller::Caller;
-use crate::node::{Running, Shared};
+use crate::{
+    clock::Clock,
+    node::{Running, Shared},
+};
 
 /// Bytes of one message.
 const PIECE: usize = 64 << 10;
@@ -30,6 +35,8 @@ const PIECE: usize = 64 << 10;
 const AHEAD: usize = 4;
 /// Backups at the same time; each keeps a thread and a state.
 pub(crate) const CONCURRENT: usize = 4;
+/// Longest time the last piece waits for the record.
+const RECORD_BUDGET: Duration = Duration::from_secs(5);
 /// How often the position of a state is looked up before somebody else must try.
 const ATTEMPTS: usize = 5;
 
@@ -65,18 +72,24 @@ pub(super) async fn begin(
         archive::write(&meta, &state, Pieces::new(sender))
     });
     let backup = Backup {
-        node,
-        requested_by: caller.identity.clone(),
-        index,
         pieces,
-        encoder,
+        encoder: Some(encoder),
+        ahead: None,
+        record: Some(Record {
+            raft: Arc::new(node.raft.clone()),
+            clock: node.clock.clone(),
+            requested_by: caller.identity.clone(),
+            index,
+        }),
+        handed_out: false,
     };
     Ok(stream::unfold(Some(backup), |backup| async move {
         let mut backup = backup?;
-        if let Some(data) = backup.pieces.recv().await {
-            return Some((Ok(v1::BackupChunk { data }), Some(backup)));
+        match backup.next().await {
+            Ok(Some(data)) => Some((Ok(v1::BackupChunk { data }), Some(backup))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), None)),
         }
-        backup.end().await.err().map(|error| (Err(error), None))
     }))
 }
 
@@ -99,23 +112,66 @@ fn failed(reason: impl fmt::Display) -> Error {
 }
 
 /// A backup under way.
+///
+/// Whoever has an archive, or a part of one, is in the audit trail: the record is written before
+/// the last piece is handed out, and for a caller that goes away before that, afterwards.
 struct Backup {
-    node: Arc<Running>,
-    requested_by: String,
-    index: u64,
     pieces: mpsc::Receiver<Vec<u8>>,
-    encoder: JoinHandle<io::Result<()>>,
+    /// Until its end was looked at.
+    encoder: Option<JoinHandle<io::Result<()>>>,
+    /// The piece that is handed out once it is known whether another one follows.
+    ahead: Option<Vec<u8>>,
+    /// Until it was written.
+    record: Option<Record>,
+    handed_out: bool,
 }
 
 impl Backup {
-    /// Tells how the encoding ended, and the audit trail if it ended well. The caller sees the
-    /// end of the stream after that, so whoever has an archive finds it in the trail.
-    async fn end(self) -> Result<(), Error> {
-        match self.encoder.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(failed(chain(&error))),
-            Err(error) => return Err(failed(error)),
+    /// The next piece; `None` after the last.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        if self.ahead.is_none() {
+            self.ahead = self.pieces.recv().await;
         }
+        let follows = self.pieces.recv().await;
+        if follows.is_none()
+            && let Some(encoder) = self.encoder.take()
+        {
+            match encoder.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(failed(chain(&error))),
+                Err(error) => return Err(failed(error)),
+            }
+            if let Some(record) = &self.record {
+                record.write().await;
+            }
+            self.record = None;
+        }
+        let piece = std::mem::replace(&mut self.ahead, follows);
+        self.handed_out |= piece.is_some();
+        Ok(piece)
+    }
+}
+
+impl Drop for Backup {
+    fn drop(&mut self) {
+        if let Some(record) = self.record.take().filter(|_| self.handed_out)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move { record.write().await });
+        }
+    }
+}
+
+/// What the audit trail is told.
+struct Record {
+    raft: Arc<dyn Propose>,
+    clock: Clock,
+    requested_by: String,
+    index: u64,
+}
+
+impl Record {
+    async fn write(&self) {
         let payload = [
             ("snapshot_index".to_owned(), self.index.to_string()),
             ("requested_by".to_owned(), self.requested_by.clone()),
@@ -126,12 +182,15 @@ impl Backup {
             ..Default::default()
         };
         let append = Payload::AuditAppend(v1::AuditAppend { event: Some(event) });
-        let command = self.node.command(&self.requested_by, append);
-        // The archive is complete and the caller has it, whatever becomes of the record.
-        if let Err(error) = self.node.raft.propose(command).await {
-            tracing::warn!(subsystem = "daemon/grpc", %error, "backup is not in the audit trail");
-        }
-        Ok(())
+        let command = command(&self.requested_by, self.clock.timestamp(), append);
+        // A record that cannot be written keeps nobody from a backup.
+        let written = timeout(RECORD_BUDGET, self.raft.propose(command)).await;
+        let reason = match written {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("not committed within {RECORD_BUDGET:?}"),
+        };
+        tracing::warn!(subsystem = "daemon/grpc", %reason, "backup is not in the audit trail");
     }
 }
 
@@ -178,7 +237,95 @@ impl Write for Pieces {
 
 #[cfg(test)]
 mod tests {
+    use jaco_raftnode::testing::MemoryRaft;
+
     use super::*;
+
+    /// A backup of so many pieces whose encoder ends like this.
+    fn backup(raft: &MemoryRaft, pieces: u8, ends_well: bool) -> Backup {
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        for piece in 0..pieces {
+            sender.try_send(vec![piece]).unwrap();
+        }
+        let encoder = tokio::task::spawn_blocking(move || match ends_well {
+            true => Ok(()),
+            false => Err(io::ErrorKind::OutOfMemory.into()),
+        });
+        Backup {
+            pieces: receiver,
+            encoder: Some(encoder),
+            ahead: None,
+            record: Some(Record {
+                raft: Arc::new(raft.clone()),
+                clock: Clock::system(),
+                requested_by: "ci".to_owned(),
+                index: 7,
+            }),
+            handed_out: false,
+        }
+    }
+
+    fn records(state: &State) -> usize {
+        let kind = AuditEventType::BackupTaken;
+        let events = state.audit.values().filter(|event| event.r#type() == kind);
+        events
+            .inspect(|event| {
+                assert_eq!(event.identity, "ci");
+                assert_eq!(event.payload["snapshot_index"], "7");
+                assert_eq!(event.payload["requested_by"], "ci");
+            })
+            .count()
+    }
+
+    #[tokio::test]
+    async fn the_last_piece_comes_after_the_record() {
+        for pieces in 1..=3 {
+            let raft = MemoryRaft::with_ready_nodes(&["n1"]);
+            let mut backup = backup(&raft, pieces, true);
+            for piece in 0..pieces {
+                assert_eq!(records(&raft.state()), 0);
+                assert_eq!(backup.next().await, Ok(Some(vec![piece])));
+            }
+            assert_eq!(records(&raft.state()), 1);
+            assert_eq!(backup.next().await, Ok(None));
+            drop(backup);
+            tokio::task::yield_now().await;
+            assert_eq!(records(&raft.state()), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_went_away_with_a_part_is_recorded_too() {
+        for (taken, expected) in [(0, 0), (1, 1), (2, 1)] {
+            let raft = MemoryRaft::with_ready_nodes(&["n1"]);
+            let mut states = raft.subscribe();
+            let mut backup = backup(&raft, 3, true);
+            for _ in 0..taken {
+                backup.next().await.unwrap();
+            }
+            assert_eq!(records(&raft.state()), 0);
+            drop(backup);
+            if expected == 1 {
+                states.wait_for(|state| records(state) == 1).await.unwrap();
+            }
+            tokio::task::yield_now().await;
+            assert_eq!(records(&raft.state()), expected, "after {taken} pieces");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_encoder_that_fails_keeps_the_last_piece() {
+        let raft = MemoryRaft::with_ready_nodes(&["n1"]);
+        let mut states = raft.subscribe();
+        let mut backup = backup(&raft, 2, false);
+        assert_eq!(backup.next().await, Ok(Some(vec![0])));
+        let error = backup.next().await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::BackupFailed);
+        drop(backup);
+        let recorded = states.wait_for(|state| records(state) == 1);
+        recorded.await.unwrap();
+        assert_eq!(records(&raft.state()), 1);
+    }
 
     #[tokio::test]
     async fn pieces_are_full_but_for_the_last() {

@@ -6,7 +6,7 @@ use jaco_proto::{Error, ErrorCode};
 use tonic::Request;
 
 use super::{
-    admission::{LOCAL, Transport},
+    admission::{ANONYMOUS, LOCAL, Transport},
     forwarded::TokenHash,
 };
 use crate::peer::Sender;
@@ -38,6 +38,12 @@ impl Caller {
             .get::<Self>()
             .cloned()
             .ok_or_else(|| Error::new(ErrorCode::Internal, "the request did not pass admission"))
+    }
+
+    /// Whether the caller proved nothing.
+    #[must_use]
+    pub fn is_stranger(&self) -> bool {
+        self.token.is_none() && self.identity == ANONYMOUS
     }
 
     /// Whether the caller is an operator of a node's machine, who needs no token.

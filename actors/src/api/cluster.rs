@@ -29,7 +29,9 @@ impl Cluster for ClusterService {
         &self,
         request: Request<v1::ClusterInitRequest>,
     ) -> Result<Response<v1::ClusterInitResponse>, Status> {
-        let response = self.0.init(request.into_inner().cluster_name).await?;
+        let identity = Caller::of(&request)?.identity;
+        let name = request.into_inner().cluster_name;
+        let response = self.0.init(name, &identity).await?;
         Ok(Response::new(response))
     }
 
@@ -103,7 +105,7 @@ impl Cluster for ClusterService {
             pieces,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping_for(&caller),
+            self.0.ending_for(&caller),
         )))
     }
 

@@ -16,10 +16,7 @@ use super::{
     stream::{ResponseStream, guarded},
     views,
 };
-use crate::{
-    ingress::table::ready,
-    node::{Shared, propose},
-};
+use crate::{ingress::table::ready, node::Shared};
 
 pub(super) struct DeployService(pub(super) Arc<Shared>);
 
@@ -31,13 +28,8 @@ impl Deploy for DeployService {
     ) -> Result<Response<v1::ApplyResponse>, Status> {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
-        // A client that leaves must not release the turn of an apply whose commit is under way.
-        let applying =
-            tokio::spawn(async move { apply::apply(&node, &caller, request.into_inner()).await });
-        let response = applying.await.map_err(|error| {
-            Error::new(ErrorCode::Internal, "the apply broke off").with("reason", error)
-        })?;
-        Ok(Response::new(response?))
+        let response = apply::apply(&node, &caller, request.into_inner()).await?;
+        Ok(Response::new(response))
     }
 
     async fn rollback(
@@ -66,9 +58,10 @@ impl Deploy for DeployService {
                     .into(),
             );
         }
-        let _serial = node.applies.lock().await;
+        let turn = node.applies.take().await;
         let payload = Payload::DeploymentDelete(v1::DeploymentDelete { deployment });
-        propose(&node.raft, node.command(&caller.identity, payload)).await?;
+        let command = node.command(&caller.identity, payload);
+        turn.propose(&node.raft, command).await?;
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
@@ -97,7 +90,7 @@ impl Deploy for DeployService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping_for(&caller),
+            self.0.ending_for(&caller),
         );
         Ok(node.read_response(&state, stream))
     }

@@ -15,7 +15,7 @@ use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header::CONTENT_TYPE};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use jaco_proto::{Error, ErrorCode};
 use jaco_raftnode::{RaftStatus, Role};
 use tokio::time::Instant;
@@ -26,7 +26,6 @@ use super::{
     caller::Caller,
     forwarded::Forwarded,
     methods::{Effect, Method},
-    server,
 };
 use crate::{
     node::{
@@ -63,15 +62,22 @@ const KEPT: [&str; 4] = [
     "traceparent",
 ];
 
+/// A request that is all here.
+pub(super) struct Whole {
+    pub(super) method: Method,
+    pub(super) caller: Caller,
+    /// Whether what is read has to be confirmed first.
+    pub(super) confirm: bool,
+    /// Until when the client waits.
+    pub(super) deadline: Option<Instant>,
+    pub(super) parts: http::request::Parts,
+    pub(super) body: Bytes,
+}
+
 /// A request on its way to whoever leads.
 struct Call<'a> {
     node: &'a Running,
-    method: Method,
-    caller: Caller,
-    parts: http::request::Parts,
-    body: Bytes,
-    /// Until when the client waits.
-    deadline: Option<Instant>,
+    request: Whole,
 }
 
 /// What came of one attempt.
@@ -82,14 +88,13 @@ enum Attempt {
     Again(Option<Error>),
 }
 
-/// Has `request` served by the leader, wherever that is; `here` serves it on this node.
+/// Has `request` served by the leader, wherever that is; `here` serves it on this node, after
+/// `readmit` has looked at its caller again. A leader elsewhere does that itself.
 pub(super) async fn to_leader<S>(
     shared: &Shared,
     mut here: S,
-    method: Method,
-    caller: Caller,
-    confirm: bool,
-    request: Request<Body>,
+    readmit: impl Fn() -> Result<(), Error>,
+    mut request: Whole,
 ) -> Response<Body>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
@@ -99,21 +104,12 @@ where
         Err(error) => return Status::from(error).into_http(),
     };
     let started = Instant::now();
-    let deadline = deadline(request.headers(), started);
-    let mut stopping = shared.stopping_for(&caller);
-    let (mut parts, body) = request.into_parts();
-    let body = match collect(parts.uri.path(), body).await {
-        Ok(body) => body,
-        Err(status) => return status.into_http(),
-    };
-    parts.extensions.insert(caller.clone());
+    let deadline = request.deadline;
+    let mut stopping = shared.stopping_for(&request.caller);
+    request.parts.extensions.insert(request.caller.clone());
     let call = Call {
         node: &node,
-        method,
-        caller,
-        parts,
-        body,
-        deadline,
+        request,
     };
     let until = deadline.map_or(started + SEARCH, |deadline| deadline.min(started + SEARCH));
     let mut backoff = BACKOFF;
@@ -121,7 +117,7 @@ where
     loop {
         let seen = node.leader.raft().with_status(seen);
         let attempt = match node.leader.whereabouts() {
-            Whereabouts::Here => call.here(&mut here, confirm).await,
+            Whereabouts::Here => call.here(&mut here, &readmit).await,
             Whereabouts::There(leader) => call.there(&leader).await,
             Whereabouts::Unknown => Attempt::Again(None),
         };
@@ -175,35 +171,25 @@ async fn news(leader: &LeaderLink, before: (Option<u64>, bool, bool, bool)) {
     let _ = status.wait_for(|status| seen(status) != before).await;
 }
 
-/// The whole body of a request, kept for another attempt.
-async fn collect(name: &str, body: Body) -> Result<Bytes, Status> {
-    let limit = server::request_bytes(name) + FRAME_HEADER;
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Error::new(
-            ErrorCode::ValidationFailed,
-            "the request is too large",
-        )
-        .with("field", "request")
-        .with("limit", limit)
-        .into()),
-        Err(error) => Err(Status::from_error(error)),
-    }
-}
-
-/// Bytes in front of each message.
-const FRAME_HEADER: usize = 5;
-
 impl Call<'_> {
-    async fn here<S>(&self, service: &mut S, confirm: bool) -> Attempt
+    async fn here<S>(&self, service: &mut S, readmit: &impl Fn() -> Result<(), Error>) -> Attempt
     where
         S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     {
-        if confirm && let Err(error) = self.node.confirmed().await {
+        let Whole {
+            confirm,
+            parts,
+            body,
+            ..
+        } = &self.request;
+        if *confirm && let Err(error) = self.node.confirmed().await {
             return Attempt::Over(Status::from(error).into_http());
         }
-        let body = Body::new(Full::new(self.body.clone()));
-        let request = Request::from_parts(self.parts.clone(), body);
+        if let Err(error) = readmit() {
+            return Attempt::Over(Status::from(error).into_http());
+        }
+        let body = Body::new(Full::new(body.clone()));
+        let request = Request::from_parts(parts.clone(), body);
         let response = match service.ready().await {
             Ok(service) => match service.call(request).await {
                 Ok(response) => response,
@@ -228,14 +214,17 @@ impl Call<'_> {
     }
 
     async fn there(&self, leader: &Leader) -> Attempt {
-        let limit = match self.parts.uri.path() {
+        let limit = match self.request.parts.uri.path() {
             "/jaco.v1.Cluster/NodeRemove" => DRAIN,
             _ => ANSWER,
         };
-        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + limit);
+        let deadline = self
+            .request
+            .deadline
+            .unwrap_or_else(|| Instant::now() + limit);
         let request = self.request(deadline);
         let link = &self.node.leader;
-        let called = match self.method.effect {
+        let called = match self.request.method.effect {
             // It streams, however long; and it changes nothing that a second one would spoil.
             Effect::Read => link
                 .call(leader, request, Some(deadline))
@@ -248,8 +237,8 @@ impl Call<'_> {
         };
         tracing::debug!(
             subsystem = "daemon/grpc",
-            method = self.parts.uri.path(),
-            request_id = %self.caller.request_id,
+            method = self.request.parts.uri.path(),
+            request_id = %self.request.caller.request_id,
             leader = %leader.hostname,
             answered = called.is_ok(),
             "request passed on"
@@ -267,7 +256,7 @@ impl Call<'_> {
                 }
             },
             Err(CallError::NotSent { .. }) => Attempt::Again(None),
-            Err(CallError::Unanswered { .. }) if self.method.effect == Effect::Read => {
+            Err(CallError::Unanswered { .. }) if self.request.method.effect == Effect::Read => {
                 Attempt::Again(None)
             }
             Err(error @ CallError::Unanswered { .. }) => {
@@ -279,13 +268,13 @@ impl Call<'_> {
 
     /// The request as the leader gets it.
     fn request(&self, deadline: Instant) -> Request<Body> {
-        let mut request = Request::new(Body::new(Full::new(self.body.clone())));
+        let mut request = Request::new(Body::new(Full::new(self.request.body.clone())));
         *request.method_mut() = http::Method::POST;
-        *request.uri_mut() = self.parts.uri.clone();
+        *request.uri_mut() = self.request.parts.uri.clone();
         *request.version_mut() = http::Version::HTTP_2;
         let headers = request.headers_mut();
         headers.insert("te", HeaderValue::from_static("trailers"));
-        let given = &self.parts.headers;
+        let given = &self.request.parts.headers;
         if let Some(kind) = given.get(CONTENT_TYPE) {
             headers.insert(CONTENT_TYPE, kind.clone());
         }
@@ -294,7 +283,7 @@ impl Call<'_> {
                 headers.insert(name, value.clone());
             }
         }
-        if let Ok(id) = HeaderValue::from_str(&self.caller.request_id) {
+        if let Ok(id) = HeaderValue::from_str(&self.request.caller.request_id) {
             headers.insert("x-request-id", id);
         }
         timeout::write(headers, deadline.saturating_duration_since(Instant::now()));
@@ -304,12 +293,12 @@ impl Call<'_> {
 
     fn forwarded(&self) -> Forwarded {
         use super::methods::Class;
-        match self.method.class {
+        match self.request.method.class {
             Class::InBody => Forwarded::default(),
             Class::Public | Class::Setup | Class::Operator | Class::LocalOperator | Class::Peer => {
                 Forwarded {
-                    identity: Some(self.caller.identity.clone()),
-                    token: self.caller.token,
+                    identity: Some(self.request.caller.identity.clone()),
+                    token: self.request.caller.token,
                 }
             }
         }

@@ -70,15 +70,26 @@ impl Internal for InternalService {
                 .with("field", "command_bytes")
                 .with("reason", error)
         })?;
-        if let Err(error) = limits::permit(&sender.hostname, &command) {
-            tracing::warn!(
-                subsystem = "daemon/grpc",
-                sender = %sender.hostname,
-                command = jaco_raftnode::command_name(&command),
-                "a member submitted what it may not"
-            );
-            return Err(error.into());
-        }
+        // What it depends on is not to change before it is committed.
+        let _alone = match limits::clears_mark(&command) {
+            true => Some(node.marks.lock().await),
+            false => None,
+        };
+        let name = jaco_raftnode::command_name(&command);
+        let (state, now) = (node.raft.state(), node.clock.timestamp());
+        let command = match limits::admit(&sender.hostname, command, &state, now) {
+            Ok(command) => command,
+            Err(error) => {
+                tracing::warn!(
+                    subsystem = "daemon/grpc",
+                    sender = %sender.hostname,
+                    command = name,
+                    %error,
+                    "a member submitted what it may not"
+                );
+                return Err(error.into());
+            }
+        };
         let committed = propose(&node.raft, command).await?;
         Ok(Response::new(v1::SubmitResponse {
             raft_index: committed.index,
@@ -116,7 +127,7 @@ impl Internal for InternalService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping_for(&caller),
+            self.0.ending_for(&caller),
         )))
     }
 

@@ -1,7 +1,5 @@
 //! The members' side of a join: tokens that admit one node each, and the admission of a node.
 
-use std::net::SocketAddr;
-
 use jaco_net::pki::{self, ClusterCa, Fingerprint, certificates};
 use jaco_proto::{
     Error, ErrorCode,
@@ -12,8 +10,10 @@ use jaco_raftnode::{Propose as _, State, batch};
 use prost_types::Timestamp;
 use subtle::ConstantTimeEq;
 
-use super::{admission::hash, caller::Caller};
-use crate::node::{JoinToken, Running, propose, random_token};
+use super::{admission::hash, caller::Caller, sign::addresses_of_others};
+use crate::node::{
+    JoinToken, Running, is_dialable, propose, random_token, submit::form::KEY_BYTES,
+};
 
 /// Life of a join token.
 const TOKEN_SECONDS: i64 = 24 * 3600;
@@ -72,11 +72,19 @@ pub(super) async fn admit(
     } = request;
     let join_token = SecretString::new(join_token);
     // No two joins take the same raft id.
-    let _one = node.joins.lock().await;
+    let turn = node.joins.take().await;
     let (state, now) = (node.raft.state(), node.clock.timestamp());
-    check_fields(&name, &advertise_addr, &grpc_address, &csr_pem)?;
+    check_fields(
+        &name,
+        &advertise_addr,
+        &grpc_address,
+        &csr_pem,
+        &wireguard_pubkey,
+    )?;
     let hashed_secret = check_token(&state, &join_token, &now)?;
-    if state.nodes.contains_key(&name) {
+    // Certificates are compared without case: two such names would be good for each other.
+    let mut members = state.nodes.keys();
+    if members.any(|member| member.eq_ignore_ascii_case(&name)) {
         let taken = Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname");
         return Err(taken.with("hostname", name));
     }
@@ -84,7 +92,12 @@ pub(super) async fn admit(
     let ca = authority(&state)?;
     let csr = String::from_utf8_lossy(&csr_pem);
     let cert = ca
-        .sign_request(&csr, &name, node.clock.now())
+        .sign_request(
+            &csr,
+            &name,
+            &addresses_of_others(&state, &name),
+            node.clock.now(),
+        )
         .map_err(refuse_csr)?;
 
     let cluster = state.cluster.clone().unwrap_or_default();
@@ -102,7 +115,8 @@ pub(super) async fn admit(
         raft_id,
     });
     let children = [consume, join].map(|payload| node.command(&identity, payload));
-    propose(&node.raft, batch(identity.clone(), now, children.into())).await?;
+    let admission = batch(identity.clone(), now, children.into());
+    turn.propose(&node.raft, admission).await?;
     tracing::info!(subsystem = "raft", host = %name, raft_id, %identity, "node joins");
     // Should this be the leader's last breath, the next one finds the row without its entry.
     if let Ok(membership) = node.membership() {
@@ -166,7 +180,13 @@ pub(super) fn refuse_csr(error: pki::Error) -> Error {
     }
 }
 
-fn check_fields(name: &str, advertise: &str, grpc: &str, csr: &[u8]) -> Result<(), Error> {
+fn check_fields(
+    name: &str,
+    advertise: &str,
+    grpc: &str,
+    csr: &[u8],
+    key: &[u8],
+) -> Result<(), Error> {
     let invalid = |field: &str, value: &str, problem: &str| {
         let message = format!("{field} {problem}");
         Err(Error::new(ErrorCode::ValidationFailed, message)
@@ -179,20 +199,17 @@ fn check_fields(name: &str, advertise: &str, grpc: &str, csr: &[u8]) -> Result<(
     if csr.is_empty() {
         return invalid("csr_pem", "", "is empty");
     }
-    if !dialable(advertise) {
+    if key.len() > KEY_BYTES {
+        return invalid("wireguard_pubkey", "", "is too long");
+    }
+    if !is_dialable(advertise) {
         return invalid("advertise_addr", advertise, "cannot be dialled");
     }
     // A node may serve no API to others.
-    if !grpc.is_empty() && !dialable(grpc) {
+    if !grpc.is_empty() && !is_dialable(grpc) {
         return invalid("grpc_address", grpc, "cannot be dialled");
     }
     Ok(())
-}
-
-fn dialable(address: &str) -> bool {
-    address.parse::<SocketAddr>().is_ok_and(|address| {
-        !address.ip().is_unspecified() && !address.ip().is_multicast() && address.port() != 0
-    })
 }
 
 /// Two members behind one address could not be told apart.

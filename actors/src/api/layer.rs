@@ -10,26 +10,23 @@ use std::{
 
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::Full;
 use jaco_proto::{Error, ErrorCode};
-use tonic::{
-    Status,
-    body::Body,
-    transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo},
-};
+use tokio::time::Instant as Deadline;
+use tonic::{Status, body::Body, transport::server::UdsConnectInfo};
 use tower::{Layer, Service};
 
 use super::{
-    admission::{Admitted, Facts, Shown, Transport, admit},
+    admission::Transport,
+    body,
     caller::Caller,
-    forward,
-    forwarded::Forwarded,
+    claim::Claim,
+    forward::{self, Whole},
     methods::{Class, Effect, Method, Place, method},
     typed,
+    visit::Visit,
 };
-use crate::{
-    node::{Shared, leader::Whereabouts, removed},
-    peer::Sender,
-};
+use crate::{node::Shared, peer::Sender};
 
 /// Metadata by which a caller asks for a confirmed read.
 const READ: &str = "jaco-read";
@@ -80,26 +77,24 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         // The ready service must be the one that is called; the clone waits for its own turn.
         let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let inner = std::mem::replace(&mut self.inner, clone);
         let (transport, shared) = (self.transport, self.shared.clone());
         Box::pin(async move {
             let started = Instant::now();
             let name = request.uri().path().to_owned();
             let method = method(&name);
             let request_id = request_id(&request);
-            let sender = match transport {
-                Transport::Peer => request.extensions_mut().remove::<Sender>(),
-                Transport::Process | Transport::Local | Transport::Api => None,
-            };
-            let peer = peer(&request);
-            let peer_text = describe(transport, &request, peer, sender.as_ref());
+            let claim = Claim::take(transport, method, &mut request);
+            let visit = request.extensions().get::<Visit>().cloned();
+            let under_way = visit.as_ref().map(Visit::call);
+            let peer = visit.as_ref().map(Visit::address);
+            let peer_text = describe(transport, &request, peer, claim.sender());
             tracing::debug!(
                 subsystem = "daemon/grpc",
                 method = %name, %request_id, peer = %peer_text,
                 "request started"
             );
-            let linearizable = linearizable(request.headers());
-            let decided = decide(transport, method, &request, sender.as_ref(), &shared);
+            let decided = claim.admit(&shared);
             let joiner = peer.filter(|_| method.class == Class::InBody);
             let decided = match joiner {
                 Some(peer) => decided.and_then(|admitted| {
@@ -108,19 +103,30 @@ where
                 }),
                 None => decided,
             };
-            // From anybody else it means nothing, and nobody behind this shall take it for more.
-            Forwarded::strip(request.headers_mut());
-            // Whoever serves a request that is passed on confirms what it reads as well.
-            let passed_on = method.place == Place::Leader && transport != Transport::Peer;
-            let admitted = match decided {
-                Ok(admitted) => match linearizable {
-                    // Who proved nothing is told nothing that a majority has to be asked for.
-                    Ok(true) if admitted.is_stranger() => Ok((admitted, false)),
-                    Ok(true) if !passed_on => confirm(&shared).await.map(|()| (admitted, true)),
-                    Ok(linearizable) => Ok((admitted, linearizable)),
-                    Err(error) => Err(error),
-                },
+            let served = match decided {
+                Ok(admitted) => {
+                    let call = Call {
+                        shared: &shared,
+                        method,
+                        claim: &claim,
+                        caller: Caller {
+                            identity: admitted.identity,
+                            token: admitted.token,
+                            transport,
+                            sender: claim.sender().cloned(),
+                            request_id: request_id.clone(),
+                        },
+                    };
+                    if let Some(under_way) = &under_way
+                        && !call.caller.is_stranger()
+                    {
+                        under_way.know();
+                    }
+                    call.serve(inner, request).await
+                }
                 Err(error) => {
+                    // What has come of its body is not kept meanwhile.
+                    drop(request);
                     if let (ErrorCode::TokenInvalid, Some(peer)) = (error.code, peer) {
                         let delay = shared.failed_token_check(peer.ip(), started);
                         tokio::time::sleep(delay).await;
@@ -128,30 +134,7 @@ where
                     Err(error)
                 }
             };
-            let response = match admitted {
-                Ok((Admitted { identity, token }, linearizable)) => {
-                    let caller = Caller {
-                        identity,
-                        token,
-                        transport,
-                        sender,
-                        request_id: request_id.clone(),
-                    };
-                    let mut response = if passed_on {
-                        let here = Typed(inner);
-                        forward::to_leader(&shared, here, method, caller, linearizable, request)
-                            .await
-                    } else {
-                        request.extensions_mut().insert(caller);
-                        typed::typed(&name, inner.call(request).await?)
-                    };
-                    if method.place == Place::Leader {
-                        forward::stamp(response.headers_mut(), &shared);
-                    }
-                    response
-                }
-                Err(error) => Status::from(error).into_http(),
-            };
+            let response = served.unwrap_or_else(|error| Status::from(error).into_http());
             if let Some(peer) = joiner.filter(|_| !response.headers().contains_key("grpc-status")) {
                 shared.joined_from(peer.ip());
             }
@@ -190,41 +173,70 @@ where
     }
 }
 
-fn decide(
-    transport: Transport,
+/// A call that was admitted by what its headers say.
+struct Call<'a> {
+    shared: &'a Shared,
     method: Method,
-    request: &Request<Body>,
-    sender: Option<&Sender>,
-    shared: &Shared,
-) -> Result<Admitted, Error> {
-    if shared.is_removed() && method.class != Class::Public {
-        return Err(removed());
-    }
-    if transport == Transport::Peer && method.place == Place::Leader {
-        // A request is passed on once; who has lost the lead says so before anything else, for
-        // it may not know a token that the next leader does.
-        let node = shared.running()?;
-        if node.leader.whereabouts() != Whereabouts::Here {
-            return Err(node.leader.leaderless());
+    claim: &'a Claim,
+    caller: Caller,
+}
+
+impl Call<'_> {
+    /// Has the call served, here or by the leader, once its body is there and its caller is
+    /// still who it was.
+    async fn serve<S>(self, mut inner: S, request: Request<Body>) -> Result<Response<Body>, Error>
+    where
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+        S::Future: Send + 'static,
+    {
+        let Self {
+            shared,
+            method,
+            claim,
+            caller,
+        } = self;
+        // Who proved nothing is told nothing that a majority has to be asked for.
+        let confirm = linearizable(request.headers())? && !caller.is_stranger();
+        let deadline = forward::deadline(request.headers(), Deadline::now());
+        let (mut parts, body) = request.into_parts();
+        let name = parts.uri.path().to_owned();
+        let mut stopping = shared.stopping_for(&caller);
+        let body = tokio::select! {
+            biased;
+            body = body::collect(&name, body) => body?,
+            _ = stopping.wait_for(|&stopping| stopping) => return Err(Shared::stopped()),
+        };
+        let readmit = || claim.admit(shared).map(drop);
+        // Whoever serves a request that is passed on confirms what it reads as well.
+        let mut response = if method.place == Place::Leader && caller.transport != Transport::Peer {
+            let inner = Typed(inner);
+            let whole = Whole {
+                method,
+                caller,
+                confirm,
+                deadline,
+                parts,
+                body,
+            };
+            forward::to_leader(shared, inner, readmit, whole).await
+        } else {
+            if confirm {
+                shared.running()?.confirmed().await?;
+            }
+            readmit()?;
+            parts.extensions.insert(caller);
+            let request = Request::from_parts(parts, Body::new(Full::new(body)));
+            let response = match inner.call(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            };
+            typed::typed(&name, response)
+        };
+        if method.place == Place::Leader {
+            forward::stamp(response.headers_mut(), shared);
         }
+        Ok(response)
     }
-    let state = shared.state();
-    let facts = Facts {
-        state: state.as_deref(),
-        member: shared.is_member(),
-        setup_token: shared.setup_token(),
-    };
-    let headers = request.headers();
-    let forwarded = match sender {
-        Some(_) => Forwarded::read(headers)?,
-        None => None,
-    };
-    let shown = Shown {
-        authorization: headers.get("authorization").map(HeaderValue::as_bytes),
-        sender,
-        forwarded: forwarded.as_ref(),
-    };
-    admit(transport, method, shown, &facts)
 }
 
 fn request_id(request: &Request<Body>) -> String {
@@ -234,13 +246,6 @@ fn request_id(request: &Request<Body>) -> String {
         .and_then(|value| value.to_str().ok())
         .filter(|id| !id.is_empty() && id.len() <= 128)
         .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned)
-}
-
-fn peer(request: &Request<Body>) -> Option<SocketAddr> {
-    request
-        .extensions()
-        .get::<TlsConnectInfo<TcpConnectInfo>>()
-        .and_then(|info| info.get_ref().remote_addr())
 }
 
 /// The caller as the log shows it: an address, a member, or the process at the other end of the
@@ -287,11 +292,6 @@ fn linearizable(headers: &HeaderMap) -> Result<bool, Error> {
     }
 }
 
-/// Waits until the state here is not older than what a majority knows.
-async fn confirm(shared: &Shared) -> Result<(), Error> {
-    shared.running()?.confirmed().await.map(drop)
-}
-
 /// Writes are worth a line at info, reads only at debug.
 fn outcome(
     name: &str,
@@ -321,3 +321,6 @@ fn outcome(
         tracing::debug!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");
     }
 }
+
+#[cfg(test)]
+mod tests;

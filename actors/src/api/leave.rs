@@ -10,7 +10,7 @@ use jaco_raftnode::{Propose as _, State};
 
 use super::caller::Caller;
 use crate::{
-    membership::leaving,
+    membership::{can_leave, leaving, policy::NO_HEIR},
     node::{Running, propose},
     scheduler::{departure, projects::Projects},
 };
@@ -55,6 +55,7 @@ pub(super) async fn remove(
 
 /// Says in the state that the member leaves, if it may; returns its raft id.
 async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error> {
+    let _alone = node.marks.lock().await;
     let state = node.raft.state();
     let Some(row) = state.nodes.get(hostname) else {
         let unknown = Error::new(ErrorCode::NodeNotFound, "no member has this hostname");
@@ -68,6 +69,19 @@ async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error>
     }
     if leaving(row) {
         return Ok(row.raft_id);
+    }
+    let (own, fresh) = (node.raft_id(), node.heart.fresh());
+    let answers: Vec<u64> = node.raft.with_status(|raft| {
+        let active = raft.progress.iter().filter(|p| p.recent_active);
+        active.map(|p| p.raft_id).chain([own]).collect()
+    });
+    let is_there =
+        |row: &v1::Node| answers.contains(&row.raft_id) || fresh.borrow().contains(&row.hostname);
+    if !can_leave(state.nodes.values().map(|row| &**row), hostname, is_there) {
+        let message = "nobody who stays could lead the cluster; remove the dead members first";
+        return Err(Error::new(ErrorCode::RaftRemoveFailed, message)
+            .with("hostname", hostname)
+            .with("reason", NO_HEIR));
     }
     if !force {
         check_places(&state, hostname)?;
@@ -117,8 +131,15 @@ async fn left(node: &Running, caller: &Caller, hostname: &str, raft_id: u64) -> 
             .is_none_or(|row| row.raft_id != raft_id)
     };
     loop {
-        if gone(&states.borrow_and_update()) {
+        let state = states.borrow_and_update().clone();
+        if gone(&state) {
             return Ok(());
+        }
+        if state.nodes.get(hostname).is_some_and(|row| !leaving(row)) {
+            let message = "the removal was given up";
+            return Err(Error::new(ErrorCode::RaftRemoveFailed, message)
+                .with("hostname", hostname)
+                .with("reason", "the member is not marked as leaving any more"));
         }
         let raft = status.borrow_and_update().clone();
         let leads = raft.leader_id == Some(raft.raft_id);

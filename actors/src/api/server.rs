@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use tokio::{
     net::{TcpListener, TcpStream, UnixListener},
     sync::{mpsc, watch},
     task::JoinSet,
+    time::Instant,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -35,12 +36,15 @@ use tower::{
 use super::{
     admission::Transport,
     audit::AuditService,
+    body::{APPLY_BYTES, REQUEST_BYTES},
     cluster::ClusterService,
     deploy::DeployService,
+    gate::Gate,
     internal::InternalService,
     layer::{Admission, AdmissionLayer},
     registry::RegistryService,
     tokens::TokensService,
+    visit::{Visit, Watched},
     watch::WatchService,
 };
 use crate::{
@@ -50,24 +54,13 @@ use crate::{
 
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;
-/// Largest request; clients send at most 4 MiB, and a little more than that is accepted.
-const REQUEST_BYTES: usize = 5 << 20;
-/// Largest apply. Far above what a manifest may have, so that one that is too large is refused
-/// as such, with its place, and not as a frame that cannot be read. Only operators get here.
-const APPLY_BYTES: usize = 16 << 20;
-/// Largest message of a request to `name`.
-pub(super) fn request_bytes(name: &str) -> usize {
-    if name.starts_with("/jaco.v1.Deploy/") {
-        APPLY_BYTES
-    } else {
-        REQUEST_BYTES
-    }
-}
-
-/// TLS handshakes under way at once; the next connection waits in the kernel's queue.
-const HANDSHAKES: usize = 512;
+/// Connections that may wait to be served.
+const READY: usize = 64;
 /// Time a client has for its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often it is said that there are too many connections.
+const REFUSALS: Duration = Duration::from_secs(60);
 
 /// What a listener needs to start.
 #[derive(Clone)]
@@ -230,7 +223,7 @@ fn adopt(inherited: &std::os::unix::net::UnixListener) -> io::Result<UnixListene
 /// other kind of file is not.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+        make_dir(parent)?;
     }
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => fs::remove_file(path)?,
@@ -254,6 +247,22 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     }
     fs::rename(&staging, path)?;
     Ok(listener)
+}
+
+/// Makes a directory, and those above it that are missing, so that the group gets to the socket
+/// whatever the umask is. One that is there already is its owner's business.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        make_dir(parent)?;
+    }
+    match fs::create_dir(dir) {
+        Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o755)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// The id of a group of the machine, from `/etc/group`.
@@ -283,10 +292,11 @@ impl Worker for TlsApiActor {
             .map_err(|error| Failure::from(format!("cannot listen on {address}: {error}")))?;
         tracing::info!(subsystem = "daemon/grpc", %address, "API is listening");
         let acceptor = TlsAcceptor::from(shared.tls_server_config());
-        let (sender, incoming) = mpsc::channel(HANDSHAKES);
+        let (sender, incoming) = mpsc::channel(READY);
         let router = router(&shared, Transport::Api);
+        let gate = shared.gate.clone();
         ctx.spawn(async move {
-            accept(listener, acceptor, sender).await;
+            accept(listener, acceptor, gate, sender).await;
             // Without a listener there is nothing to serve, so the other task ends as well.
             Msg::Closed
         });
@@ -301,29 +311,37 @@ impl Worker for TlsApiActor {
 }
 
 /// Accepts connections and makes their handshakes side by side, so that a slow client delays
-/// nobody else.
+/// nobody else. One for which there is no room is closed: in the kernel's queue it would keep
+/// others out.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    ready: mpsc::Sender<io::Result<TlsStream<TcpStream>>>,
+    gate: Arc<Mutex<Gate>>,
+    ready: mpsc::Sender<io::Result<Watched<TlsStream<TcpStream>>>>,
 ) {
     let mut handshakes = JoinSet::new();
+    let mut quiet_until = Instant::now();
     loop {
-        while handshakes.len() >= HANDSHAKES {
-            handshakes.join_next().await;
-        }
         tokio::select! {
             () = ready.closed() => return,
             Some(_) = handshakes.join_next(), if !handshakes.is_empty() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, address)) => {
+                    let Some(visit) = Visit::enter(&gate, address) else {
+                        let now = Instant::now();
+                        if now >= quiet_until {
+                            quiet_until = now + REFUSALS;
+                            tracing::warn!(subsystem = "daemon/grpc", address = %address.ip(), "too many connections");
+                        }
+                        continue;
+                    };
                     let (acceptor, ready) = (acceptor.clone(), ready.clone());
                     handshakes.spawn(async move {
                         let _ = stream.set_nodelay(true);
                         let handshake = acceptor.accept(stream);
                         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                             Ok(Ok(stream)) => {
-                                let _ = ready.send(Ok(stream)).await;
+                                let _ = ready.send(Ok(Watched::new(stream, visit))).await;
                             }
                             Ok(Err(error)) => {
                                 tracing::debug!(subsystem = "daemon/grpc", %error, "handshake failed");
@@ -356,6 +374,23 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o660);
         assert!(!path.with_extension("sock.new").exists());
+    }
+
+    #[tokio::test]
+    async fn the_directory_of_the_socket_is_open_to_its_group_if_it_was_made_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join("old");
+        fs::create_dir(&old).unwrap();
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o710)).unwrap();
+        // As the daemon has it.
+        let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let bound = [old.join("jaco.sock"), old.join("run/jaco/jaco.sock")].map(|p| bind_unix(&p));
+        rustix::process::umask(umask);
+        assert!(bound.iter().all(Result::is_ok));
+        for (path, expected) in [("", 0o710), ("run", 0o755), ("run/jaco", 0o755)] {
+            let mode = fs::metadata(old.join(path)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, expected, "{path:?}");
+        }
     }
 
     #[tokio::test]

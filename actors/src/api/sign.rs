@@ -1,7 +1,9 @@
 //! New certificates for members.
 
+use std::net::{IpAddr, SocketAddr};
+
 use jaco_proto::Error;
-use jaco_raftnode::Propose as _;
+use jaco_raftnode::{Propose as _, State};
 
 use super::join::{authority, refuse_csr};
 use crate::node::Running;
@@ -11,10 +13,21 @@ use crate::node::Running;
 /// # Errors
 /// `csr_invalid` if it asks for more than that member may have, `ca_missing` if nobody can sign.
 pub(crate) fn certificate(node: &Running, hostname: &str, csr: &[u8]) -> Result<Vec<u8>, Error> {
-    let ca = authority(&node.raft.state())?;
+    let state = node.raft.state();
+    let ca = authority(&state)?;
     let csr = String::from_utf8_lossy(csr);
+    let taken = addresses_of_others(&state, hostname);
     let cert = ca
-        .sign_request(&csr, hostname, node.clock.now())
+        .sign_request(&csr, hostname, &taken, node.clock.now())
         .map_err(refuse_csr)?;
     Ok(cert.pem().as_bytes().to_vec())
+}
+
+/// Where members other than `hostname` are reached; a certificate that named one of these would
+/// be good for posing as that member.
+pub(super) fn addresses_of_others(state: &State, hostname: &str) -> Vec<IpAddr> {
+    let others = state.nodes.values().filter(|row| row.hostname != hostname);
+    let addresses = others.flat_map(|row| [&row.address, &row.grpc_address]);
+    let parsed = addresses.filter_map(|address| address.parse::<SocketAddr>().ok());
+    parsed.map(|address| address.ip()).collect()
 }

@@ -1,4 +1,4 @@
-//! Streams that end when their caller's token is revoked or the server stops.
+//! Streams that end when their caller's token is revoked, or the node stops or is removed.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -9,12 +9,13 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{caller::Caller, forwarded::TokenHash};
-use crate::node::Shared;
+use crate::node::{Ending, Shared};
 
 /// A boxed response stream.
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Passes `inner` on until it ends, the caller's token is no longer valid, or the node stops.
+/// Passes `inner` on until it ends, the caller's token is no longer valid, or the node is at its
+/// end.
 ///
 /// A long stream is admitted once, at its start; this makes a revocation reach it, and the
 /// replacement of the token's secret as well.
@@ -22,19 +23,15 @@ pub(super) fn guarded<T: Send + 'static>(
     inner: impl Stream<Item = Result<T, Error>> + Send + 'static,
     caller: &Caller,
     states: watch::Receiver<Arc<State>>,
-    mut stopping: watch::Receiver<bool>,
+    ending: Ending,
 ) -> ResponseStream<T> {
     let token = caller.token.map(|token| (caller.identity.clone(), token));
     let over = async move {
-        let stopped = async {
-            // An error is a node that is gone already.
-            let _ = stopping.wait_for(|&stopping| stopping).await;
-            Shared::stopped()
-        };
+        let ended = ending.reached();
         match token {
-            None => stopped.await,
+            None => ended.await,
             Some((identity, token)) => tokio::select! {
-                error = stopped => error,
+                error = ended => error,
                 error = revoked(identity, token, states) => error,
             },
         }
@@ -112,17 +109,33 @@ mod tests {
         Arc::new(state)
     }
 
+    /// What the streams of a node end with.
+    #[derive(Default)]
+    struct End {
+        stopping: watch::Sender<bool>,
+        removed: watch::Sender<bool>,
+    }
+
+    impl End {
+        fn ending(&self) -> Ending {
+            Ending {
+                stopping: self.stopping.subscribe(),
+                removed: self.removed.subscribe(),
+            }
+        }
+    }
+
     /// What ends an endless stream of `transport` when `change` happens.
     async fn end(
         transport: Transport,
-        change: impl FnOnce(&watch::Sender<Arc<State>>, &watch::Sender<bool>),
+        change: impl FnOnce(&watch::Sender<Arc<State>>, &End),
     ) -> String {
         let (states, receiver) = watch::channel(state(1, false));
-        let (stopping, stopped) = watch::channel(false);
+        let end = End::default();
         let endless = stream::iter([Ok(1_u8)]).chain(stream::pending::<Result<u8, Error>>());
-        let mut guarded = guarded(endless, &caller(transport), receiver, stopped);
+        let mut guarded = guarded(endless, &caller(transport), receiver, end.ending());
         assert_eq!(guarded.next().await.unwrap().unwrap(), 1);
-        change(&states, &stopping);
+        change(&states, &end);
         let status = guarded.next().await.unwrap().unwrap_err();
         assert!(guarded.next().await.is_none());
         status.message().to_owned()
@@ -147,11 +160,21 @@ mod tests {
     #[tokio::test]
     async fn a_stopping_node_ends_every_stream() {
         for transport in [Transport::Api, Transport::Local] {
-            let code = end(transport, |states, stopping| {
+            let code = end(transport, |states, end| {
                 states.send_replace(state(1, false)); // no news for the token
-                stopping.send_replace(true);
+                end.stopping.send_replace(true);
             });
             assert_eq!(code.await, "raft_unavailable");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_removed_node_ends_every_stream() {
+        for transport in [Transport::Api, Transport::Local] {
+            let code = end(transport, |_, end| {
+                end.removed.send_replace(true);
+            });
+            assert_eq!(code.await, "cluster_uninitialized");
         }
     }
 
@@ -160,9 +183,9 @@ mod tests {
         // A local caller has no token to lose.
         for (transport, revoked) in [(Transport::Api, false), (Transport::Local, true)] {
             let (_states, states) = watch::channel(state(1, revoked));
-            let (_stopping, stopped) = watch::channel(false);
+            let end = End::default();
             let inner = stream::iter([Ok(1_u8), Ok(2)]);
-            let items: Vec<_> = guarded(inner, &caller(transport), states, stopped)
+            let items: Vec<_> = guarded(inner, &caller(transport), states, end.ending())
                 .map(Result::unwrap)
                 .collect()
                 .await;

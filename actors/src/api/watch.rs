@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use jaco_proto::v1::{self, watch_server::Watch};
 use jaco_raftnode::{Propose, watch::Filter};
 use tonic::{Request, Response, Status};
@@ -32,13 +32,15 @@ impl Watch for WatchService {
             let update = subscription.next().await?;
             Some((Ok(update.to_wire()), subscription))
         });
-        // The hub closes when the node stops; the client should go and ask another.
-        let events = events.chain(stream::once(std::future::ready(Err(Shared::stopped()))));
+        // The hub closes when the node stops, or is no member any more; the client should go and
+        // ask another.
+        let over = self.0.ending_for(&caller).reached();
+        let events = events.chain(stream::once(over.map(Err)));
         let stream = guarded(
             events,
             &caller,
             node.raft.subscribe(),
-            self.0.stopping_for(&caller),
+            self.0.ending_for(&caller),
         );
         Ok(node.read_response(&state, stream))
     }

@@ -25,6 +25,10 @@ use crate::{
     supervision::{Context, Failure, Worker},
 };
 
+/// Why a member that is not heard is no longer ready.
+const SILENT: &str = "heartbeats_missed";
+/// Why a member that no longer applies the log is not.
+const HALTED: &str = "log_not_understood";
 /// Identity of the commands.
 pub const IDENTITY: &str = "node-health";
 /// Time between two looks at everybody's silence.
@@ -192,7 +196,11 @@ impl HealthActor {
                     host,
                     status,
                     missed,
-                }) => self.propose(ctx, host, status, missed),
+                    halted,
+                }) => {
+                    let reason = if halted { HALTED } else { SILENT };
+                    self.propose(ctx, host, status, (reason, missed));
+                }
                 Effect::Contact(contact::Effect::Confirm { attempt }) => {
                     let confirmed = (self.args.confirm)();
                     ctx.spawn(async move { Msg::Confirmed(attempt, confirmed.await) });
@@ -201,20 +209,27 @@ impl HealthActor {
         }
     }
 
-    fn propose(&self, ctx: &Context<Self>, host: String, status: NodeStatus, missed: u32) {
+    fn propose(
+        &self,
+        ctx: &Context<Self>,
+        host: String,
+        status: NodeStatus,
+        (reason, missed): (&str, u32),
+    ) {
         warn!(
             subsystem = "scheduler/health",
             %host,
             status = status.as_str_name(),
+            reason,
             missed,
             limit = core::OFFLINE_MISSED,
-            "heartbeats missed"
+            "a member is not well"
         );
         let update = v1::NodeStatusUpdate {
             hostname: host.clone(),
             status: status.into(),
             details: [
-                ("reason", "heartbeats_missed".to_owned()),
+                ("reason", reason.to_owned()),
                 ("missed", missed.to_string()),
             ]
             .map(|(key, value)| (key.to_owned(), value))
@@ -279,6 +294,7 @@ fn facts(heart: &Heart, settled: &watch::Receiver<bool>) -> Facts {
     // Not inside the expression below: a borrowed channel would stay locked to its end, and the
     // heart takes its own lock first and that channel's second.
     let (current, settled) = (heart.is_current(), *settled.borrow());
+    let current = current && !heart.is_halted();
     Facts {
         current,
         listed: heart.is_listed(),

@@ -7,7 +7,9 @@
 //! ticks came late, has heard nobody through its own fault and must not blame the others.
 //!
 //! What is judged is what the state machine of nodes names: `ready` becomes `unhealthy` and then
-//! `offline`, with or without the drain mark, which stays as it is. Every other status stays:
+//! `offline`, with or without the drain mark, which stays as it is.
+//! A member that says it has stopped applying the log is `unhealthy` however often it is heard. Every
+//! other status stays:
 //! - `joining`: it never was ready, holds no replicas, and turns `ready` by itself;
 //! - `isolation_unavailable`: its replicas are re-placed already, and its own reconciliation is
 //!   what ends it; a status that also said how long it is silent would hide why;
@@ -50,6 +52,8 @@ const STALL: Duration = HEARD_FOR;
 pub enum Input {
     /// This member was heard just now.
     Heard(String),
+    /// Whether this member says that it has stopped applying the log.
+    Halted(String, bool),
     /// The members and their status, as the newest state has them.
     Members(BTreeMap<String, NodeStatus>),
     /// Whether this node leads and has applied an entry of its own term.
@@ -72,6 +76,8 @@ pub enum Effect {
         status: NodeStatus,
         /// Heartbeats it missed in a row.
         missed: u32,
+        /// It is not silence that is wrong with it: it has stopped applying the log.
+        halted: bool,
     },
 }
 
@@ -83,6 +89,8 @@ struct Member {
     contact: Duration,
     /// Whether it was really heard.
     heard: bool,
+    /// Whether it said last that it has stopped applying the log.
+    halted: bool,
     /// A verdict is on its way into the state.
     proposing: bool,
 }
@@ -120,6 +128,11 @@ impl Core {
                 if let Some(member) = self.members.get_mut(&host) {
                     member.contact = ran;
                     member.heard = true;
+                }
+            }
+            Input::Halted(host, halted) => {
+                if let Some(member) = self.members.get_mut(&host) {
+                    member.halted = halted;
                 }
             }
             Input::Members(members) => self.set_members(members),
@@ -169,6 +182,7 @@ impl Core {
                         status,
                         contact: self.ran,
                         heard: false,
+                        halted: false,
                         proposing: false,
                     };
                     self.members.insert(host, member);
@@ -199,7 +213,7 @@ impl Core {
         let mut effects = Vec::new();
         for (host, member) in &mut self.members {
             let silence = ran.saturating_sub(member.contact);
-            let Some(status) = verdict(member.status, silence) else {
+            let Some(status) = verdict(member.status, silence, member.halted) else {
                 continue;
             };
             if std::mem::replace(&mut member.proposing, true) {
@@ -209,16 +223,20 @@ impl Core {
                 host: host.clone(),
                 status,
                 missed: missed(silence),
+                halted: member.halted && silence < UNHEALTHY_AFTER,
             });
         }
         effects
     }
 }
 
-/// What a member of this status becomes after this silence; one step at a time.
-fn verdict(status: NodeStatus, silence: Duration) -> Option<NodeStatus> {
+/// What a member of this status becomes after this silence, or because it is `halted`; one step at
+/// a time.
+fn verdict(status: NodeStatus, silence: Duration, halted: bool) -> Option<NodeStatus> {
     match status {
-        NodeStatus::Ready => (silence >= UNHEALTHY_AFTER).then_some(NodeStatus::Unhealthy),
+        NodeStatus::Ready => {
+            (halted || silence >= UNHEALTHY_AFTER).then_some(NodeStatus::Unhealthy)
+        }
         NodeStatus::Unhealthy => (silence >= OFFLINE_AFTER).then_some(NodeStatus::Offline),
         NodeStatus::Unspecified
         | NodeStatus::Joining

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    peer::{Heartbeat, Pulse},
+    peer::{Heartbeat, Pulse, Sender},
 };
 
 /// Age up to which the leader's set is used: two beats and a slow way. After that a node goes by
@@ -59,7 +59,8 @@ pub struct Heart {
 struct Inner {
     judge: core::Core,
     contact: contact::Core,
-    members: BTreeSet<String>,
+    /// Raft ids of the members.
+    members: BTreeMap<String, u64>,
     leader: Option<LeaderSet>,
     /// When each member was heard last, as this machine's clock tells people.
     heard_at: BTreeMap<String, Timestamp>,
@@ -70,7 +71,6 @@ struct Inner {
 struct LeaderSet {
     at: Instant,
     told_at: Timestamp,
-    term: u64,
     hears: BTreeSet<String>,
 }
 
@@ -91,7 +91,7 @@ impl Heart {
             inner: Mutex::new(Inner {
                 judge: core::Core::new(host),
                 contact: contact::Core::default(),
-                members: BTreeSet::new(),
+                members: BTreeMap::new(),
                 leader: None,
                 heard_at: BTreeMap::new(),
                 effects: Vec::new(),
@@ -156,11 +156,12 @@ impl Heart {
             .iter()
             .map(|(host, node)| (host.clone(), node.status()))
             .collect();
-        inner.members = roster.keys().cloned().collect();
+        let ids = state.nodes.iter();
+        inner.members = ids.map(|(host, row)| (host.clone(), row.raft_id)).collect();
         let Inner {
             heard_at, members, ..
         } = &mut *inner;
-        heard_at.retain(|host, _| members.contains(host));
+        heard_at.retain(|host, _| members.contains_key(host));
         inner.judge(now, core::Input::Members(roster));
         let condemned = match status(&self.host) {
             Some(NodeStatus::Unhealthy | NodeStatus::Offline) => true,
@@ -213,6 +214,11 @@ impl Heart {
         self.inner().contact.is_listed(now())
     }
 
+    /// Whether this node has stopped applying the log.
+    pub(super) fn is_halted(&self) -> bool {
+        self.raft.borrow().halted.is_some()
+    }
+
     /// This node has caught up and is ready.
     pub(super) fn note_ready(&self) {
         self.was_ready.store(true, Ordering::Relaxed);
@@ -257,7 +263,10 @@ impl Inner {
         let in_date = self.leader.as_ref().filter(|leader| leader.is_in_date(now));
         let mut hosts: BTreeSet<String> = match in_date {
             // What is no member here may be one that this node does not know yet, or anything.
-            Some(leader) if !leads => leader.hears.intersection(&self.members).cloned().collect(),
+            Some(leader) if !leads => {
+                let known = |host: &&String| self.members.contains_key(*host);
+                leader.hears.iter().filter(known).cloned().collect()
+            }
             Some(_) | None => self.judge.heard().map(str::to_owned).collect(),
         };
         hosts.insert(own.to_owned());
@@ -269,6 +278,7 @@ impl Pulse for Heart {
     fn beat(&self) -> Heartbeat {
         let raft = self.raft.borrow();
         let (applied, term, leads) = (raft.applied, raft.term, raft.leading);
+        let halted = raft.halted.is_some();
         drop(raft);
         let hears = if leads {
             self.inner().live(&self.host, true, now())
@@ -280,32 +290,32 @@ impl Pulse for Heart {
             term,
             leads,
             hears,
+            halted,
         }
     }
 
-    fn heard(&self, from: &str, heartbeat: Heartbeat) {
+    fn heard(&self, from: &Sender, heartbeat: Heartbeat) {
         let now = now();
-        let term = self.raft.borrow().term;
+        // Anybody can say that it leads; raft knows whom this node follows, and in which term.
+        let raft = self.raft.borrow();
+        let follows = raft.leader_id == Some(from.raft_id) && raft.term == heartbeat.term;
+        drop(raft);
         let told_at = self.clock.timestamp();
         let mut inner = self.inner();
-        if from == self.host || !inner.members.contains(from) {
+        let from_id = inner.members.get(&from.hostname);
+        // A namesake is known by hearsay alone.
+        if from.hostname == self.host || from_id != Some(&from.raft_id) {
             return;
         }
-        inner.heard_at.insert(from.to_owned(), told_at);
-        inner.judge(now, core::Input::Heard(from.to_owned()));
-        // A leader that was replaced may not know it yet. Raft knows better once that was a while
-        // ago, and a claim of any term must not silence every leader to come.
-        let known = inner
-            .leader
-            .as_ref()
-            .filter(|leader| leader.is_in_date(now));
-        let known = known.map_or(0, |leader| leader.term);
-        if heartbeat.leads && heartbeat.term >= term.max(known) {
+        inner.heard_at.insert(from.hostname.clone(), told_at);
+        inner.judge(now, core::Input::Heard(from.hostname.clone()));
+        let halted = core::Input::Halted(from.hostname.clone(), heartbeat.halted);
+        inner.judge(now, halted);
+        if heartbeat.leads && follows {
             let listed = heartbeat.hears.contains(&self.host);
             inner.leader = Some(LeaderSet {
                 at: now,
                 told_at,
-                term: heartbeat.term,
                 hears: heartbeat.hears,
             });
             inner.contact(now, contact::Input::Listed(listed));

@@ -19,7 +19,7 @@ use tokio::{
 use super::{Args, HealthActor, Heart, core::BEAT};
 use crate::{
     clock::Clock,
-    peer::{Heartbeat, Pulse},
+    peer::{Heartbeat, Pulse, Sender},
     runtime::engine::fake::FakeEngine,
     supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree},
 };
@@ -36,6 +36,12 @@ struct Node {
     confirms: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
     tree: Tree,
+}
+
+/// A member as the transport proved it.
+fn member(host: &str) -> Sender {
+    let at = HOSTS.iter().position(|other| *other == host);
+    Sender::new(host, at.map_or(9, |at| at as u64 + 1), [])
 }
 
 /// Directed links that are cut.
@@ -68,7 +74,7 @@ impl World {
                     loop {
                         sleep(BEAT).await;
                         if !cut.lock().unwrap().contains(&(from, to)) {
-                            receiver.heard(from, sender.beat());
+                            receiver.heard(&member(from), sender.beat());
                         }
                     }
                 });
@@ -85,6 +91,7 @@ impl World {
             node.status.send_modify(|status| {
                 status.term = term;
                 status.leading = *host == leader;
+                status.leader_id = Some(member(leader).raft_id);
             });
         }
     }
@@ -322,33 +329,44 @@ async fn only_what_members_and_the_newest_leader_say_counts() {
         ..Default::default()
     };
     world.lead("a", 5);
-    heart.heard("stranger", says(9, true, &["stranger"]));
-    heart.heard("c", says(4, true, &["c"]));
-    heart.heard("c", says(9, false, &[]));
-    assert_eq!(world.fresh("b"), HOSTS);
-    heart.heard("a", says(5, true, &["a", "stranger"]));
+    let namesake = Sender::new("a", 7, []);
+    for (from, said) in [
+        (member("stranger"), says(5, true, &["stranger"])),
+        // Of whatever term: it is not whom raft follows.
+        (member("c"), says(4, true, &["c"])),
+        (member("c"), says(5, true, &["c"])),
+        (member("c"), says(6, true, &["c"])),
+        (member("c"), says(u64::MAX, true, &["c"])),
+        (member("c"), says(5, false, &[])),
+        (namesake, says(5, true, &["c"])),
+        // It led another term, or will.
+        (member("a"), says(4, true, &["c"])),
+        (member("a"), says(6, true, &["c"])),
+    ] {
+        heart.heard(&from, said.clone());
+        assert_eq!(world.fresh("b"), HOSTS, "{from:?} {said:?}");
+        assert!(heart.is_listed());
+    }
+    heart.heard(&member("a"), says(5, true, &["a", "stranger"]));
     assert_eq!(world.fresh("b"), ["a", "b"], "members only, and this node");
-    heart.heard("c", says(6, true, &HOSTS));
-    heart.heard("a", says(5, true, &["a"]));
+    world.lead("c", 6);
+    heart.heard(&member("a"), says(5, true, &["a"]));
+    heart.heard(&member("c"), says(6, true, &HOSTS));
     assert_eq!(world.fresh("b"), HOSTS);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_claims_to_lead_a_term_of_its_own_is_believed_for_a_moment() {
+async fn a_namesake_of_a_member_does_not_make_it_live() {
     let world = World::new().await;
-    let heart = &world.nodes["b"].heart;
-    assert!(heart.is_listed());
-    heart.heard(
-        "c",
-        Heartbeat {
-            term: u64::MAX,
-            leads: true,
-            ..Default::default()
-        },
-    );
-    assert!(!heart.is_listed());
-    sleep(5 * BEAT).await;
-    assert!(heart.is_listed(), "the leader is heard again");
+    world.cut_off("c");
+    let heart = world.nodes["a"].heart.clone();
+    tokio::spawn(async move {
+        loop {
+            sleep(BEAT).await;
+            heart.heard(&Sender::new("c", 7, []), Heartbeat::default());
+        }
+    });
+    world.becomes("c", Offline).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -377,4 +395,22 @@ async fn a_fresh_host_was_heard_when_it_beat_last_and_a_silent_one_never() {
     world.becomes("c", Unhealthy).await;
     sleep(2 * BEAT).await;
     assert_eq!(heart.last_heartbeat("c"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_stopped_applying_the_log_is_unhealthy_until_it_goes_on() {
+    let world = World::new().await;
+    let stopped = &world.nodes["c"];
+    stopped
+        .status
+        .send_modify(|status| status.halted = Some("an entry of a later version".to_owned()));
+    world.becomes("c", Unhealthy).await;
+    // It is heard all the time, and does not call itself ready.
+    sleep(20 * BEAT).await;
+    assert_eq!(world.status("c"), Unhealthy);
+    assert_eq!(world.written(), [("c".to_owned(), Unhealthy)]);
+    stopped.status.send_modify(|status| status.halted = None);
+    world.becomes("c", Ready).await;
+    sleep(20 * BEAT).await;
+    assert_eq!(world.status("c"), Ready);
 }

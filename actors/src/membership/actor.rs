@@ -32,6 +32,8 @@ const TRANSFER_BUDGET: Duration = Duration::from_secs(3);
 /// A follower is active that answered within this time. Raft tells of the current stretch of an
 /// election timeout only, of which every follower misses the beginning.
 const ACTIVE: Duration = Duration::from_secs(2);
+/// Value of `NodeStatusUpdate.drain_mark` that clears the mark.
+const DRAIN_CLEAR: i32 = 2;
 /// Shortest time between two looks at what raft says; it says something with every commit.
 const SAMPLE: Duration = Duration::from_millis(100);
 
@@ -242,7 +244,7 @@ impl MembershipActor {
         let (code, id) = match action {
             Action::Add(id) | Action::Promote(id) => (ErrorCode::RaftAddNonvoterFailed, id),
             Action::Demote(id) => (ErrorCode::RaftDemoteFailed, id),
-            Action::Remove(id) | Action::Transfer(id) | Action::Forget(id) => {
+            Action::Keep(id) | Action::Remove(id) | Action::Transfer(id) | Action::Forget(id) => {
                 (ErrorCode::RaftRemoveFailed, id)
             }
         };
@@ -250,8 +252,9 @@ impl MembershipActor {
         tracing::info!(subsystem = "raft", ?action, %host, "membership changes");
         let group = Arc::clone(&self.args.group);
         let stint = self.stint;
-        let forget = match action {
+        let written = match action {
             Action::Forget(id) => Some(self.forget(id, &host)),
+            Action::Keep(_) => Some(self.keep(&host)),
             Action::Add(_)
             | Action::Promote(_)
             | Action::Demote(_)
@@ -260,7 +263,7 @@ impl MembershipActor {
         };
         let raft = Arc::clone(&self.args.deps.raft);
         self.doing = Some(ctx.spawn(async move {
-            let outcome = match forget {
+            let outcome = match written {
                 Some(command) => propose(&*raft, command).await,
                 None => perform(&*group, action).await,
             };
@@ -275,6 +278,17 @@ impl MembershipActor {
         let identity = identity.unwrap_or_else(|| format!("drain:{host}"));
         let hostname = host.to_owned();
         let payload = Payload::NodeRemove(v1::NodeRemove { hostname });
+        command(identity, self.args.deps.clock.timestamp(), payload)
+    }
+
+    /// The end of a removal that cannot come to its end.
+    fn keep(&mut self, host: &str) -> v1::Command {
+        let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: host.to_owned(),
+            drain_mark: DRAIN_CLEAR,
+            ..Default::default()
+        });
+        let identity = format!("drain:{host}");
         command(identity, self.args.deps.clock.timestamp(), payload)
     }
 
@@ -311,7 +325,7 @@ async fn perform(group: &dyn Group, action: Action) -> Result<(), String> {
         Action::Demote(id) => MemberChange::Demote(id),
         Action::Remove(id) => MemberChange::Remove(id),
         Action::Transfer(to) => return transfer(group, to).await,
-        Action::Forget(_) => return Ok(()),
+        Action::Forget(_) | Action::Keep(_) => return Ok(()),
     };
     let changed = group.change(change).await;
     changed.map_err(|error| error.to_string())

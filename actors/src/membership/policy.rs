@@ -5,7 +5,9 @@
 //! the next plan removes it, so nothing has to remember what it was doing.
 //!
 //! A change that would leave less than a majority of its voters active is never made: nothing
-//! could be committed after it, not even its own undoing.
+//! could be committed after it, not even its own undoing. A leader that is to leave and finds
+//! nobody to lead in its place stays, and its mark goes: it would be in the way of every other
+//! removal, for good.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,8 +18,13 @@ use std::{
 pub const MAX_VOTERS: usize = 7;
 /// How long a leader has known a learner before it gives it a vote.
 pub const SETTLED: Duration = Duration::from_secs(3);
+/// How long a leader that leaves waits for somebody who could lead in its place.
+pub const HEIRLESS: Duration = Duration::from_secs(10);
 /// Entries a learner may be behind the commit index when it gets a vote.
 pub const MAX_LAG: u64 = 100;
+
+/// Why a leader that leaves is still there.
+pub const NO_HEIR: &str = "no other member can lead";
 
 /// Voters that a cluster of `members` should have: the largest odd number it can, up to
 /// [`MAX_VOTERS`].
@@ -81,6 +88,8 @@ pub enum Action {
     Transfer(u64),
     /// Delete its row: it left the configuration for good.
     Forget(u64),
+    /// Clear the mark of the leader, which cannot leave.
+    Keep(u64),
 }
 
 /// What to do now.
@@ -103,6 +112,8 @@ pub enum Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     first_seen: BTreeMap<u64, Duration>,
+    /// Since when the leader leaves and nobody could lead in its place.
+    heirless: Option<Duration>,
 }
 
 impl Policy {
@@ -134,10 +145,39 @@ impl Policy {
             .into_iter()
             .filter(|id| self.eligible(now, view, *id))
             .collect();
-        if view.leaves(view.leader) {
-            return view.hand_over(&eligible);
+        if !view.leaves(view.leader) {
+            self.heirless = None;
+            return self.vote(view, &eligible);
         }
-        self.vote(view, &eligible)
+        let blocked = match view.hand_over(&eligible) {
+            Verdict::Blocked { .. } => self.heirless(now, view),
+            verdict => {
+                self.heirless = None;
+                return verdict;
+            }
+        };
+        // Others that leave do not wait for it; one of them may be in its way.
+        match self.vote(view, &eligible) {
+            Verdict::Act(action) => Verdict::Act(action),
+            Verdict::Rest | Verdict::Blocked { .. } => blocked,
+        }
+    }
+
+    /// What becomes of a leader that leaves and cannot hand over: it waits for a member that is
+    /// there and not ready to vote yet, for any length of time, and for one that is not there for
+    /// a while.
+    fn heirless(&mut self, now: Duration, view: &View) -> Verdict {
+        let leader = view.leader;
+        let stays = |(&id, row): (&u64, &Member)| id != leader && !row.leaving && view.active(id);
+        if view.rows.iter().any(stays) || !view.rows.contains_key(&leader) {
+            self.heirless = None;
+        } else if now.saturating_sub(*self.heirless.get_or_insert(now)) >= HEIRLESS {
+            return Verdict::Act(Action::Keep(leader));
+        }
+        Verdict::Blocked {
+            raft_id: leader,
+            reason: NO_HEIR,
+        }
     }
 
     /// Whether learner `id` may get a vote.
@@ -247,7 +287,7 @@ impl View {
             Some(&id) if self.voters.len() < MAX_VOTERS => Verdict::Act(Action::Promote(id)),
             Some(_) | None => Verdict::Blocked {
                 raft_id: self.leader,
-                reason: "no other member can lead",
+                reason: NO_HEIR,
             },
         }
     }

@@ -169,8 +169,12 @@ impl NodeActor {
         let (config, node) = (shared.config.clone(), running.clone());
         let (owner, layout) = (shared.clone(), self.args.layout.clone());
         ctx.spawn(async move {
-            announce(node.clone(), config).await;
-            renew::renew(owner, node, layout).await;
+            // Neither waits for the other: who is locked out until its certificate is in force
+            // cannot announce anything.
+            tokio::join!(
+                announce(node.clone(), config),
+                renew::renew(owner, node, layout)
+            );
             Msg::Announced
         });
         let (owner, layout) = (shared.clone(), self.args.layout.clone());
@@ -190,7 +194,7 @@ impl NodeActor {
     /// Ends the life of a member: remembers it, then stops what a member does.
     async fn retire(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         let shared = &self.args.shared;
-        if shared.removed.swap(true, Ordering::AcqRel) {
+        if shared.removed.send_replace(true) {
             return Ok(());
         }
         tracing::error!(
@@ -201,6 +205,10 @@ impl NodeActor {
         if let Err(error) = tokio::task::spawn_blocking(move || layout.mark_removed()).await? {
             // After a restart it finds out again.
             tracing::warn!(subsystem = "raft", %error, "the removal was not written down");
+        }
+        // Nothing changes here any more; who follows it is told so, and why.
+        if let Some(running) = shared.running.get() {
+            running.raft.hub().close();
         }
         self.silence(ctx).await
     }
@@ -282,14 +290,16 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
         let Some(membership) = args.layout.read_membership(&shared.config)? else {
             return Ok(None);
         };
-        let (identity, fingerprint) = args.layout.identity(&membership)?;
         let ca_pem = args.layout.authority(&membership)?;
-        let running = super::start::open(shared, &args.layout, &membership, fingerprint).map_err(
-            |source| FilesError::Storage {
+        let running = super::start::open(shared, &args.layout, &membership).map_err(|source| {
+            FilesError::Storage {
                 path: args.layout.raft(),
                 source,
-            },
-        )?;
+            }
+        })?;
+        // A crash may have come between the commit of a new certificate and its use.
+        renew::catch_up(&args.layout, &running.hostname, &running.raft.state())?;
+        let identity = args.layout.identity(&membership)?;
         shared.certificate.replace(&identity);
         let unstarted = verticals(shared, &running, ca_pem).into();
         marker::tell(Teller {

@@ -1,4 +1,7 @@
 //! What a member tells the cluster about itself, when that has changed.
+//!
+//! Its certificate's fingerprint is not among it: only [`super::renew`] publishes one, since who
+//! publishes another than the one in force is locked out.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -8,18 +11,14 @@ use jaco_raftnode::{Propose, ProposeError};
 use super::{NodeConfig, Running};
 
 /// Identity of these commands.
-const IDENTITY: &str = "node-update-self";
+pub(super) const IDENTITY: &str = "node-update-self";
 /// Wait before another attempt after a failed one.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The fields of this node's record that differ from what it is now; `None` if none does.
 ///
 /// An idle cluster writes nothing, and neither does a restart that changes nothing.
-fn changes(
-    record: &v1::Node,
-    config: &NodeConfig,
-    fingerprint: &[u8],
-) -> Option<v1::NodeUpdateSelf> {
+fn changes(record: &v1::Node, config: &NodeConfig) -> Option<v1::NodeUpdateSelf> {
     let differs = |stored: &str, actual: String| {
         if stored == actual {
             String::new()
@@ -32,11 +31,6 @@ fn changes(
         grpc_address: differs(&record.grpc_address, text(config.listen_addr)),
         address: differs(&record.address, text(config.cluster_addr)),
         version: differs(&record.version, config.version.clone()),
-        server_cert_fingerprint: if record.server_cert_fingerprint == fingerprint {
-            Vec::new()
-        } else {
-            fingerprint.to_vec()
-        },
         ..Default::default()
     };
     let unchanged = v1::NodeUpdateSelf {
@@ -65,7 +59,7 @@ pub(super) async fn announce(node: Arc<Running>, config: NodeConfig) {
             }
             continue;
         };
-        let Some(update) = changes(record, &config, &node.fingerprint) else {
+        let Some(update) = changes(record, &config) else {
             return;
         };
         let command = node.command(IDENTITY, Payload::NodeUpdateSelf(update));
@@ -112,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_restart_that_changes_nothing_writes_nothing() {
-        assert_eq!(changes(&record(), &config(), &[7; 32]), None);
+        assert_eq!(changes(&record(), &config()), None);
     }
 
     #[test]
@@ -122,7 +116,7 @@ mod tests {
             version: String::new(),
             ..record()
         };
-        let update = changes(&moved, &config(), &[7; 32]).unwrap();
+        let update = changes(&moved, &config()).unwrap();
         assert_eq!(update.address, "10.0.0.1:7001");
         assert_eq!(update.version, "1.2.3");
         assert_eq!(update.hostname, "one");
@@ -132,6 +126,6 @@ mod tests {
     #[test]
     fn a_node_without_addresses_has_none_to_tell() {
         let config = Node::builder("/nowhere").version("1.2.3").build().unwrap();
-        assert_eq!(changes(&record(), &config, &[7; 32]), None);
+        assert_eq!(changes(&record(), &config), None);
     }
 }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use jaco_net::pki::dialable;
+use jaco_net::pki::{ADDRESSES, dialable};
 
 use crate::{clock::Clock, network::ipam::Pool};
 
@@ -47,11 +47,27 @@ pub struct NodeConfig {
     pub clock: Clock,
 }
 
+/// Whether others can dial `address`, the text of an IP address and a port.
+pub(crate) fn is_dialable(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| {
+        !address.ip().is_unspecified() && !address.ip().is_multicast() && address.port() != 0
+    })
+}
+
 impl NodeConfig {
-    /// The addresses that a certificate signed by another node may carry.
+    /// The addresses that a certificate signed by another node may carry, those first at which
+    /// this node is dialled.
     pub(super) fn dialable_ips(&self) -> Vec<IpAddr> {
-        let mut ips = self.certificate_ips.clone();
+        let advertised = [self.cluster_addr, self.listen_addr].into_iter().flatten();
+        let mut ips: Vec<IpAddr> = advertised.map(|address| address.ip()).collect();
+        ips.dedup();
+        for ip in &self.certificate_ips {
+            if !ips.contains(ip) {
+                ips.push(*ip);
+            }
+        }
         ips.retain(|ip| dialable(*ip));
+        ips.truncate(ADDRESSES);
         ips
     }
 }

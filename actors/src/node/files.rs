@@ -15,6 +15,7 @@ use jaco_net::{
     tls::Identity,
 };
 use jaco_proto::{secret::SecretString, v1};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeConfig, lock::DirectoryLock};
@@ -23,6 +24,12 @@ use crate::{
     node::random_token,
     peer::{Origin, Record},
 };
+
+/// Flags with which a file that is no link is opened, and nothing that one would wait for.
+const NO_LINK: i32 = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .bits()
+    .cast_signed();
 
 /// Why the files of a node cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +97,16 @@ impl FilesError {
             source,
         }
     }
+}
+
+/// Certificates that are remembered after they were in force.
+const FORMER: usize = 4;
+
+/// The certificates of a bundle of this node's own making; what does not parse is left out.
+fn split(bundle: &str) -> Vec<NodeCert> {
+    let each = bundle.split_inclusive("-----END CERTIFICATE-----");
+    each.filter_map(|pem| NodeCert::from_pem(pem).ok())
+        .collect()
 }
 
 /// `node/join.json`: who this node is in its cluster.
@@ -179,7 +196,6 @@ impl Layout {
             &self.removed(),
             b"",
             pki::files::SECRET,
-            None,
         )?)
     }
 
@@ -188,22 +204,62 @@ impl Layout {
         self.node().join(format!("{hostname}.crt.next"))
     }
 
-    /// Keeps a certificate for the key of this node until the cluster knows it.
+    /// Where the certificates are that were in force, or about to be, newest first.
+    fn former_certificates(&self, hostname: &str) -> PathBuf {
+        self.node().join(format!("{hostname}.crt.former"))
+    }
+
+    /// The certificate that waits, if one does.
+    pub(super) fn staged(&self, hostname: &str) -> Option<NodeCert> {
+        let pem = fs::read_to_string(self.staged_certificate(hostname)).ok()?;
+        NodeCert::from_pem(&pem).ok()
+    }
+
+    /// Certificates for the key of this node besides the one in force. A member may know any of
+    /// them: it has not heard yet of a newer one, or heard of it before this node did.
+    pub(super) fn other_certificates(&self, files: &NodeFiles) -> Vec<NodeCert> {
+        let former = fs::read_to_string(self.former_certificates(&files.hostname));
+        let mut others: Vec<NodeCert> = self.staged(&files.hostname).into_iter().collect();
+        others.extend(former.iter().flat_map(|pem| split(pem)));
+        others
+            .retain(|cert| *cert.der() != *files.cert.der() && cert.check_key(&files.key).is_ok());
+        others
+    }
+
+    /// Remembers a certificate that is about to be replaced.
+    fn remember_certificate(&self, hostname: &str, pem: &str) -> Result<(), FilesError> {
+        let path = self.former_certificates(hostname);
+        // What cannot be read is of no use to anybody.
+        let known = fs::read_to_string(&path).unwrap_or_default();
+        let mut former = split(pem);
+        for cert in split(&known) {
+            if former.iter().all(|newer| newer.der() != cert.der()) {
+                former.push(cert);
+            }
+        }
+        let former = former.iter().take(FORMER);
+        let text: String = former
+            .map(|cert| format!("{}\n", cert.pem().trim()))
+            .collect();
+        Ok(pki::files::replace(&path, text.as_bytes(), PUBLIC)?)
+    }
+
+    /// Keeps a certificate for the key of this node until the cluster knows it. One that waits
+    /// already may be known to some by now.
     pub(super) fn stage_certificate(
         &self,
         hostname: &str,
         cert: &NodeCert,
     ) -> Result<(), FilesError> {
+        if let Some(staged) = self.staged(hostname) {
+            self.remember_certificate(hostname, staged.pem())?;
+        }
         let path = self.staged_certificate(hostname);
-        Ok(pki::files::replace(
-            &path,
-            cert.pem().as_bytes(),
-            PUBLIC,
-            None,
-        )?)
+        Ok(pki::files::replace(&path, cert.pem().as_bytes(), PUBLIC)?)
     }
 
-    /// Puts the certificate that waits in the place of the one in force; `false` if none waits.
+    /// Puts the certificate that waits in the place of the one in force, which is remembered;
+    /// `false` if none waits.
     pub(super) fn promote_certificate(&self, hostname: &str) -> Result<bool, FilesError> {
         let path = self.staged_certificate(hostname);
         let pem = match fs::read(&path) {
@@ -212,7 +268,9 @@ impl Layout {
             Err(error) => return Err(FilesError::io("read", &path)(error)),
         };
         let place = self.node().join(format!("{hostname}.crt"));
-        pki::files::replace(&place, &pem, PUBLIC, None)?;
+        let in_force = fs::read_to_string(&place).map_err(FilesError::io("read", &place))?;
+        self.remember_certificate(hostname, &in_force)?;
+        pki::files::replace(&place, &pem, PUBLIC)?;
         pki::files::remove(&path)?;
         Ok(true)
     }
@@ -240,6 +298,7 @@ impl Layout {
             .truncate(false)
             .write(true)
             .mode(pki::files::SECRET)
+            .custom_flags(NO_LINK)
             .open(&path)
             .map_err(FilesError::io("open", &path))?;
         self.lock(lock)
@@ -248,7 +307,7 @@ impl Layout {
     /// Takes the lock if there is one to take; creates nothing.
     pub(super) fn claim(&self) -> Result<Option<DirectoryLock>, FilesError> {
         let path = self.lock_file();
-        match File::open(&path) {
+        match File::options().read(true).custom_flags(NO_LINK).open(&path) {
             Ok(lock) => self.lock(lock).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(FilesError::io("open", &path)(error)),
@@ -291,14 +350,12 @@ impl Layout {
         &self,
         files: &NodeFiles,
         membership: &Membership,
-        owner: Option<(u32, u32)>,
         staged: impl FnOnce(),
     ) -> Result<(), FilesError> {
         let dir = self.node();
         let staging = Staging::begin(&dir, PUBLIC_DIR)?;
         files.stage(&staging)?;
         staging.file("join.json", &membership.to_json(), PUBLIC)?;
-        staging.give(owner)?;
         staged();
         match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -339,13 +396,12 @@ impl Layout {
         }
     }
 
-    /// What a member proves itself with, and the fingerprint of its certificate.
-    pub(super) fn identity(&self, member: &Membership) -> Result<(Identity, [u8; 32]), FilesError> {
+    /// What a member proves itself with.
+    pub(super) fn identity(&self, member: &Membership) -> Result<Identity, FilesError> {
         let dir = self.node();
         let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
-        let fingerprint = *files.cert.fingerprint().as_bytes();
         let identity = Identity::node(&files).map_err(|error| corrupt(&dir, &error))?;
-        Ok((identity, fingerprint))
+        Ok(identity.with_others(&self.other_certificates(&files)))
     }
 
     /// Certificate of the cluster's authority, PEM.

@@ -25,6 +25,8 @@ use crate::api::admission;
 
 /// Raft id of the node that founds a cluster.
 const FIRST_RAFT_ID: u64 = 1;
+/// Identity of the command itself, whoever on this machine gave it.
+const BOOTSTRAP: &str = "bootstrap";
 /// Log index of the founding command: the first snapshot holds its outcome.
 const FOUNDING_INDEX: u64 = 1;
 
@@ -35,11 +37,13 @@ pub struct Founding {
     pub(super) cluster_id: String,
     pub(super) operator_token: SecretString,
     pub(super) name: String,
+    /// Who founds it, as the audit trail says.
+    pub(super) identity: &'static str,
 }
 
 impl Founding {
-    /// A new cluster called `name`, or by its id if that is empty.
-    pub(super) fn new(name: String) -> Result<Self, Error> {
+    /// A new cluster called `name`, or by its id if that is empty, for the caller `asked_by`.
+    pub(super) fn new(name: String, asked_by: &str) -> Result<Self, Error> {
         let cluster_id = uuid::Uuid::new_v4().to_string();
         Ok(Self {
             operator_token: random_token()?,
@@ -49,6 +53,10 @@ impl Founding {
                 name
             },
             cluster_id,
+            identity: match asked_by {
+                admission::SETUP => admission::SETUP,
+                _ => BOOTSTRAP,
+            },
         })
     }
 
@@ -93,6 +101,7 @@ pub(super) fn found(
         cluster_id,
         operator_token,
         name,
+        identity,
     } = founding.clone();
     let ca = ClusterCa::generate(now).map_err(internal)?;
     let files = NodeFiles::found(&ca, hostname, &config.certificate_ips, now).map_err(internal)?;
@@ -100,7 +109,7 @@ pub(super) fn found(
     let command = v1::Command {
         cluster_id: cluster_id.clone(),
         ts: Some(config.clock.timestamp()),
-        identity: "bootstrap".to_owned(),
+        identity: identity.to_owned(),
         payload: Some(Payload::ClusterInit(v1::ClusterInit {
             cluster_id: cluster_id.clone(),
             ca_cert: ca.cert_pem().as_bytes().to_vec(),
@@ -127,7 +136,7 @@ pub(super) fn found(
         peers: Vec::new(),
     };
     layout
-        .place_identity(&files, &membership, None, || ())
+        .place_identity(&files, &membership, || ())
         .map_err(internal)?;
 
     let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;

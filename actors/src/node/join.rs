@@ -148,7 +148,7 @@ pub(super) fn place(layout: &Layout, admitted: &Admitted) -> Result<(), Error> {
         return Err(super::already(""));
     }
     layout
-        .place_identity(files, membership, None, || ())
+        .place_identity(files, membership, || ())
         .map_err(internal)?;
     let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;
     storage::create(staging.path(), membership.raft_id).map_err(internal)?;

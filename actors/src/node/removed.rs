@@ -1,23 +1,25 @@
 //! A node that is no member any more: how it learns of it, and what it still does.
 //!
 //! The others stop speaking to it before it can hear why, so it takes their refusal for an answer
-//! if a majority refuses for long enough. Its data stays until somebody empties the directory.
+//! if each of a majority refuses for long enough. Its data stays until somebody empties the directory.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jaco_proto::{Error, ErrorCode};
 use jaco_raftnode::{Propose as _, State};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
-use super::{Running, files::Layout, leader::reached};
+use super::{Running, files::Layout};
 use crate::{
+    peer::Refusals,
     repeat::Repeats,
     runtime::engine::{Engine, EngineError, Status},
 };
 
-/// How long a majority has to refuse this node. Members that were not told yet of a node that
-/// has just joined refuse it as well, for a moment.
-const CERTAIN: Duration = Duration::from_secs(10);
 /// Wait before the engine is asked again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -36,13 +38,13 @@ pub(crate) fn removed() -> Error {
 enum Verdict {
     /// It is, or nothing says otherwise.
     Member,
-    /// Most of the others refuse it now.
+    /// Most of the others refuse it for certain.
     Refused,
     /// Its own state says that it is none.
     Removed,
 }
 
-/// Judges by the newest state and by who refuses. `arrived` says that the state held this node's
+/// Judges by the newest state and by who refuses for certain. `arrived` says that the state held this node's
 /// row before, so that its absence means something; `joined` is how many members there were when
 /// this node joined them.
 fn judge(
@@ -81,10 +83,10 @@ fn judge(
 /// Returns once it is certain that this node is no member any more. A certificate that waits to
 /// be put in force is tried first, by `another_try`: the others may know no other by now.
 pub(super) async fn told(node: Arc<Running>, another_try: impl Fn() -> bool + Send) {
-    let mut refused_by = match &node.network {
-        Some(network) => network.refused_by(),
+    let mut refusals = match &node.network {
+        Some(network) => network.refusals(),
         // Nobody is there to refuse.
-        None => watch::channel(BTreeSet::new()).1,
+        None => watch::channel(Refusals::default()).1,
     };
     let mut states = node.raft.subscribe();
     let own = (node.hostname.as_str(), node.raft_id());
@@ -93,35 +95,34 @@ pub(super) async fn told(node: Arc<Running>, another_try: impl Fn() -> bool + Se
         .as_ref()
         .map_or(0, |network| network.joined_members());
     let mut arrived = false;
-    let mut refused_since = None;
     loop {
         let state = states.borrow_and_update().clone();
-        let refusing = refused_by.borrow_and_update().clone();
+        let refusing = refusals.borrow_and_update().certain(now());
         let row = state.nodes.get(own.0);
         arrived |= row.is_some_and(|row| row.raft_id == own.1);
         let voters = node.raft.status().voters;
         match judge(&state, own, arrived, &voters, &refusing, joined) {
             Verdict::Removed => return,
-            Verdict::Member => refused_since = None,
-            // Who changes its mind within this time was only late.
+            Verdict::Member => {}
             Verdict::Refused => {
-                let since = *refused_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= CERTAIN {
-                    if !another_try() {
-                        return;
-                    }
-                    refused_since = None;
-                    continue;
+                if !another_try() {
+                    return;
+                }
+                if let Some(network) = &node.network {
+                    network.forget_refusals();
                 }
             }
         }
-        let certain = refused_since.map(|since| since + CERTAIN);
         tokio::select! {
             Ok(()) = states.changed() => {}
-            Ok(()) = refused_by.changed() => {}
-            () = reached(certain) => {}
+            Ok(()) = refusals.changed() => {}
+            else => std::future::pending().await,
         }
     }
+}
+
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// Stops the containers of this host, and returns when none runs; they are not removed.

@@ -2,9 +2,14 @@
 //!
 //! The key stays, so one file is replaced, as a whole: whatever moment a crash picks, the node
 //! has a certificate that fits its key. The new one waits beside the old one until the cluster
-//! knows its fingerprint; from then on only the new one is accepted.
+//! knows its fingerprint.
+//!
+//! Members are shown both from before the new one is published, and the old one for good: it
+//! proves to whoever has not applied the new fingerprint that this is the same node. So nobody
+//! has to have heard of it first, and a leader can renew its certificate as any other member,
+//! the only voter included.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use jaco_net::{
     pki::{NodeCert, files::NodeFiles},
@@ -14,17 +19,20 @@ use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload, internal_client::InternalClient},
 };
-use jaco_raftnode::Propose as _;
+use jaco_raftnode::{Propose as _, State};
 
-use super::{Running, Shared, files::Layout, leader::Whereabouts, propose};
+use super::{
+    Running, Shared,
+    files::{FilesError, Layout},
+    leader::Whereabouts,
+    propose,
+};
 use crate::{api::sign, repeat::Repeats};
 
 /// Identity of the command that publishes the fingerprint.
 const IDENTITY: &str = "node-update-self";
 /// Longest time the leader may take to sign.
 const SIGN_BUDGET: Duration = Duration::from_secs(10);
-/// Longest time a leader waits for another to take over.
-const STEP_DOWN_BUDGET: Duration = Duration::from_secs(5);
 /// Wait before another attempt.
 const RETRY: Duration = Duration::from_secs(3);
 
@@ -48,48 +56,80 @@ pub(super) async fn renew(shared: Arc<Shared>, node: Arc<Running>, layout: Layou
 async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(), Error> {
     let files = NodeFiles::load(&layout.node(), &node.hostname).map_err(internal)?;
     let mut wanted = shared.config.dialable_ips();
-    let mut named = files.cert.ips().map_err(internal)?;
+    wanted.sort_unstable();
+    if names(&files.cert)? == wanted {
+        return Ok(());
+    }
+    let now = node.clock.now();
+    let usable = |cert: &NodeCert| {
+        cert.check_key(&files.key).map_err(internal)?;
+        tls::check_member(&files.ca_pem, cert, &node.hostname, now).map_err(internal)
+    };
+    // One that waits may be published already; another would only add to what is shown.
+    let waits = layout.staged(&node.hostname);
+    let waits = waits.filter(|cert| usable(cert).is_ok());
+    let cert = match waits {
+        Some(cert) if names(&cert)? == wanted => cert,
+        Some(_) | None => {
+            let cert = sign(node, &files, &wanted).await?;
+            usable(&cert)?;
+            layout
+                .stage_certificate(&node.hostname, &cert)
+                .map_err(internal)?;
+            cert
+        }
+    };
+    show(shared, layout, &node.hostname)?;
+    let print = cert.fingerprint();
+    let update = Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+        hostname: node.hostname.clone(),
+        server_cert_fingerprint: print.as_bytes().to_vec(),
+        ..Default::default()
+    });
+    // The answer to the last attempt may have been lost, or the process.
+    let state = node.raft.state();
+    let row = state.nodes.get(&node.hostname);
+    if row.is_none_or(|row| row.server_cert_fingerprint != print.as_bytes()) {
+        propose(&node.submitter(), node.command(IDENTITY, update)).await?;
+    }
+    promote(shared, layout, &node.hostname)?;
+    tracing::info!(subsystem = "daemon/grpc", fingerprint = %print, "the certificate was renewed");
+    Ok(())
+}
+
+/// The addresses in `cert` that another machine could dial, in order.
+fn names(cert: &NodeCert) -> Result<Vec<IpAddr>, Error> {
+    let mut named = cert.ips().map_err(internal)?;
     named.retain(|ip| jaco_net::pki::dialable(*ip));
     named.sort_unstable();
     named.dedup();
-    wanted.sort_unstable();
-    if named == wanted {
-        return Ok(());
-    }
-    // The others would not accept a leader whose certificate changed before they heard from it
-    // that it did.
-    let alone = node.raft.state().nodes.len() == 1;
-    if !alone && node.leader.whereabouts() == Whereabouts::Here {
-        node.raft.step_down(STEP_DOWN_BUDGET).await;
-    }
+    Ok(named)
+}
+
+/// A certificate for the key of this node and the addresses `wanted`, signed by whoever leads.
+async fn sign(node: &Running, files: &NodeFiles, wanted: &[IpAddr]) -> Result<NodeCert, Error> {
     let csr = files
         .key
-        .request(&node.hostname, &wanted)
+        .request(&node.hostname, wanted)
         .map_err(internal)?;
     let cert = match node.leader.whereabouts() {
-        Whereabouts::Here if alone => sign::certificate(node, &node.hostname, csr.as_bytes())?,
+        Whereabouts::Here => sign::certificate(node, &node.hostname, csr.as_bytes())?,
         Whereabouts::There(leader) => ask(node, &leader.hostname, csr).await?,
-        Whereabouts::Here | Whereabouts::Unknown => {
-            let error = Error::new(ErrorCode::NoLeader, "no other member leads");
-            return Err(error);
-        }
+        Whereabouts::Unknown => return Err(node.leader.leaderless()),
     };
-    let cert = NodeCert::from_pem(&String::from_utf8(cert).map_err(internal)?).map_err(internal)?;
-    cert.check_key(&files.key).map_err(internal)?;
-    tls::check_member(&files.ca_pem, &cert, &node.hostname, node.clock.now()).map_err(internal)?;
+    NodeCert::from_pem(&String::from_utf8(cert).map_err(internal)?).map_err(internal)
+}
 
-    layout
-        .stage_certificate(&node.hostname, &cert)
-        .map_err(internal)?;
-    let update = Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
-        hostname: node.hostname.clone(),
-        server_cert_fingerprint: cert.fingerprint().as_bytes().to_vec(),
-        ..Default::default()
-    });
-    let print = cert.fingerprint();
-    propose(&node.submitter(), node.command(IDENTITY, update)).await?;
-    promote(shared, layout, &node.hostname)?;
-    tracing::info!(subsystem = "daemon/grpc", fingerprint = %print, "the certificate was renewed");
+/// Puts the certificate that waits in its place on disk, if the cluster knows it by now: a crash
+/// may have come in between.
+pub(super) fn catch_up(layout: &Layout, hostname: &str, state: &State) -> Result<(), FilesError> {
+    let row = state.nodes.get(hostname);
+    let known = |cert: &NodeCert| {
+        row.is_some_and(|row| row.server_cert_fingerprint == cert.fingerprint().as_bytes())
+    };
+    if layout.staged(hostname).is_some_and(|cert| known(&cert)) {
+        layout.promote_certificate(hostname)?;
+    }
     Ok(())
 }
 
@@ -118,12 +158,18 @@ async fn ask(node: &Running, leader: &str, csr: String) -> Result<Vec<u8>, Error
 pub(super) fn promote(shared: &Shared, layout: &Layout, hostname: &str) -> Result<bool, Error> {
     let promoted = layout.promote_certificate(hostname).map_err(internal)?;
     if promoted {
-        let files = NodeFiles::load(&layout.node(), hostname).map_err(internal)?;
-        shared
-            .certificate
-            .replace(&Identity::node(&files).map_err(internal)?);
+        show(shared, layout, hostname)?;
     }
     Ok(promoted)
+}
+
+/// Shows what is on disk from the next handshake on.
+fn show(shared: &Shared, layout: &Layout, hostname: &str) -> Result<(), Error> {
+    let files = NodeFiles::load(&layout.node(), hostname).map_err(internal)?;
+    let identity = Identity::node(&files).map_err(internal)?;
+    let others = layout.other_certificates(&files);
+    shared.certificate.replace(&identity.with_others(&others));
+    Ok(())
 }
 
 fn internal(error: impl std::error::Error) -> Error {

@@ -8,14 +8,17 @@
 use std::{
     collections::BTreeSet,
     fs,
-    io::Read,
+    io::{self, Read},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
-use jaco_net::pki::{
-    self, ClusterCa, check_hostname,
-    files::{NodeFiles, SECRET, SECRET_DIR, Staging},
+use jaco_net::{
+    pki::{
+        self, ClusterCa, check_hostname,
+        files::{NodeFiles, SECRET, SECRET_DIR, Staging},
+    },
+    process::ActingAs,
 };
 use jaco_proto::{secret::SecretString, v1};
 use jaco_raftnode::{
@@ -111,8 +114,10 @@ impl RestoreStep {
 
 /// Makes `hostname` the only member of the cluster in the archive `input`.
 ///
-/// Directory, addresses, version and clock are those of `config`. As root, what is written gets
-/// the owner of the data directory. `step` hears of each step once it is done.
+/// Directory, addresses, version and clock are those of `config`. As root, everything is done
+/// with the rights of the owner of the data directory, whose links are followed no further than
+/// these reach. The threads that the database starts keep these rights: a process that restores
+/// for another user had better do nothing else. `step` hears of each step once it is done.
 ///
 /// # Errors
 /// [`RestoreError`]; of what was built nothing is left in its place.
@@ -130,6 +135,7 @@ pub fn restore(
         });
     }
     let layout = Layout::new(&config.data_dir);
+    let _acting = act_as_owner(&config.data_dir)?;
     let held = layout.claim()?;
     refuse_occupied(&layout)?;
 
@@ -141,14 +147,10 @@ pub fn restore(
         Some(lock) => lock,
         None => layout.open()?,
     };
-    let owner = owner(&config.data_dir)?;
-    pki::files::give(&layout.lock_file(), owner).map_err(FilesError::from)?;
     // Whoever held the lock in between may have founded a cluster.
     refuse_occupied(&layout)?;
     step(RestoreStep::Claimed);
-    let placed = place(
-        config, hostname, &layout, &archive, &files, owner, &mut step,
-    );
+    let placed = place(config, hostname, &layout, &archive, &files, &mut step);
     if placed.is_err() && !layout.is_member().unwrap_or(true) {
         clear(&layout);
     }
@@ -207,7 +209,6 @@ fn place(
     layout: &Layout,
     archive: &Archive,
     files: &NodeFiles,
-    owner: Option<(u32, u32)>,
     step: &mut impl FnMut(RestoreStep),
 ) -> Result<(), FilesError> {
     let now = config.clock.timestamp();
@@ -229,7 +230,6 @@ fn place(
         }
     })?;
     keep_secret(raft.path())?;
-    raft.give(owner)?;
     step(RestoreStep::StateStaged);
 
     let membership = Membership {
@@ -239,12 +239,12 @@ fn place(
         advertise_addr: text(config.cluster_addr),
         peers: Vec::new(),
     };
-    layout.place_identity(files, &membership, owner, || {
+    layout.place_identity(files, &membership, || {
         step(RestoreStep::IdentityStaged);
     })?;
     step(RestoreStep::IdentityPlaced);
     let marker = Marker::new(&archive.meta, now);
-    pki::files::replace(&layout.marker(), marker.to_text().as_bytes(), SECRET, owner)?;
+    pki::files::replace(&layout.marker(), marker.to_text().as_bytes(), SECRET)?;
     step(RestoreStep::MarkerPlaced);
     raft.commit()?;
     step(RestoreStep::StatePlaced);
@@ -258,11 +258,20 @@ fn clear(layout: &Layout) {
     let _ = fs::remove_file(layout.marker());
 }
 
-/// Whose the files should be: as root, those of whoever owns the data directory.
-fn owner(data_dir: &Path) -> Result<Option<(u32, u32)>, FilesError> {
-    let found = fs::metadata(data_dir).map_err(FilesError::io("look at", data_dir))?;
-    let (root, owner) = (rustix::process::geteuid().is_root(), found.uid());
-    Ok((root && owner != 0).then(|| (owner, found.gid())))
+/// The rights of whoever owns the data directory, for root where that is another user.
+fn act_as_owner(data_dir: &Path) -> Result<Option<ActingAs>, FilesError> {
+    let found = match fs::metadata(data_dir) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(FilesError::io("look at", data_dir)(error)),
+    };
+    if found.uid() == 0 || !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let acting = ActingAs::begin(found.uid(), found.gid());
+    acting
+        .map(Some)
+        .map_err(FilesError::io("act as the owner of", data_dir))
 }
 
 /// The database makes its files as the umask says; these hold the keys of the cluster.

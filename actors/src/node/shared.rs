@@ -21,19 +21,22 @@ use jaco_raftnode::{
 };
 use tokio::{
     sync::{OwnedMutexGuard, Semaphore, mpsc, watch},
+    task::JoinError,
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
 use zeroize::Zeroize as _;
 
 use super::{
-    NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink, submit::Submitter,
+    NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink, removed::removed,
+    submit::Submitter,
 };
 use crate::{
     api::{
         Caller,
         admission::{self, Transport},
         backup,
+        gate::{self, Gate},
         limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
@@ -75,7 +78,7 @@ pub struct Shared {
     /// Whether the disk says that this node belongs to a cluster.
     pub(super) member: AtomicBool,
     /// Whether this node was removed from its cluster.
-    pub(super) removed: AtomicBool,
+    pub(super) removed: watch::Sender<bool>,
     /// Name this node has, or will have in its cluster.
     pub(super) hostname: OnceLock<String>,
     /// Held while a cluster is founded or joined.
@@ -90,10 +93,71 @@ pub struct Shared {
     /// The same for streams that the program around the node reads, or forgot to: it is the one
     /// that stops the node, so nobody waits for it.
     pub(super) stopping_here: watch::Sender<bool>,
+    /// The connections of the API listener, whichever instance of it let them in.
+    pub(crate) gate: Arc<Mutex<Gate>>,
     /// Backups that may still begin.
     pub(crate) backups: Arc<Semaphore>,
     /// Where something that no restart can mend is reported.
     pub(super) fatal: mpsc::UnboundedSender<String>,
+}
+
+/// The end of this node, as far as its clients go: it stops, or it is removed from its cluster.
+pub(crate) struct Ending {
+    pub(crate) stopping: watch::Receiver<bool>,
+    pub(crate) removed: watch::Receiver<bool>,
+}
+
+impl Ending {
+    /// Returns at that end with what a client is told.
+    pub(crate) async fn reached(mut self) -> Error {
+        tokio::select! {
+            biased;
+            Ok(_) = self.removed.wait_for(|&removed| removed) => removed(),
+            // An error is a node that is gone already.
+            _ = self.stopping.wait_for(|&stopping| stopping) => Shared::stopped(),
+        }
+    }
+}
+
+/// What one request at a time holds from its look at the state until its command is applied or
+/// certainly is not on its way any more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turn(Arc<tokio::sync::Mutex<()>>);
+
+/// A turn that was given; dropped, it is the next one's.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    _until_dropped: OwnedMutexGuard<()>,
+}
+
+impl Turn {
+    /// Waits for the turn.
+    pub(crate) async fn take(&self) -> Taken {
+        Taken {
+            _until_dropped: Arc::clone(&self.0).lock_owned().await,
+        }
+    }
+}
+
+impl Taken {
+    /// The same as [`propose`]. The turn ends with the proposal and not with this call: a caller
+    /// that leaves, or is told that the outcome is unknown, must not let somebody look at a state
+    /// that the command is about to change.
+    pub(crate) async fn propose(
+        self,
+        raft: &dyn Propose,
+        command: v1::Command,
+    ) -> Result<Committed, Error> {
+        let proposal = raft.propose(command);
+        let ended = tokio::spawn(async move {
+            let ended = proposal.await;
+            drop(self);
+            ended
+        });
+        // It ends early only with the process.
+        let lost = |error: JoinError| Err(ProposeError::Unknown(error.to_string()));
+        outcome(async { ended.await.unwrap_or_else(lost) }).await
+    }
 }
 
 /// What exists once the node is a member.
@@ -104,8 +168,6 @@ pub struct Running {
     pub raft: RaftHandle,
     /// Id of the cluster.
     pub cluster_id: String,
-    /// SHA-256 of this node's certificate.
-    pub(super) fingerprint: [u8; 32],
     /// The container engine.
     pub engine: Arc<dyn Engine>,
     /// The containers of this node, once the runtime was assembled.
@@ -125,9 +187,11 @@ pub struct Running {
     /// Source of command timestamps.
     pub clock: Clock,
     /// Held by the one apply, rollback or delete that may validate and commit.
-    pub applies: tokio::sync::Mutex<()>,
+    pub(crate) applies: Turn,
     /// Held by the one join that may choose a raft id and commit.
-    pub(crate) joins: tokio::sync::Mutex<()>,
+    pub(crate) joins: Turn,
+    /// Held by whoever sets or clears the drain mark of a member.
+    pub(crate) marks: tokio::sync::Mutex<()>,
     /// Who votes, on the leader.
     pub(super) membership: OnceLock<Membership>,
 }
@@ -163,13 +227,14 @@ impl Shared {
             tls,
             failures: Mutex::default(),
             member: AtomicBool::new(false),
-            removed: AtomicBool::new(false),
+            removed: watch::Sender::new(false),
             hostname: OnceLock::new(),
             founding: Arc::default(),
             join_attempts: Mutex::default(),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
             stopping_here: watch::Sender::new(false),
+            gate: Arc::new(Mutex::new(Gate::new(gate::Limits::of_process()))),
             backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
             fatal,
         }
@@ -199,7 +264,6 @@ impl Shared {
                 heart,
                 raft,
                 cluster_id,
-                fingerprint: [0; 32],
                 engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
                 runtime: OnceLock::new(),
                 allocator: OnceLock::new(),
@@ -208,8 +272,9 @@ impl Shared {
                 network: None,
                 limits: Limits::default(),
                 clock: self.config.clock.clone(),
-                applies: tokio::sync::Mutex::default(),
-                joins: tokio::sync::Mutex::default(),
+                applies: Turn::default(),
+                joins: Turn::default(),
+                marks: tokio::sync::Mutex::default(),
                 membership: OnceLock::new(),
             })
         });
@@ -234,7 +299,7 @@ impl Shared {
 
     /// Whether this node was removed from its cluster.
     pub(crate) fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Acquire)
+        *self.removed.borrow()
     }
 
     pub(crate) fn try_running(&self) -> Option<Arc<Running>> {
@@ -282,13 +347,17 @@ impl Shared {
             .forgive(address);
     }
 
-    /// Creates a cluster of this one node.
-    pub(crate) async fn init(&self, name: String) -> Result<v1::ClusterInitResponse, Error> {
+    /// Creates a cluster of this one node for the caller `asked_by`.
+    pub(crate) async fn init(
+        &self,
+        name: String,
+        asked_by: &str,
+    ) -> Result<v1::ClusterInitResponse, Error> {
         let unavailable = |why| Error::new(ErrorCode::StateUnavailable, why);
         let Some(lifecycle) = self.lifecycle.get() else {
             return Err(unavailable("the node is starting; try again"));
         };
-        let founding = Founding::new(name)?;
+        let founding = Founding::new(name, asked_by)?;
         let _one = self.begin_membership()?;
         let deadline = Deadline::now() + INIT_BUDGET;
         let mut stopping = self.stopping();
@@ -338,6 +407,14 @@ impl Shared {
         match caller.transport {
             Transport::Process => self.stopping_here.subscribe(),
             Transport::Local | Transport::Api | Transport::Peer => self.stopping.subscribe(),
+        }
+    }
+
+    /// What ends the streams of `caller`.
+    pub(crate) fn ending_for(&self, caller: &Caller) -> Ending {
+        Ending {
+            stopping: self.stopping_for(caller),
+            removed: self.removed.subscribe(),
         }
     }
 
@@ -462,7 +539,13 @@ impl Running {
 /// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
 /// `raft_apply_failed` with `outcome=unknown` if it may have been.
 pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<Committed, Error> {
-    match tokio::time::timeout(COMMIT_BUDGET, raft.propose(command)).await {
+    outcome(raft.propose(command)).await
+}
+
+async fn outcome(
+    proposal: impl Future<Output = Result<Committed, ProposeError>>,
+) -> Result<Committed, Error> {
+    match tokio::time::timeout(COMMIT_BUDGET, proposal).await {
         Ok(Ok(committed)) => Ok(committed),
         Ok(Err(ProposeError::Rejected(error))) => Err(error),
         Ok(Err(ProposeError::NoLeader)) => {
@@ -500,4 +583,61 @@ pub(crate) fn random_token() -> Result<SecretString, Error> {
     }
     bytes.zeroize();
     Ok(SecretString::new(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{pin::pin, time::Duration};
+
+    use futures::{FutureExt as _, future::BoxFuture, poll};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    type Outcome = Result<Committed, ProposeError>;
+
+    /// Commits when the test says so.
+    struct Slow(Mutex<Option<oneshot::Receiver<Outcome>>>);
+
+    impl Propose for Slow {
+        fn propose(&self, _: v1::Command) -> BoxFuture<'static, Outcome> {
+            let outcome = crate::supervision::lock(&self.0).take().unwrap();
+            outcome.map(Result::unwrap).boxed()
+        }
+
+        fn state(&self) -> Arc<State> {
+            Arc::default()
+        }
+
+        fn subscribe(&self) -> watch::Receiver<Arc<State>> {
+            watch::channel(Arc::default()).1
+        }
+    }
+
+    fn slow() -> (oneshot::Sender<Outcome>, Slow) {
+        let (end, ended) = oneshot::channel();
+        (end, Slow(Mutex::new(Some(ended))))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_lasts_until_its_proposal_has_ended_whatever_its_caller_does() {
+        for leaves in [true, false] {
+            let turns = Turn::default();
+            let (end, raft) = slow();
+            let turn = turns.take().await;
+            let mut call = Box::pin(turn.propose(&raft, v1::Command::default()));
+            if leaves {
+                assert!(poll!(&mut call).is_pending());
+                drop(call);
+            } else {
+                let error = call.await.unwrap_err();
+                assert_eq!(error.details["outcome"], "unknown");
+            }
+            let mut next = pin!(turns.take());
+            let waits = tokio::time::timeout(Duration::from_secs(60), &mut next).await;
+            assert!(waits.is_err(), "leaves: {leaves}");
+            end.send(Err(ProposeError::NoLeader)).unwrap();
+            next.await;
+        }
+    }
 }

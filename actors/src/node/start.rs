@@ -23,6 +23,7 @@ use super::{
     files::{FilesError, Layout, Membership},
     leader::LeaderLink,
     lock::DirectoryLock,
+    shared::Turn,
     subnets::AtLeader,
 };
 use crate::{
@@ -100,7 +101,7 @@ impl Node {
         let membership = layout.read_membership(&config)?;
         let removed = membership.is_some() && layout.is_removed()?;
         let (hostname, identity, setup_token) = match &membership {
-            Some(member) => (member.hostname.clone(), layout.identity(member)?.0, None),
+            Some(member) => (member.hostname.clone(), layout.identity(member)?, None),
             None => {
                 let hostname = hostname(&config)?;
                 let (identity, token) = layout.setup(&hostname, &config)?;
@@ -119,7 +120,7 @@ impl Node {
         let shared = Arc::new(Shared {
             setup_token: Mutex::new(setup_token),
             member: AtomicBool::new(membership.is_some()),
-            removed: AtomicBool::new(removed),
+            removed: watch::Sender::new(removed),
             ..shared
         });
 
@@ -242,6 +243,12 @@ impl Node {
     /// stop, in reverse start order.
     pub async fn stop(&self) {
         self.drain().await;
+        self.hand_over().await;
+        self.abandon().await;
+    }
+
+    /// Has another voter lead, if this node does and one is there; takes at most 3 seconds.
+    pub async fn hand_over(&self) {
         if let Some(running) = self.shared.running.get()
             && running.raft.status().voters.len() > 1
             && !running.raft.step_down(HANDOVER).await
@@ -251,7 +258,6 @@ impl Node {
                 "no other voter could take over leadership"
             );
         }
-        self.abandon().await;
     }
 
     /// Accepts no more clients, ends streams with `raft_unavailable`, and waits until the calls
@@ -294,7 +300,6 @@ pub(super) fn open(
     shared: &Shared,
     layout: &Layout,
     membership: &Membership,
-    fingerprint: [u8; 32],
 ) -> Result<Arc<Running>, storage::Error> {
     let storage = Storage::open(&layout.raft())?;
     let state = storage.load_state()?;
@@ -311,7 +316,6 @@ pub(super) fn open(
         hostname: membership.hostname.clone(),
         heart: Arc::new(heart),
         cluster_id: membership.cluster_id.clone(),
-        fingerprint,
         leader: LeaderLink::new(raft.clone(), peers.clone()),
         raft,
         storage,
@@ -322,8 +326,9 @@ pub(super) fn open(
         runtime: OnceLock::new(),
         allocator: OnceLock::new(),
         clock,
-        applies: tokio::sync::Mutex::default(),
-        joins: tokio::sync::Mutex::default(),
+        applies: Turn::default(),
+        joins: Turn::default(),
+        marks: tokio::sync::Mutex::default(),
         membership: OnceLock::new(),
     }))
 }

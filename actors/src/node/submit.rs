@@ -1,5 +1,6 @@
 //! Commands that a node makes itself, on their way to whoever leads.
 
+pub(crate) mod form;
 pub(crate) mod limits;
 
 #[cfg(test)]

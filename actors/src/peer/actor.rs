@@ -49,6 +49,8 @@ pub enum Msg {
 pub struct PeerActor {
     args: Args,
     host: String,
+    /// Key of its record.
+    key: String,
     raft_id: u64,
     live: Option<Live>,
     /// Number of the next connection.
@@ -68,6 +70,7 @@ struct Attempt {
 /// The connection in use. Dropped, it is closed and nobody uses it any more.
 struct Live {
     args: Args,
+    key: String,
     serial: u64,
     connection: Connection,
     dialled: Dialled,
@@ -83,10 +86,10 @@ impl Drop for Live {
         self.connection.close(self.reason);
         let route = &self.args.route;
         if route.disconnect(self.serial) {
-            let member = &route.record().member;
-            self.args.network.note_connected(&member.hostname, false);
+            self.args.network.note_connected(&self.key, false);
             // What was on its way may be lost, and nobody will say so.
-            self.args.network.raft().unreachable(member.raft_id);
+            let raft_id = route.record().member.raft_id;
+            self.args.network.raft().unreachable(raft_id);
         }
     }
 }
@@ -97,11 +100,12 @@ impl Worker for PeerActor {
     const KIND: &'static str = "PeerActor";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        let member = args.route.record().member.clone();
+        let record = args.route.record();
         let mut this = Self {
             args,
-            host: member.hostname.clone(),
-            raft_id: member.raft_id,
+            host: record.member.hostname.clone(),
+            key: record.key(),
+            raft_id: record.member.raft_id,
             live: None,
             serial: 0,
             dialling: None,
@@ -153,9 +157,12 @@ impl PeerActor {
             return;
         }
         // A member that has no address dials itself; one that moves is news.
-        let Some(address) = self.args.route.record().member.address else {
+        let record = self.args.route.record();
+        let addresses: Vec<_> = record.addresses().collect();
+        if addresses.is_empty() {
             return;
-        };
+        }
+        let address = addresses[self.failures as usize % addresses.len()];
         let Some(endpoint) = self.args.network.endpoint() else {
             return self.dial_later(ctx);
         };
@@ -178,15 +185,14 @@ impl PeerActor {
     }
 
     fn not_dialled(&mut self, ctx: &Context<Self>, error: &ConnectError) {
-        if error.is_refusal() {
-            self.args.network.note_refusal(&self.host, true);
-        }
+        let network = &self.args.network;
+        network.note_refusal(&self.key, error.is_refusal());
         if self.live.is_some() {
             return;
         }
         if self.said.is_news(error) {
-            let address = self.args.route.record().member.address;
-            tracing::warn!(subsystem = "peer", peer = %self.host, ?address, %error, "not connected");
+            let addresses: Vec<_> = self.args.route.record().addresses().collect();
+            tracing::warn!(subsystem = "peer", peer = %self.host, ?addresses, %error, "not connected");
         }
         self.dial_later(ctx);
     }
@@ -203,8 +209,15 @@ impl PeerActor {
             incarnation: connection.incarnation(),
         };
         // The roster changed since the handshake; the next one will tell which way.
-        if *connection.fingerprint() != self.args.route.record().fingerprint {
+        if !connection
+            .shown()
+            .contains(&self.args.route.record().fingerprint)
+        {
             connection.close(Reason::Leaving);
+            // The news came while this one was dialled, and nobody dialled for it.
+            if self.live.is_none() && self.dialling.is_none() {
+                self.dial_later(ctx);
+            }
             return;
         }
         if let Some(live) = &mut self.live {
@@ -240,9 +253,9 @@ impl PeerActor {
             dialled_here = connection.dialled_here(),
             "connected"
         );
-        route.connect(serial, connection.clone());
-        network.note_connected(&self.host, true);
-        network.note_refusal(&self.host, false);
+        let number = route.connect(serial, connection.clone());
+        network.note_connected(&self.key, true);
+        network.note_refusal(&self.key, false);
         self.said.clear();
         let session = Session {
             network,
@@ -250,16 +263,15 @@ impl PeerActor {
             services,
             pulse,
             metrics,
-            member: Sender {
-                hostname: self.host.clone(),
-                raft_id: self.raft_id,
-            },
-            fingerprint: *connection.fingerprint(),
+            member: Sender::new(&self.host, self.raft_id, connection.shown().clone()),
+            key: self.key.clone(),
+            number,
         };
         let served = connection.clone();
         let session = ctx.spawn(async move { Msg::Lost(serial, session.run(served).await) });
         self.live = Some(Live {
             args: self.args.clone(),
+            key: self.key.clone(),
             serial,
             connection,
             dialled,
@@ -279,7 +291,7 @@ impl PeerActor {
         drop(live);
         tracing::warn!(subsystem = "peer", peer = %self.host, reason = %closed, "disconnected");
         if closed.is_refusal() {
-            self.args.network.note_refusal(&self.host, true);
+            self.args.network.note_refusal(&self.key, true);
         }
         self.dial_later(ctx);
     }

@@ -152,7 +152,7 @@ impl EndpointActor {
     fn came(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Member(connection) => {
-                let route = self.args.network.route(&connection.member().hostname);
+                let route = self.args.network.route_to(connection.member().raft_id);
                 let actor = route.as_ref().and_then(|route| route.actor.get());
                 let taken = actor.map(|actor| actor.cast(actor::Msg::Arrived(connection.clone())));
                 if !matches!(taken, Some(Ok(()))) {

@@ -40,6 +40,8 @@ pub enum Msg {
     StateChanged(watch::Receiver<Arc<State>>),
     /// Somebody knows more of the members than the state here.
     Told(watch::Receiver<u64>),
+    /// A read that began after this was heard was confirmed, or was not.
+    Confirmed(u64, bool),
     /// The actor of this member was started, or could not be.
     Started(String, bool),
     /// The actor of this member is gone.
@@ -53,6 +55,8 @@ pub struct PeerManager {
     /// Actors that are being stopped; their names are not free before.
     stopping: BTreeSet<String>,
     seen: Option<Arc<State>>,
+    /// A read is under way that shows what was heard to be old.
+    confirming: bool,
 }
 
 impl Worker for PeerManager {
@@ -67,11 +71,13 @@ impl Worker for PeerManager {
             routes: BTreeMap::new(),
             stopping: BTreeSet::new(),
             seen: None,
+            confirming: false,
         };
         this.recall(ctx);
         listen(ctx, this.args.network.told.subscribe());
         let now = state.borrow_and_update().clone();
         this.sync(ctx, now);
+        this.confirm(ctx);
         follow(ctx, state);
         Ok(this)
     }
@@ -89,6 +95,15 @@ impl Worker for PeerManager {
             Msg::Told(told) => {
                 listen(ctx, told);
                 self.sync(ctx, self.args.network.raft().state());
+                self.confirm(ctx);
+            }
+            Msg::Confirmed(serial, confirmed) => {
+                self.confirming = false;
+                if confirmed {
+                    self.args.network.roster.overtake(serial);
+                    self.sync(ctx, self.args.network.raft().state());
+                }
+                self.confirm(ctx);
             }
             Msg::Started(_, true) => {}
             Msg::Started(host, false) => {
@@ -124,6 +139,24 @@ impl PeerManager {
         }
     }
 
+    /// Has the leader confirm that this node has all that was committed when something was heard
+    /// of the members; until then what was heard counts.
+    fn confirm(&mut self, ctx: &Context<Self>) {
+        let network = &self.args.network;
+        let Some(serial) = network.roster.last_heard().filter(|_| !self.confirming) else {
+            return;
+        };
+        self.confirming = true;
+        let raft = network.raft().clone();
+        ctx.spawn(async move {
+            let confirmed = raft.read_index().await.is_ok();
+            if !confirmed {
+                tokio::time::sleep(RETRY).await;
+            }
+            Msg::Confirmed(serial, confirmed)
+        });
+    }
+
     /// Makes routes and actors those of the roster, which is that of `state` or a later one.
     fn sync(&mut self, ctx: &Context<Self>, state: Arc<State>) {
         let network = self.args.network.clone();
@@ -131,8 +164,9 @@ impl PeerManager {
         self.seen = Some(state);
         let mut wanted: BTreeMap<String, Record> = members
             .into_iter()
-            .map(|record| (record.member.hostname.clone(), record))
+            .map(|record| (record.key(), record))
             .collect();
+        let ids: BTreeSet<u64> = wanted.values().map(|r| r.member.raft_id).collect();
         let mut gone = Vec::new();
         self.routes.retain(|host, route| {
             let now = route.record();
@@ -148,7 +182,12 @@ impl PeerManager {
                     true
                 }
                 _ => {
-                    route.sever(Reason::NotMember);
+                    // One that goes by its own name now is a member still.
+                    route.sever(if ids.contains(&now.member.raft_id) {
+                        Reason::Leaving
+                    } else {
+                        Reason::NotMember
+                    });
                     gone.push(host.clone());
                     false
                 }

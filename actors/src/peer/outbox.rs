@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    future::pending,
     sync::Mutex,
     time::{Duration, Instant},
 };
@@ -39,6 +40,8 @@ pub(super) struct Outbox {
 struct Queue {
     /// Whether there is a connection.
     open: bool,
+    /// How many there were, with this one.
+    connections: u64,
     messages: Vec<Vec<u8>>,
     bytes: usize,
     snapshots: VecDeque<OutgoingSnapshot>,
@@ -82,41 +85,69 @@ impl Outbox {
         }
     }
 
-    /// Swaps what waits with `taken`, which is empty; waits until there is something.
-    pub(super) async fn take(&self, taken: &mut Vec<Vec<u8>>) {
+    /// Swaps what waits with `taken`, which is empty; waits until there is something for
+    /// `connection`. Cancel-safe.
+    pub(super) async fn take(&self, connection: u64, taken: &mut Vec<Vec<u8>>) {
+        let take = |queue: &mut Queue| {
+            let some = !queue.messages.is_empty();
+            if some {
+                queue.bytes = 0;
+                std::mem::swap(&mut queue.messages, taken);
+            }
+            some.then_some(())
+        };
+        self.next(connection, &self.messages, take).await;
+    }
+
+    /// The next snapshot; waits until there is one for `connection`. Cancel-safe.
+    pub(super) async fn take_snapshot(&self, connection: u64) -> OutgoingSnapshot {
+        let take = |queue: &mut Queue| queue.snapshots.pop_front();
+        self.next(connection, &self.snapshots, take).await
+    }
+
+    async fn next<T>(
+        &self,
+        connection: u64,
+        news: &Notify,
+        mut take: impl FnMut(&mut Queue) -> Option<T>,
+    ) -> T {
         loop {
             {
                 let mut queue = lock(&self.queue);
-                if !queue.messages.is_empty() {
-                    queue.bytes = 0;
-                    std::mem::swap(&mut queue.messages, taken);
-                    return;
+                if queue.connections != connection {
+                    break;
+                }
+                if let Some(taken) = take(&mut queue) {
+                    return taken;
                 }
             }
-            self.messages.notified().await;
+            news.notified().await;
         }
+        // What woke this, which is about to be aborted, is for its successor.
+        news.notify_one();
+        pending().await
     }
 
-    /// The next snapshot; waits until there is one.
-    pub(super) async fn take_snapshot(&self) -> OutgoingSnapshot {
-        loop {
-            if let Some(snapshot) = lock(&self.queue).snapshots.pop_front() {
-                return snapshot;
-            }
-            self.snapshots.notified().await;
-        }
-    }
-
-    /// There is a connection, or none any more: what waited for the last one is gone.
-    pub(super) fn set_open(&self, open: bool) {
+    /// There is a connection, which is told its number; what waited for the last one is gone.
+    pub(super) fn open(&self) -> u64 {
         let mut queue = lock(&self.queue);
-        queue.open = open;
-        queue.messages.clear();
-        queue.bytes = 0;
-        queue.reported = None;
-        let snapshots = std::mem::take(&mut queue.snapshots);
+        let number = queue.connections + 1;
+        let left = std::mem::take(&mut *queue);
+        queue.connections = number;
+        queue.open = true;
         drop(queue);
-        drop(snapshots); // each tells raft
+        drop(left); // each snapshot tells raft
+        number
+    }
+
+    /// There is no connection any more.
+    pub(super) fn close(&self) {
+        let mut queue = lock(&self.queue);
+        let connections = queue.connections;
+        let left = std::mem::take(&mut *queue);
+        queue.connections = connections;
+        drop(queue);
+        drop(left);
     }
 }
 
@@ -127,13 +158,13 @@ mod tests {
     #[tokio::test]
     async fn messages_come_out_in_order_and_together() {
         let outbox = Outbox::default();
-        outbox.set_open(true);
+        let connection = outbox.open();
         let now = Instant::now();
         for byte in 0..3 {
             assert_eq!(outbox.put(vec![byte], now), Put::Queued);
         }
         let mut taken = Vec::new();
-        outbox.take(&mut taken).await;
+        outbox.take(connection, &mut taken).await;
         assert_eq!(taken, [[0], [1], [2]]);
     }
 
@@ -144,7 +175,7 @@ mod tests {
         assert_eq!(outbox.put(vec![1], now), Put::Unreachable);
         assert_eq!(outbox.put(vec![1], now), Put::Dropped);
         assert_eq!(outbox.put(vec![1], now + REPORTS), Put::Unreachable);
-        outbox.set_open(true);
+        outbox.open();
         assert_eq!(outbox.put(vec![0; LIMIT], now), Put::Queued);
         assert_eq!(outbox.put(vec![1], now), Put::Unreachable);
     }
@@ -152,13 +183,33 @@ mod tests {
     #[tokio::test]
     async fn what_waited_for_an_old_connection_is_not_sent_on_a_new_one() {
         let outbox = Outbox::default();
-        outbox.set_open(true);
+        outbox.open();
         let now = Instant::now();
         outbox.put(vec![1], now);
-        outbox.set_open(true);
+        let connection = outbox.open();
         outbox.put(vec![2], now);
         let mut taken = Vec::new();
-        outbox.take(&mut taken).await;
+        outbox.take(connection, &mut taken).await;
         assert_eq!(taken, [[2]]);
+    }
+
+    #[tokio::test]
+    async fn an_old_connection_takes_nothing_from_a_new_one() {
+        let outbox = Outbox::default();
+        let old = outbox.open();
+        let mut none = Vec::new();
+        let mut left_over = Box::pin(outbox.take(old, &mut none));
+        assert!(futures::poll!(&mut left_over).is_pending());
+        let connection = outbox.open();
+        let mut taken = Vec::new();
+        let mut taking = Box::pin(outbox.take(connection, &mut taken));
+        assert!(futures::poll!(&mut taking).is_pending());
+        // The old one has waited for longer, so it is woken first.
+        outbox.put(vec![1], Instant::now());
+        assert!(futures::poll!(&mut left_over).is_pending());
+        taking.await;
+        assert_eq!(taken, [[1]]);
+        drop(left_over);
+        assert!(none.is_empty());
     }
 }

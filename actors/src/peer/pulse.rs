@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::Sender;
+
 /// What a member says of itself every two seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -13,6 +15,8 @@ pub struct Heartbeat {
     pub leads: bool,
     /// From a leader: hostnames of the members it hears, itself included.
     pub hears: BTreeSet<String>,
+    /// Whether it has stopped applying the log, because it does not understand an entry.
+    pub halted: bool,
 }
 
 /// Makes and takes heartbeats; the transport only carries them.
@@ -21,7 +25,7 @@ pub trait Pulse: Send + Sync + 'static {
     fn beat(&self) -> Heartbeat;
 
     /// Member `from` said this, just now. Must return at once.
-    fn heard(&self, from: &str, heartbeat: Heartbeat);
+    fn heard(&self, from: &Sender, heartbeat: Heartbeat);
 }
 
 /// Says nothing of interest, and does not listen.
@@ -30,5 +34,5 @@ impl Pulse for () {
         Heartbeat::default()
     }
 
-    fn heard(&self, _from: &str, _heartbeat: Heartbeat) {}
+    fn heard(&self, _from: &Sender, _heartbeat: Heartbeat) {}
 }

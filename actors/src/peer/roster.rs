@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use jaco_net::{
@@ -13,6 +16,10 @@ use jaco_net::{
 use jaco_proto::v1::Node;
 use jaco_raftnode::{Propose as _, RaftHandle, State};
 
+use super::{
+    Sender,
+    hearsay::{Heard, Told, with_told},
+};
 use crate::supervision::lock;
 
 /// A member other than this node.
@@ -22,6 +29,10 @@ pub(crate) struct Record {
     pub(crate) member: Arc<Member>,
     /// The certificate it must show.
     pub(crate) fingerprint: Fingerprint,
+    /// Where others say that it is, if it is not at its address.
+    pub(crate) elsewhere: Vec<SocketAddr>,
+    /// Known by hearsay, and another member that the state names has its name.
+    pub(crate) namesake: bool,
 }
 
 impl Record {
@@ -36,7 +47,29 @@ impl Record {
         Self {
             member: Arc::new(member),
             fingerprint: Fingerprint::from_bytes(fingerprint),
+            elsewhere: Vec::new(),
+            namesake: false,
         }
+    }
+
+    /// What the way to this member is called: its hostname, unless that is somebody else's here.
+    #[must_use]
+    pub(crate) fn key(&self) -> String {
+        let Member {
+            hostname, raft_id, ..
+        } = &*self.member;
+        if self.namesake {
+            // No hostname has such a character.
+            format!("{hostname}~{raft_id}")
+        } else {
+            hostname.clone()
+        }
+    }
+
+    /// Where it is dialled, in the order of attempts.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let own = self.member.address.into_iter();
+        own.chain(self.elsewhere.iter().copied())
     }
 }
 
@@ -52,7 +85,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    fn is_other(&self, record: &Record) -> bool {
+    pub(super) fn is_other(&self, record: &Record) -> bool {
         let member = &record.member;
         member.hostname != self.hostname && member.raft_id != self.raft_id
     }
@@ -86,83 +119,15 @@ pub(super) fn rows(state: &State) -> impl Iterator<Item = Record> {
     })
 }
 
-/// The roster of another member, which has applied more of the log than this node.
-///
-/// A node that was away may not know the very member that leads now, and without it would never
-/// hear of it. What a member says counts while it is connected and until this node has applied
-/// as much. Nobody gets in by it who has no certificate of the cluster.
-///
-/// How much a member has applied is only its word, so it counts no longer than the state here
-/// calls the speaker a member, with the certificate it has shown, and never for the speaker
-/// itself: whoever is removed falls, and with it all who were known by its word alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    /// Index of the last entry that the member has applied.
-    pub(super) applied: u64,
-    /// The members at that index, all of them.
-    pub(super) members: Vec<Record>,
-}
-
-/// Who said something.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Speaker {
-    hostname: String,
-    /// Of the certificate it has shown.
-    fingerprint: Fingerprint,
-}
-
-/// `members` as this node knows them at `applied`, and what those of them who know more say.
-#[must_use]
-fn with_told<'a>(
-    members: Vec<Record>,
-    applied: u64,
-    told: impl Iterator<Item = &'a (Speaker, Told)>,
-    origin: &Origin,
-) -> Vec<Record> {
-    // Nobody known by hearsay alone is believed about others.
-    let believed = |(speaker, told): &&(Speaker, Told)| {
-        let is = |record: &Record| {
-            record.member.hostname == speaker.hostname && record.fingerprint == speaker.fingerprint
-        };
-        told.applied > applied && members.iter().any(is)
-    };
-    let told: Vec<_> = told.filter(believed).collect();
-    // Two names with one raft id, or one certificate, could not be told apart.
-    let is_sound = |told: &Record| {
-        members.iter().all(|known| {
-            known.member.hostname == told.member.hostname
-                || known.member.raft_id != told.member.raft_id
-                    && known.fingerprint != told.fingerprint
-        })
-    };
-    let mut newest: BTreeMap<String, (u64, Record)> = members
-        .iter()
-        .map(|record| (record.member.hostname.clone(), (applied, record.clone())))
-        .collect();
-    for (speaker, told) in told {
-        let others = told.members.iter().filter(|record| {
-            record.member.hostname != speaker.hostname
-                && origin.is_other(record)
-                && is_sound(record)
-        });
-        for record in others {
-            let known = newest.get(&record.member.hostname);
-            if known.is_none_or(|(known, _)| told.applied > *known) {
-                let name = record.member.hostname.clone();
-                newest.insert(name, (told.applied, record.clone()));
-            }
-        }
-    }
-    newest.into_values().map(|(_, record)| record).collect()
-}
-
 /// The roster as the transport asks for it, always that of the state as it is applied.
 #[derive(Clone, Debug)]
 pub(super) struct Roster {
     pub(super) raft: RaftHandle,
     pub(super) origin: Arc<Origin>,
-    /// What connected members say, by hostname.
-    told: Arc<Mutex<BTreeMap<String, (Speaker, Told)>>>,
+    /// What connected members say, by the keys of their records.
+    heard: Arc<Mutex<BTreeMap<String, Heard>>>,
+    /// Number of what was heard last.
+    serial: Arc<AtomicU64>,
 }
 
 impl Roster {
@@ -170,34 +135,48 @@ impl Roster {
         Self {
             raft,
             origin: Arc::new(origin),
-            told: Arc::default(),
+            heard: Arc::default(),
+            serial: Arc::default(),
         }
     }
 
     pub(super) fn members(&self) -> Vec<Record> {
         let state = self.raft.state();
         let members = members(&state, &self.origin);
-        let told = lock(&self.told);
-        with_told(members, state.applied_index, told.values(), &self.origin)
+        let heard = lock(&self.heard);
+        with_told(members, state.applied_index, heard.values(), &self.origin)
     }
 
-    /// Connected member `host`, which has shown the certificate `fingerprint`, says this. `true`
-    /// if it says something new to this node.
-    pub(super) fn hear(&self, host: &str, fingerprint: &Fingerprint, told: Told) -> bool {
+    /// The connected member whose record has this `key` says this. `true` if it says something
+    /// new to this node.
+    pub(super) fn hear(&self, key: &str, speaker: &Sender, told: Told) -> bool {
         if told.applied <= self.raft.state().applied_index {
             return false;
         }
-        let speaker = Speaker {
-            hostname: host.to_owned(),
-            fingerprint: *fingerprint,
+        let mut heard = lock(&self.heard);
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
+        let news = Heard {
+            speaker: speaker.clone(),
+            told,
+            serial,
         };
-        lock(&self.told).insert(host.to_owned(), (speaker, told));
+        heard.insert(key.to_owned(), news);
         true
     }
 
-    /// Member `host` is not connected any more.
-    pub(super) fn forget(&self, host: &str) {
-        lock(&self.told).remove(host);
+    /// The member whose record has this `key` is not connected any more.
+    pub(super) fn forget(&self, key: &str) {
+        lock(&self.heard).remove(key);
+    }
+
+    /// Number of the last thing that was heard and may still count; `None` if nothing does.
+    pub(super) fn last_heard(&self) -> Option<u64> {
+        lock(&self.heard).values().map(|heard| heard.serial).max()
+    }
+
+    /// All that was committed when `serial` was heard is applied here.
+    pub(super) fn overtake(&self, serial: u64) {
+        lock(&self.heard).retain(|_, heard| heard.serial > serial);
     }
 }
 
@@ -219,12 +198,12 @@ impl quic::Roster for Roster {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use jaco_proto::v1;
 
     use super::*;
 
-    fn state(rows: &[(&str, u64, &str, u8)]) -> State {
+    pub(in super::super) fn state(rows: &[(&str, u64, &str, u8)]) -> State {
         let mut state = State::default();
         for &(hostname, raft_id, address, print) in rows {
             let node = v1::Node {
@@ -239,7 +218,7 @@ mod tests {
         state
     }
 
-    fn origin(members: &[(&str, u64)]) -> Origin {
+    pub(in super::super) fn origin(members: &[(&str, u64)]) -> Origin {
         Origin {
             hostname: "me".to_owned(),
             raft_id: 9,
@@ -285,75 +264,6 @@ mod tests {
         // An earlier node of the same name is somebody else.
         let namesake = state(&[("old", 4, "x", 4), ("me", 3, "x", 3)]);
         assert_eq!(names(&members(&namesake, &told)), expected);
-    }
-
-    /// Members of raft ids and fingerprints, as `speaker` has them at `applied`.
-    fn told(speaker: (&str, u8), applied: u64, rows: &[(&str, u64, u8)]) -> (Speaker, Told) {
-        let speaker = Speaker {
-            hostname: speaker.0.to_owned(),
-            fingerprint: Fingerprint::from_bytes([speaker.1; 32]),
-        };
-        let members = rows
-            .iter()
-            .map(|&(name, id, print)| Record::new(name, id, "10.0.0.7:1", [print; 32]))
-            .collect();
-        (speaker, Told { applied, members })
-    }
-
-    #[test]
-    fn who_has_applied_more_is_believed_about_what_this_node_does_not_know_yet() {
-        let own = members(&state(&[("a", 1, "x", 1), ("b", 2, "x", 2)]), &origin(&[]));
-        let told = [
-            told(("a", 1), 11, &[("b", 2, 6), ("me", 9, 9), ("c", 3, 3)]),
-            told(("b", 2), 12, &[("a", 1, 7), ("namesake-of-me", 9, 9)]),
-            told(("a", 1), 10, &[("late", 4, 4)]),
-        ];
-        let found = with_told(own, 10, told.iter(), &origin(&[]));
-        // Nobody is taken away by what is said: that is for the state to do.
-        assert_eq!(
-            names(&found),
-            [("a", 1, true), ("b", 2, true), ("c", 3, true)]
-        );
-        let prints = [7, 6, 3].map(|print| Fingerprint::from_bytes([print; 32]));
-        let found: Vec<_> = found.iter().map(|record| record.fingerprint).collect();
-        assert_eq!(found, prints);
-    }
-
-    #[test]
-    fn a_removed_member_speaks_for_nobody_however_much_it_claims_to_know() {
-        const MOST: u64 = u64::MAX;
-        let own = || members(&state(&[("a", 1, "x", 1), ("b", 2, "x", 2)]), &origin(&[]));
-        let table: &[(&str, &[(Speaker, Told)])] = &[
-            (
-                "gone",
-                &[told(("gone", 5), MOST, &[("gone", 5, 5), ("c", 3, 3)])],
-            ),
-            (
-                "known by the word of somebody who is gone",
-                &[
-                    told(("gone", 5), MOST, &[("d", 6, 6), ("e", 7, 7)]),
-                    told(("d", 6), MOST, &[("e", 7, 7), ("gone", 5, 5)]),
-                    told(("e", 7), MOST, &[("d", 6, 6), ("gone", 5, 5)]),
-                ],
-            ),
-            (
-                "a member's name with another certificate",
-                &[told(("a", 8), MOST, &[("c", 3, 3), ("b", 2, 8)])],
-            ),
-            ("of itself", &[told(("a", 1), MOST, &[("a", 1, 8)])]),
-            (
-                "a raft id or a certificate of somebody else",
-                &[told(
-                    ("a", 1),
-                    MOST,
-                    &[("c", 2, 3), ("d", 4, 2), ("e", 1, 5)],
-                )],
-            ),
-        ];
-        for (case, told) in table {
-            let found = with_told(own(), 10, told.iter(), &origin(&[]));
-            assert_eq!(found, own(), "{case}");
-        }
     }
 
     #[test]

@@ -8,19 +8,18 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use jaco_net::{
-    pki::Fingerprint,
-    quic::{Connection, Endpoint, Reason},
-};
+use jaco_net::quic::{Connection, Endpoint, Reason};
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle, Transport};
 use tokio::sync::watch;
 
 use super::{
-    Peers,
+    Peers, Sender,
     actor::Msg,
     call::QuicLink,
+    hearsay::Told,
     outbox::{Outbox, Put},
-    roster::{Origin, Record, Roster, Told},
+    refusals::Refusals,
+    roster::{Origin, Record, Roster},
 };
 use crate::supervision::Handle;
 
@@ -54,12 +53,13 @@ impl Route {
         self.record.load_full()
     }
 
-    /// The member moved, or has another certificate; a connection with the last one ends.
+    /// The member moved, or has another certificate. A connection on which it did not show that
+    /// one ends; the next one tells whether it can.
     pub(super) fn update(&self, record: Record) {
         if let Some(live) = &*self.live.load()
-            && *live.connection.fingerprint() != record.fingerprint
+            && !live.connection.shown().contains(&record.fingerprint)
         {
-            live.connection.close(Reason::NotMember);
+            live.connection.close(Reason::Leaving);
         }
         self.record.store(Arc::new(record));
     }
@@ -73,10 +73,11 @@ impl Route {
         live.as_ref().map(|live| live.connection.clone())
     }
 
-    /// From here on the member is reached by `connection`, which is called `serial`.
-    pub(super) fn connect(&self, serial: u64, connection: Connection) {
+    /// From here on the member is reached by `connection`, which is called `serial`. Returns its
+    /// number at the outbox.
+    pub(super) fn connect(&self, serial: u64, connection: Connection) -> u64 {
         self.live.store(Some(Arc::new(Live { serial, connection })));
-        self.outbox.set_open(true);
+        self.outbox.open()
     }
 
     /// Connection `serial` is no good any more. `true` if it was the one in use.
@@ -86,7 +87,7 @@ impl Route {
             return false;
         }
         self.live.store(None);
-        self.outbox.set_open(false);
+        self.outbox.close();
         true
     }
 
@@ -109,6 +110,7 @@ impl fmt::Debug for Route {
 /// Routes by what they are looked up by.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes {
+    /// By the keys of their records: hostnames, for whom the state names.
     pub(super) by_host: BTreeMap<String, Arc<Route>>,
     by_id: HashMap<u64, Arc<Route>>,
 }
@@ -120,7 +122,7 @@ pub struct Network {
     pub(super) told: watch::Sender<u64>,
     routes: ArcSwap<Routes>,
     endpoint: ArcSwapOption<Endpoint>,
-    refused_by: watch::Sender<BTreeSet<String>>,
+    refusals: watch::Sender<Refusals>,
     connected: watch::Sender<BTreeSet<String>>,
 }
 
@@ -132,7 +134,7 @@ impl Network {
             told: watch::Sender::default(),
             routes: ArcSwap::default(),
             endpoint: ArcSwapOption::empty(),
-            refused_by: watch::Sender::default(),
+            refusals: watch::Sender::default(),
             connected: watch::Sender::default(),
         })
     }
@@ -147,10 +149,14 @@ impl Network {
         Arc::new(RaftTransport(self.clone()))
     }
 
-    /// Follows which members say that this node is none. One that says so was not necessarily
-    /// told yet that it is.
-    pub fn refused_by(&self) -> watch::Receiver<BTreeSet<String>> {
-        self.refused_by.subscribe()
+    /// Follows which members say that this node is none; each refusal is news.
+    pub fn refusals(&self) -> watch::Receiver<Refusals> {
+        self.refusals.subscribe()
+    }
+
+    /// Forgets what was refused: this node shows another certificate from now on.
+    pub(crate) fn forget_refusals(&self) {
+        self.refusals.send_replace(Refusals::default());
     }
 
     /// Follows which members are connected.
@@ -185,17 +191,21 @@ impl Network {
         self.routes.load().by_host.get(host).cloned()
     }
 
+    pub(super) fn route_to(&self, raft_id: u64) -> Option<Arc<Route>> {
+        self.routes.load().by_id.get(&raft_id).cloned()
+    }
+
     /// Changes the routes. Only the manager does, so nothing is lost in between.
     pub(super) fn set_routes(&self, by_host: BTreeMap<String, Arc<Route>>) {
         let id = |route: &Arc<Route>| (route.record().member.raft_id, route.clone());
         let by_id = by_host.values().map(id).collect();
-        for told in [&self.refused_by, &self.connected] {
-            told.send_if_modified(|hosts| {
-                let before = hosts.len();
-                hosts.retain(|host| by_host.contains_key(host));
-                hosts.len() != before
-            });
-        }
+        self.connected.send_if_modified(|hosts| {
+            let before = hosts.len();
+            hosts.retain(|host| by_host.contains_key(host));
+            hosts.len() != before
+        });
+        self.refusals
+            .send_if_modified(|refusals| refusals.retain(|host| by_host.contains_key(host)));
         self.routes.store(Arc::new(Routes { by_host, by_id }));
     }
 
@@ -207,14 +217,20 @@ impl Network {
         self.endpoint.store(endpoint.map(Arc::new));
     }
 
+    /// Member `host` refuses this node, or takes it for a member or does not answer at all.
     pub(super) fn note_refusal(&self, host: &str, refused: bool) {
-        note(&self.refused_by, host, refused);
+        let now = tokio::time::Instant::now().into_std();
+        self.refusals.send_if_modified(|refusals| {
+            if refused {
+                refusals.refused(now, host);
+            }
+            refused || refusals.not_refused(host)
+        });
     }
 
-    /// Connected member `host`, which has shown the certificate `fingerprint`, says who is a
-    /// member.
-    pub(super) fn hear(&self, host: &str, fingerprint: &Fingerprint, told: Told) {
-        if self.roster.hear(host, fingerprint, told) {
+    /// The connected member whose record has this `key` says who is a member.
+    pub(super) fn hear(&self, key: &str, speaker: &Sender, told: Told) {
+        if self.roster.hear(key, speaker, told) {
             self.told
                 .send_modify(|count| *count = count.wrapping_add(1));
         }
@@ -224,18 +240,14 @@ impl Network {
         if !connected {
             self.roster.forget(host);
         }
-        note(&self.connected, host, connected);
+        self.connected.send_if_modified(|hosts| {
+            if connected {
+                hosts.insert(host.to_owned())
+            } else {
+                hosts.remove(host)
+            }
+        });
     }
-}
-
-fn note(hosts: &watch::Sender<BTreeSet<String>>, host: &str, there: bool) {
-    hosts.send_if_modified(|hosts| {
-        if there {
-            hosts.insert(host.to_owned())
-        } else {
-            hosts.remove(host)
-        }
-    });
 }
 
 impl fmt::Debug for Network {

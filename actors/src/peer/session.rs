@@ -2,12 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jaco_net::{
-    pki::Fingerprint,
-    quic::{
-        Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender,
-        StreamError, frame::Batch,
-    },
+use jaco_net::quic::{
+    Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
+    frame::Batch,
 };
 use jaco_raftnode::{Propose as _, State};
 use tokio::{
@@ -17,7 +14,8 @@ use tokio::{
 
 use super::{
     Pulse, Sender, Services,
-    roster::{Told, rows},
+    hearsay::Told,
+    roster::rows,
     routes::{Network, Route},
     snapshots,
     wire::{self, Said},
@@ -41,8 +39,10 @@ pub(super) struct Session {
     pub(super) metrics: Metrics,
     /// The member, as its certificate proved it.
     pub(super) member: Sender,
-    /// That certificate.
-    pub(super) fingerprint: Fingerprint,
+    /// Key of its record.
+    pub(super) key: String,
+    /// Which connection it is to the outbox.
+    pub(super) number: u64,
 }
 
 /// The other side did what no member does.
@@ -75,8 +75,9 @@ impl Session {
                     Ok((to, from)) => { tasks.spawn(self.clone().take_call(to, from)); }
                     Err(closed) => return closed,
                 },
-                Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
-                    if let Ok(Err(violation)) = ended {
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => match ended {
+                    Ok(Ok(())) => {}
+                    Ok(Err(violation)) => {
                         tracing::warn!(
                             subsystem = "peer",
                             peer = %self.member.hostname,
@@ -85,34 +86,50 @@ impl Session {
                         );
                         connection.close(Reason::Protocol);
                     }
+                    // Whatever it did is done by nobody now; a new connection starts afresh.
+                    Err(error) => {
+                        tracing::error!(
+                            subsystem = "peer",
+                            peer = %self.member.hostname,
+                            %error,
+                            "a task of the connection failed"
+                        );
+                        connection.close(Reason::Leaving);
+                    }
                 }
             }
         }
     }
 
+    /// Ends a connection on which nothing more can be said, if the other side did not: it may
+    /// have stopped the stream alone, and would seem well.
+    fn mute(connection: &Connection) -> Served {
+        connection.close(Reason::Leaving);
+        Ok(())
+    }
+
     async fn write_messages(self, connection: Connection) -> Served {
-        // An error here is one of the connection, which the accepting side hears of.
         let Ok(mut stream) = connection.open_uni(Kind::Raft).await else {
-            return Ok(());
+            return Self::mute(&connection);
         };
         let mut taken = Vec::new();
         let mut batch = Batch::default();
         loop {
-            self.route.outbox().take(&mut taken).await;
+            self.route.outbox().take(self.number, &mut taken).await;
             for message in taken.drain(..) {
                 if batch.push(message).is_err() {
                     continue; // longer than can be told, and so than raft makes them
                 }
             }
             if stream.batch(&mut batch).await.is_err() {
-                return Ok(());
+                return Self::mute(&connection);
             }
         }
     }
 
     async fn write_heartbeats(self, connection: Connection) -> Served {
         let Ok(mut stream) = connection.open_uni(Kind::Heartbeat).await else {
-            return Ok(());
+            return Self::mute(&connection);
         };
         let mut beats = interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -131,24 +148,23 @@ impl Session {
                 if let Ok(roster) = roster
                     && stream.frame(roster).await.is_err()
                 {
-                    return Ok(());
+                    return Self::mute(&connection);
                 }
                 told = Some(state);
             }
             if let Ok(beat) = wire::heartbeat(&self.pulse.beat())
                 && stream.frame(beat).await.is_err()
             {
-                return Ok(());
+                return Self::mute(&connection);
             }
-            self.metrics
-                .peer_rtt(&self.member.hostname, connection.rtt());
+            self.metrics.peer_rtt(&self.key, connection.rtt());
         }
     }
 
     async fn write_snapshots(self, connection: Connection) -> Served {
         let raft = self.network.raft();
         loop {
-            let snapshot = self.route.outbox().take_snapshot().await;
+            let snapshot = self.route.outbox().take_snapshot(self.number).await;
             snapshots::send(&connection, raft, self.member.raft_id, snapshot).await;
         }
     }
@@ -157,10 +173,10 @@ impl Session {
         match kind(&mut stream).await? {
             None => Ok(()),
             Some(Kind::Raft) => {
-                let raft = self.network.raft().clone();
+                let mut raft = self.network.raft().inlet(self.member.raft_id);
                 let mut frames = stream.frames(MESSAGE_BYTES);
                 while let Some(message) = next(&mut frames).await? {
-                    raft.deliver(self.member.raft_id, message);
+                    raft.deliver(&message).await;
                 }
                 Ok(())
             }
@@ -168,10 +184,9 @@ impl Session {
                 let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
                 while let Some(frame) = next(&mut frames).await? {
                     match wire::read_said(&frame).map_err(Violation::Message)? {
-                        Said::Beat(beat) => self.pulse.heard(&self.member.hostname, beat),
+                        Said::Beat(beat) => self.pulse.heard(&self.member, beat),
                         Said::Roster(told) => {
-                            let member = &self.member.hostname;
-                            self.network.hear(member, &self.fingerprint, told);
+                            self.network.hear(&self.key, &self.member, told);
                         }
                         Said::Unknown => {}
                     }

@@ -71,24 +71,26 @@ async fn transfer(connection: &Connection, mut snapshot: OutgoingSnapshot) -> Re
     let mut answer = answer.frames(1);
     while let Some(chunk) = made.recv().await {
         tokio::select! {
-            sent = stream.frame(chunk) => sent.map_err(text)?,
-            // It may be refused before it is whole.
-            early = answer.next() => return Err(refusal(early)),
+            sent = stream.frame(chunk) => if let Err(error) = sent {
+                // Whoever reads no further may have said why.
+                let early = timeout(SILENCE, answer.next()).await;
+                return early.map_or_else(|_| Err(text(error)), verdict);
+            },
+            // It may be refused, or be there already, before it is whole.
+            early = answer.next() => return verdict(early),
         }
     }
     making.await.map_err(|error| error.to_string())?;
     stream.finish();
-    match timeout(ANSWER, answer.next()).await {
-        Ok(Ok(Some(frame))) if frame == [TAKEN] => Ok(()),
-        Ok(other) => Err(refusal(other)),
-        Err(_) => Err("no answer".to_owned()),
-    }
+    let answered = timeout(ANSWER, answer.next()).await;
+    answered.map_or_else(|_| Err("no answer".to_owned()), verdict)
 }
 
-fn refusal(answer: Result<Option<Vec<u8>>, jaco_net::quic::StreamError>) -> String {
+fn verdict(answer: Result<Option<Vec<u8>>, jaco_net::quic::StreamError>) -> Result<(), String> {
     match answer {
-        Ok(_) => "the peer refused it".to_owned(),
-        Err(error) => error.to_string(),
+        Ok(Some(frame)) if frame == [TAKEN] => Ok(()),
+        Ok(_) => Err("the peer refused it".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -101,7 +103,9 @@ pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream
     let (chunks, mut received) = mpsc::channel::<Option<Vec<u8>>>(WAITING);
     let raft = raft.clone();
     let writing = spawn_blocking(move || {
-        let mut snapshot = raft.receive_snapshot(from, message)?;
+        let Some(mut snapshot) = raft.receive_snapshot(from, message)? else {
+            return Ok(true);
+        };
         loop {
             match received.blocking_recv() {
                 Some(Some(chunk)) => snapshot.write(&chunk)?,

@@ -228,7 +228,7 @@ async fn a_message_in_the_name_of_another_member_is_dropped() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_member_is_cut_off_and_told_so() {
-    let world = World::start(3, silent).await;
+    let mut world = World::start(3, silent).await;
     world.members[2].connected(&["node-1", "node-2"]).await;
     world.members[0].connected(&["node-2", "node-3"]).await;
     let remove = Payload::NodeRemove(v1::NodeRemove {
@@ -237,15 +237,36 @@ async fn a_removed_member_is_cut_off_and_told_so() {
     world.propose(world::about_members(remove)).await;
     world.members[0].connected(&["node-2"]).await;
     world.members[1].connected(&["node-1"]).await;
-    let mut refused = world.members[2].network.refused_by();
-    let both = refused.wait_for(|by| by.len() == 2);
-    tokio::time::timeout(world::PATIENCE, both)
-        .await
-        .unwrap()
-        .unwrap();
+    let refused_by = async |members: &[world::Member], hosts: &[&str]| {
+        let mut refusals = members[2].network.refusals();
+        let found = refusals.wait_for(|found| found.hosts().eq(hosts.iter().copied()));
+        let found = tokio::time::timeout(world::PATIENCE, found).await;
+        drop(found.unwrap().unwrap());
+    };
+    refused_by(&world.members, &["node-1", "node-2"]).await;
     // The others go on without it.
     world.write("after").await;
+    // Who is not there any more does not say that it refuses.
+    world.members[0].stop().await;
+    refused_by(&world.members, &["node-2"]).await;
     world.stop().await;
+}
+
+/// What `host` has to say to `listener`, as the member that it is: that it has applied more than
+/// there is, and that these are the members.
+fn hears(listener: &world::Member, host: &str, members: Vec<Record>) {
+    let known = listener.network.roster.members();
+    let own = known.iter().find(|r| r.member.hostname == host).unwrap();
+    let speaker = Sender::new(host, own.member.raft_id, [own.fingerprint]);
+    let told = hearsay::Told {
+        applied: u64::MAX,
+        members,
+    };
+    listener.network.hear(host, &speaker, told);
+}
+
+fn nine() -> Record {
+    Record::new("node-9", 9, "127.0.0.1:1", [9; 32])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -253,18 +274,8 @@ async fn a_member_that_vouched_for_itself_before_it_was_removed_is_cut_off() {
     let world = World::start(3, silent).await;
     let one = &world.members[0];
     one.connected(&["node-2", "node-3"]).await;
-    let members = one.network.roster.members();
-    let own = members.iter().find(|r| r.member.hostname == "node-3");
-    let own = own.unwrap().clone();
-    let mallory = roster::Told {
-        applied: u64::MAX,
-        members: vec![
-            own.clone(),
-            Record::new("node-9", 9, "127.0.0.1:1", [9; 32]),
-        ],
-    };
-    one.network.hear("node-3", &own.fingerprint, mallory);
-    until(|| one.network.route("node-9").map(drop)).await;
+    let known = one.network.roster.members();
+    hears(one, "node-3", [known, vec![nine()]].concat());
     let remove = Payload::NodeRemove(v1::NodeRemove {
         hostname: "node-3".to_owned(),
     });
@@ -273,6 +284,51 @@ async fn a_member_that_vouched_for_itself_before_it_was_removed_is_cut_off() {
     for host in ["node-3", "node-9"] {
         until(|| one.network.route(host).is_none().then_some(())).await;
     }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_cut_off_by_the_word_of_another() {
+    let mut world = World::start(3, silent).await;
+    world.write("before").await;
+    // The state stays behind, so that what is heard counts for as long as it is said.
+    world.members[0].stop().await;
+    world.members[0].run_without_raft().await;
+    let one = &world.members[0];
+    one.connected(&["node-2", "node-3"]).await;
+    let true_record = one.network.roster.members();
+    let connection = one.network.route("node-2").unwrap().connection().unwrap();
+    // Another certificate, and the name once more with another raft id.
+    let false_record = Record::new("node-2", 2, "127.0.0.1:1", [7; 32]);
+    let namesake = Record::new("node-2", 8, "127.0.0.1:1", [8; 32]);
+    hears(one, "node-3", vec![false_record, namesake, nine()]);
+    until(|| one.network.route("node-9").map(drop)).await;
+    until(|| one.network.route("node-2~8").map(drop)).await;
+    assert_eq!(connection.close_reason(), None);
+    // Its next connection is as welcome.
+    world.members[1].stop().await;
+    world.members[0].connected(&["node-3"]).await;
+    world.members[1].run().await;
+    world.members[0].connected(&["node-2", "node-3"]).await;
+    let one = &world.members[0];
+    let record = one.network.route("node-2").unwrap().record();
+    assert_eq!(record.member, true_record[0].member);
+    assert_eq!(record.fingerprint, true_record[0].fingerprint);
+    let refusals = world.members[1].network.refusals();
+    assert_eq!(refusals.borrow().hosts().next(), None);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_word_counts_until_the_leader_confirms_that_nothing_is_missing() {
+    let world = World::start(3, silent).await;
+    let one = &world.members[0];
+    one.connected(&["node-2", "node-3"]).await;
+    let connection = one.network.route("node-3").unwrap().connection().unwrap();
+    hears(one, "node-3", vec![nine()]);
+    until(|| one.network.roster.last_heard().is_none().then_some(())).await;
+    until(|| one.network.route("node-9").is_none().then_some(())).await;
+    assert_eq!(connection.close_reason(), None);
     world.stop().await;
 }
 

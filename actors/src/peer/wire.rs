@@ -8,10 +8,7 @@ use http::{
     request::Parts,
 };
 
-use super::{
-    Heartbeat,
-    roster::{Record, Told},
-};
+use super::{Heartbeat, hearsay::Told, roster::Record};
 
 /// Largest piece of a body in one frame; larger ones are cut.
 pub(super) const DATA_BYTES: usize = 1 << 20;
@@ -19,6 +16,8 @@ pub(super) const DATA_BYTES: usize = 1 << 20;
 pub(super) const CALL_FRAME: usize = DATA_BYTES + 1;
 /// Largest heartbeat: the names of a thousand members.
 pub(super) const HEARTBEAT_BYTES: usize = 256 << 10;
+/// Members that one roster names.
+pub(super) const MEMBERS: usize = 1000;
 /// Headers of one head.
 const HEADERS: usize = 128;
 
@@ -35,8 +34,8 @@ pub(super) const DATA_PREFIX: [u8; 1] = [DATA];
 /// Why bytes cannot be sent, or are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WireError {
-    /// Too many headers, or one that is too long.
-    #[error("headers are too long")]
+    /// Too many headers or members, or one that is too long.
+    #[error("the message is too long")]
     TooLong,
     /// The bytes end too early.
     #[error("the message ends too early")]
@@ -137,6 +136,8 @@ pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
     for host in &beat.hears {
         put_short(&mut out, host.as_bytes())?;
     }
+    // A member that does not know of it reads no further.
+    out.put_u8(u8::from(beat.halted));
     if out.len() > HEARTBEAT_BYTES {
         return Err(WireError::TooLong);
     }
@@ -156,6 +157,9 @@ pub(super) enum Said {
 
 /// A roster.
 pub(super) fn roster(told: &Told) -> Result<Vec<u8>, WireError> {
+    if told.members.len() > MEMBERS {
+        return Err(WireError::TooLong);
+    }
     let mut out = vec![ROSTER];
     out.put_u64(told.applied);
     out.put_u16(u16::try_from(told.members.len()).map_err(|_| WireError::TooLong)?);
@@ -184,8 +188,12 @@ pub(super) fn read_said(frame: &[u8]) -> Result<Said, WireError> {
 
 fn read_roster(mut input: Input<'_>) -> Result<Told, WireError> {
     let applied = input.u64()?;
+    let count = usize::from(input.u16()?);
+    if count > MEMBERS {
+        return Err(WireError::TooLong);
+    }
     let mut members = Vec::new();
-    for _ in 0..input.u16()? {
+    for _ in 0..count {
         let hostname = input.text()?;
         let raft_id = input.u64()?;
         let address = input.text()?;
@@ -201,11 +209,14 @@ fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
     for _ in 0..input.u16()? {
         hears.insert(input.text()?.to_owned());
     }
+    // An earlier version does not say it.
+    let halted = !input.0.is_empty() && input.byte()? != 0;
     Ok(Heartbeat {
         applied,
         term,
         leads,
         hears,
+        halted,
     })
 }
 
@@ -377,13 +388,18 @@ mod tests {
             term in any::<u64>(),
             leads in any::<bool>(),
             hears in prop::collection::btree_set("[a-z0-9-]{1,63}", 0..20),
+            halted in any::<bool>(),
         ) {
-            let beat = Heartbeat { applied, term, leads, hears };
+            let beat = Heartbeat { applied, term, leads, hears, halted };
             let mut bytes = heartbeat(&beat).unwrap();
             prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
             // A later version may say more.
             bytes.push(1);
-            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat));
+            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
+            // An earlier one said less.
+            bytes.truncate(bytes.len() - 2);
+            let earlier = Heartbeat { halted: false, ..beat };
+            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(earlier));
         }
 
         #[test]
@@ -402,6 +418,24 @@ mod tests {
         fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             read_frame(&bytes);
         }
+    }
+
+    #[test]
+    fn a_roster_has_a_bounded_number_of_members() {
+        let told = |count| Told {
+            applied: 1,
+            members: vec![Record::new("a", 1, "", [1; 32]); count],
+        };
+        let most = roster(&told(MEMBERS)).unwrap();
+        assert_eq!(read_said(&most), Ok(Said::Roster(told(MEMBERS))));
+        assert_eq!(roster(&told(MEMBERS + 1)), Err(WireError::TooLong));
+        // One more, and its bytes.
+        let mut more = most.clone();
+        let count = u16::try_from(MEMBERS + 1).unwrap();
+        more[9..11].copy_from_slice(&count.to_be_bytes());
+        let record = (most.len() - 11) / MEMBERS;
+        more.extend_from_slice(&most[11..11 + record]);
+        assert_eq!(read_said(&more), Err(WireError::TooLong));
     }
 
     #[test]

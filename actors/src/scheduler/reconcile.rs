@@ -113,7 +113,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Removes what belongs to no deployment: a write may have crossed its deletion.
+    /// Removes what belongs to no deployment, and blocks of no member: a write may have crossed the
+    /// deletion of either.
     fn remove_orphans(&mut self) {
         let state = self.state;
         for (id, row) in &state.replicas_desired {
@@ -124,7 +125,9 @@ impl<'a> Plan<'a> {
         for subnet in state.subnets.values() {
             // An empty name would match the blocks of every deployment.
             let named = !subnet.deployment.is_empty();
-            if named && !state.deployments.contains_key(&subnet.deployment) {
+            let needed = state.deployments.contains_key(&subnet.deployment)
+                && (subnet.host.is_empty() || state.nodes.contains_key(&subnet.host));
+            if named && !needed {
                 self.push(Payload::SubnetFree(v1::SubnetFree {
                     deployment: subnet.deployment.clone(),
                     network: subnet.network.clone(),

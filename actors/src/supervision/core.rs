@@ -415,9 +415,18 @@ impl Core {
                 .iter_mut()
                 .filter(|child| child.id >= round.lowest)
             {
-                if child.phase != Phase::Exhausted {
-                    child.phase = Phase::Pending;
-                    child.settled = false;
+                match child.phase {
+                    Phase::Exhausted => {}
+                    Phase::Down if child.plan.restart == Restart::Temporary => child.settled = true,
+                    Phase::Pending
+                    | Phase::Backoff { .. }
+                    | Phase::Starting
+                    | Phase::Running
+                    | Phase::Stopping { .. }
+                    | Phase::Down => {
+                        child.phase = Phase::Pending;
+                        child.settled = false;
+                    }
                 }
             }
         }

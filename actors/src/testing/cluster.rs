@@ -10,6 +10,7 @@ use std::{
 
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, Request, Response};
+use jaco_net::pki::Fingerprint;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{
     State, Storage, command, storage,
@@ -72,6 +73,12 @@ pub(crate) struct Carried {
     pub(crate) headers: HeaderMap,
 }
 
+/// Member `raft_id`, with the certificate that the state names.
+fn member(raft_id: u64) -> Sender {
+    let print = Fingerprint::from_bytes([u8::try_from(raft_id).unwrap(); 32]);
+    Sender::new(&format!("n{raft_id}"), raft_id, [print])
+}
+
 impl Cluster {
     pub(crate) async fn start(size: usize) -> Self {
         let hosts: Vec<String> = (1..=size).map(|n| format!("n{n}")).collect();
@@ -108,12 +115,8 @@ impl Cluster {
             .zip(&hosts)
             .map(|(raft_id, host)| {
                 let shared = lab.stranger().shared;
-                let sender = Sender {
-                    hostname: (*host).to_owned(),
-                    raft_id,
-                };
                 let link = FakeLink {
-                    sender,
+                    sender: member(raft_id),
                     wire: wire.clone(),
                 };
                 let peers = Peers::new(Arc::new(link));
@@ -149,10 +152,7 @@ impl Cluster {
         Door {
             shared: self.node(id),
             transport: Transport::Peer,
-            sender: Some(Sender {
-                hostname: format!("n{sender}"),
-                raft_id: sender,
-            }),
+            sender: Some(member(sender)),
         }
     }
 

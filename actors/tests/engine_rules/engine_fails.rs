@@ -1,6 +1,7 @@
 //! An engine that hangs, restarts, forgets, or does not tell.
 
 use jaco_proto::v1::ReplicaState;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     private_engine::PrivateEngine,
@@ -50,14 +51,12 @@ async fn whatever_becomes_of_the_engine_its_containers_come_back() {
     world.apply_one(FOREVER, ALONE).await;
     let first = world.running("web").await.container_id;
     let pid = world.inspect("web", "{{.State.Pid}}");
+    let pid = pid.parse().ok().and_then(Pid::from_raw);
 
     // A death while it hangs is found when it goes on.
-    engine.signal("STOP");
-    let killed = std::process::Command::new("kill")
-        .args(["-9", &pid])
-        .status();
-    assert!(killed.expect("kill").success());
-    engine.signal("CONT");
+    engine.signal(Signal::STOP);
+    kill_process(pid.expect("its process"), Signal::KILL).expect("killed");
+    engine.signal(Signal::CONT);
     let second = world
         .observed("web", "another container runs", |seen| {
             seen.state() == ReplicaState::Running && seen.container_id != first
@@ -66,7 +65,7 @@ async fn whatever_becomes_of_the_engine_its_containers_come_back() {
         .container_id;
     assert_eq!(world.containers("web"), [second]);
 
-    for signal in ["TERM", "KILL"] {
+    for signal in [Signal::TERM, Signal::KILL] {
         engine.end(signal);
         world
             .observed("web", "it says that the engine is gone", |seen| {
@@ -78,12 +77,12 @@ async fn whatever_becomes_of_the_engine_its_containers_come_back() {
         assert_eq!(
             world.containers("web"),
             [seen.container_id],
-            "after {signal}"
+            "after {signal:?}"
         );
     }
 
     let before = world.containers("web");
-    engine.end("TERM");
+    engine.end(Signal::TERM);
     engine.forget_containers();
     engine.spawn();
     let seen = world

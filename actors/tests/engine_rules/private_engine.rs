@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::world::try_docker_at;
@@ -70,16 +71,13 @@ impl PrivateEngine {
     }
 
     /// Sends a signal to the process.
-    pub(crate) fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let process = self.process.as_ref().expect("a process");
-        let sent = Command::new("kill")
-            .args(["-s", signal, &process.id().to_string()])
-            .status();
-        assert!(sent.expect("kill").success());
+        kill_process(Pid::from_child(process), signal).expect("sent");
     }
 
     /// Ends the process by a signal.
-    pub(crate) fn end(&mut self, signal: &str) {
+    pub(crate) fn end(&mut self, signal: Signal) {
         self.signal(signal);
         let mut process = self.process.take().expect("a process");
         process.wait().expect("ended");
@@ -96,13 +94,13 @@ impl Drop for PrivateEngine {
         if self.process.is_none() {
             self.spawn(); // to end what a killed one left
         }
-        self.signal("CONT");
+        self.signal(Signal::CONT);
         let socket = self.socket();
         let left = try_docker_at(&socket, &["ps", "-aq"]).unwrap_or_default();
         for id in left.split_whitespace() {
             let _ = try_docker_at(&socket, &["rm", "-f", id]);
         }
-        self.end("TERM");
+        self.end(Signal::TERM);
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
         let ours = mounts
             .lines()

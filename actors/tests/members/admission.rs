@@ -85,7 +85,7 @@ async fn a_request_for_another_host_is_not_signed() {
             name: name.to_owned(),
             join_token: a.token().await,
             csr_pem: csr.into_bytes(),
-            advertise_addr: "10.0.0.9:7001".to_owned(),
+            advertise_addr: format!("10.0.0.9:{}", 7000 + u16::from(name.as_bytes()[0])),
             ..Default::default()
         };
         let answer = a.node.client().cluster().node_join(request).await;
@@ -104,9 +104,14 @@ async fn a_request_for_another_host_is_not_signed() {
     assert_eq!(ask("b_", csr("b")).await.unwrap_err(), "validation_failed");
     let local = key.request("b", &[[127, 0, 0, 1].into()]).unwrap();
     assert_eq!(ask("b", local).await.unwrap_err(), "csr_invalid");
+    // A name that differs in case only is the same to whoever compares certificates.
+    assert_eq!(ask("A", csr("A")).await.unwrap_err(), "node_already_member");
     let admitted = ask("b", csr("b")).await.unwrap().into_inner();
     assert_eq!((admitted.raft_id, admitted.members.len()), (2, 1));
     assert_eq!(a.state().nodes["b"].raft_id, 2);
+    // The address of a member is that member's, whatever port it is dialled at.
+    let address = key.request("c", &[[10, 0, 0, 9].into()]).unwrap();
+    assert_eq!(ask("c", address).await.unwrap_err(), "csr_invalid");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,11 +12,17 @@ use std::{
 };
 
 use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock, testing::own_address};
-use jaco_net::pki::NodeCert;
-use jaco_proto::{error::DecodedError, v1};
-use jaco_raftnode::{Propose as _, RaftStatus, State};
+use jaco_net::pki::{ClusterCa, NodeCert, files::NodeFiles};
+use jaco_proto::{
+    error::DecodedError,
+    secret::SecretString,
+    v1::{self, command::Payload},
+};
+use jaco_raftnode::{Propose as _, RaftStatus, State, command};
 use tempfile::TempDir;
 
+/// What every node says its version is.
+const VERSION: &str = "0.0.0-test";
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -105,6 +111,48 @@ impl Machine {
     pub(crate) fn certificate(&self) -> NodeCert {
         let path = self.dir.path().join(format!("data/node/{}.crt", self.name));
         NodeCert::from_pem(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// Leaves a new certificate for this node's key where one waits until the cluster knows it, as
+    /// a crash in the middle of a renewal does.
+    pub(crate) fn leave_certificate(&self) -> NodeCert {
+        let dir = self.dir.path().join("data/node");
+        let files = NodeFiles::load(&dir, &self.name).unwrap();
+        let cluster = self.state().cluster.clone().unwrap();
+        let secret = SecretString::new(String::from_utf8(cluster.ca_key.clone()).unwrap());
+        let ca = ClusterCa::from_pem(&files.ca_pem, &secret).unwrap();
+        let ips = files.cert.ips().unwrap();
+        let cert = ca.issue(&files.key, &self.name, &ips, SystemTime::now());
+        let cert = cert.unwrap();
+        let path = dir.join(format!("{}.crt.next", self.name));
+        std::fs::write(path, cert.pem()).unwrap();
+        cert
+    }
+
+    /// Has this node, which leads, write that `hostname` shows `cert` and is of an older version:
+    /// once that node has announced itself again, its version is [`VERSION`].
+    pub(crate) async fn publish(&self, hostname: &str, cert: &NodeCert) {
+        let update = v1::NodeUpdateSelf {
+            hostname: hostname.to_owned(),
+            version: "0.0.0-older".to_owned(),
+            server_cert_fingerprint: cert.fingerprint().as_bytes().to_vec(),
+            ..Default::default()
+        };
+        self.write(Payload::NodeUpdateSelf(update)).await;
+    }
+
+    /// Commits a command on this node, which leads.
+    pub(crate) async fn write(&self, payload: Payload) {
+        let command = command("test", prost_types::Timestamp::default(), payload);
+        self.node.raft().unwrap().propose(command).await.unwrap();
+    }
+
+    /// Waits until `hostname` has announced itself.
+    pub(crate) async fn announced(&self, hostname: &str) -> Arc<State> {
+        self.until("a node's version", |state| {
+            state.nodes[hostname].version == VERSION
+        })
+        .await
     }
 
     /// A new join token of this node's cluster.
@@ -230,7 +278,7 @@ fn builder(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> Nod
         .listen_addr(api)
         .cluster_addr(peers)
         .docker_socket(dir.path().join("no-engine.sock"))
-        .version("0.0.0-test")
+        .version(VERSION)
 }
 
 /// The system's time, moved.
@@ -257,10 +305,29 @@ pub(crate) struct Stopped {
 }
 
 impl Stopped {
+    /// Puts these certificates in force and in waiting, and forgets all others: what a crash
+    /// may leave.
+    pub(crate) fn leave_certificates(&self, in_force: &NodeCert, waiting: Option<&NodeCert>) {
+        let dir = self.dir.path().join("data/node");
+        let file = |suffix: &str| dir.join(format!("{}.crt{suffix}", self.name));
+        std::fs::write(file(""), in_force.pem()).unwrap();
+        let _ = std::fs::remove_file(file(".former")); // there may be none
+        let _ = std::fs::remove_file(file(".next"));
+        if let Some(waiting) = waiting {
+            std::fs::write(file(".next"), waiting.pem()).unwrap();
+        }
+    }
+
     /// Starts the node again, on the same directory and addresses.
     pub(crate) async fn start(self) -> Machine {
-        let config = config(&self.dir, &self.name, self.api, self.peers);
-        let node = Node::start(config).await.unwrap();
+        self.start_at(&[]).await
+    }
+
+    /// The same with further addresses in its certificate.
+    pub(crate) async fn start_at(self, ips: &[IpAddr]) -> Machine {
+        let config = builder(&self.dir, &self.name, self.api, self.peers)
+            .certificate_ips(ips.iter().copied());
+        let node = Node::start(config.build().unwrap()).await.unwrap();
         Machine {
             dir: self.dir,
             name: self.name,

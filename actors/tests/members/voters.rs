@@ -1,8 +1,12 @@
 //! Nodes come and go; who votes follows.
 
-use jaco_proto::v1::AuditEventType;
+use jaco_proto::{
+    error::DecodedError,
+    v1::{self, AuditEventType, command::Payload},
+};
+use tonic::{Status, Streaming};
 
-use super::lab::Machine;
+use super::lab::{Machine, PATIENCE};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_grows_to_three_voters_and_shrinks_to_one() {
@@ -48,13 +52,61 @@ async fn a_cluster_grows_to_three_voters_and_shrinks_to_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_an_heir_stays_and_holds_up_no_other_removal() {
+    let a = Machine::founder("a").await;
+    // A join that got no further than its row.
+    let ghost = v1::NodeJoin {
+        hostname: "ghost".to_owned(),
+        address: "127.0.0.1:1".to_owned(),
+        server_cert_fingerprint: vec![9; 32],
+        raft_id: 2,
+        ..Default::default()
+    };
+    a.write(Payload::NodeJoin(ghost)).await;
+    let refused = a.remove("a", true).await.unwrap_err();
+    assert_eq!(refused.code, "raft_remove_failed");
+    assert_eq!(refused.details["reason"], "no other member can lead");
+    assert!(!a.state().nodes["a"].draining);
+    // The mark of an earlier mistake.
+    let mark = v1::NodeStatusUpdate {
+        hostname: "a".to_owned(),
+        drain_mark: 1,
+        ..Default::default()
+    };
+    a.write(Payload::NodeStatusUpdate(mark)).await;
+    // Nobody would be left.
+    let both = a.remove("ghost", true).await.unwrap_err();
+    assert_eq!(both.code, "raft_remove_failed");
+    a.until("the mark is gone", |state| !state.nodes["a"].draining)
+        .await;
+    a.remove("ghost", true).await.unwrap();
+    assert_eq!(a.state().nodes.len(), 1);
+    a.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_removed_node_serves_nothing_and_stays_removed() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
+    b.until("itself", |state| state.nodes.contains_key("b"))
+        .await;
+    let follow = v1::AuditQueryRequest {
+        follow: true,
+        ..Default::default()
+    };
+    let client = b.node.client();
+    let trail = client.audit().query(follow).await.unwrap().into_inner();
+    let watched = v1::SubscribeRequest::default();
+    let events = client.watcher().subscribe(watched).await.unwrap();
     a.remove("b", true).await.unwrap();
     a.until("b is gone", |state| !state.nodes.contains_key("b"))
         .await;
     b.locked_out().await;
+    for status in [end(trail).await, end(events.into_inner()).await] {
+        let error = DecodedError::from_status(&status);
+        assert_eq!(error.code, "cluster_uninitialized");
+        assert_eq!(error.details["reason"], "removed");
+    }
     let b = b.restart().await;
     b.locked_out().await;
     assert!(b.node.client().status().await.unwrap().initialized);
@@ -62,6 +114,21 @@ async fn a_removed_node_serves_nothing_and_stays_removed() {
     for node in [b, a] {
         node.node.stop().await;
     }
+}
+
+/// What a stream ends with.
+async fn end<T>(mut stream: Streaming<T>) -> Status {
+    let end = async {
+        loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ended without a word"),
+                Err(status) => return status,
+            }
+        }
+    };
+    let end = tokio::time::timeout(PATIENCE, end).await;
+    end.expect("the stream goes on")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,34 +143,6 @@ async fn members_find_each_other_again_after_a_restart() {
     let token = c.token().await;
     assert!(token.starts_with("jaco1."));
     for node in [a, b, c] {
-        node.node.stop().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_another_address_gets_a_certificate_for_it() {
-    let a = Machine::founder("a").await;
-    let b = Machine::joined("b", &a).await;
-    let before = b.certificate();
-    let address = [10, 9, 9, 9].into();
-    let b = b.restart_at(&[address]).await;
-    let old = before.fingerprint().as_bytes().to_vec();
-    a.until("b has another certificate", |state| {
-        state.nodes["b"].server_cert_fingerprint != old
-    })
-    .await;
-    let tokens = a.state().join_tokens.len() + 1;
-    let _ = a.token().await;
-    b.until("what was written since", |state| {
-        state.join_tokens.len() == tokens
-    })
-    .await;
-    let renewed = b.certificate();
-    assert_eq!(renewed.ips().unwrap(), [address]);
-    let state = b.state();
-    let print = renewed.fingerprint();
-    assert_eq!(state.nodes["b"].server_cert_fingerprint, print.as_bytes());
-    for node in [b, a] {
         node.node.stop().await;
     }
 }

@@ -2,7 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::{fs, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use hyper_util::rt::TokioIo;
 use jaco_actors::{Node, NodeConfig, StartError, testing::own_address};
@@ -20,7 +26,7 @@ use jaco_proto::{
 use jaco_raftnode::{Propose as _, State};
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, UnixStream};
 use tonic::{
     Request, Status,
     service::{Interceptor, interceptor::InterceptedService},
@@ -108,11 +114,20 @@ impl Lab {
 
     /// A client over TLS.
     pub(crate) fn remote(&self, trust: &Trust, token: Option<&str>) -> Client {
+        self.remote_from(Ipv4Addr::UNSPECIFIED.into(), trust, token)
+    }
+
+    /// A client over TLS at another address of this machine.
+    pub(crate) fn remote_from(&self, source: IpAddr, trust: &Trust, token: Option<&str>) -> Client {
         let (tls, address) = (tls::api_client(trust).unwrap(), self.address);
         let connect = service_fn(move |_| {
             let tls = tls.clone();
             async move {
-                let stream = TcpStream::connect(address).await?;
+                let socket = TcpSocket::new_v4()?;
+                if !source.is_unspecified() {
+                    socket.bind((source, 0).into())?;
+                }
+                let stream = socket.connect(address).await?;
                 let name = ServerName::from(address.ip());
                 let stream = tokio_rustls::TlsConnector::from(tls)
                     .connect(name, stream)

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -350,16 +350,79 @@ async fn a_directory_in_use_is_left_alone() {
     run(&config, &bytes).unwrap();
 }
 
+/// Gives the data directory to another user, if the test may do that.
+fn give(lab: &Lab) {
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(lab.data(), Some(4242), Some(4243)).unwrap();
+        let above = lab.data();
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(above.parent().unwrap(), mode).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_the_owner_of_the_directory_has_put_there_leads_root_nowhere() {
+    let (_old, _, bytes) = source().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let planted = elsewhere.path().join("planted");
+    // A link in the place of the lock.
+    let (lab, config) = target();
+    fs::create_dir(lab.data()).unwrap();
+    symlink(&planted, lab.data().join("LOCK")).unwrap();
+    give(&lab);
+    let error = run(&config, &bytes).unwrap_err();
+    assert!(matches!(error, RestoreError::Files(_)), "{error}");
+    assert!(!planted.exists());
+}
+
+const OWNED: &str = "JACO_TEST_OWNED";
+
+/// Not a test of its own: the process that restores in the one below. The threads that the
+/// database starts keep its rights, so nothing else may go on in it.
+#[test]
+fn restoring_process_acts_as_the_owner() {
+    let Ok(paths) = std::env::var(OWNED) else {
+        return;
+    };
+    let paths: Vec<&Path> = paths.split(' ').map(Path::new).collect();
+    let (_, mut config) = target();
+    config.data_dir = paths[0].into();
+    let owner = fs::metadata(paths[0]).unwrap();
+    let me = rustix::process::geteuid();
+    let mut steps = 0;
+    let input = fs::File::open(paths[1]).unwrap();
+    let restored = restore(&config, "two", input, |_| {
+        steps += 1;
+        assert_eq!(rustix::process::geteuid().as_raw(), owner.uid());
+        assert_eq!(rustix::process::getegid().as_raw(), owner.gid());
+        // Whatever is swapped under its hands, root reaches no more than the owner does.
+        let reached = fs::write(paths[2], "").is_ok();
+        assert_eq!(reached, owner.uid() == me.as_raw());
+    });
+    restored.unwrap();
+    assert_eq!(steps, RestoreStep::ALL.len());
+    assert_eq!(rustix::process::geteuid(), me);
+    fs::write(paths[2], "").unwrap();
+    std::process::exit(42);
+}
+
 #[tokio::test]
 async fn everything_belongs_to_the_owner_of_the_directory() {
     let (_old, _, bytes) = source().await;
-    let (lab, config) = target();
+    let dir = tempfile::tempdir().unwrap();
+    let (archive, planted) = (dir.path().join("archive"), dir.path().join("planted"));
+    fs::write(&archive, &bytes).unwrap();
+    let (lab, _) = target();
     fs::create_dir(lab.data()).unwrap();
-    if rustix::process::geteuid().is_root() {
-        std::os::unix::fs::chown(lab.data(), Some(4242), Some(4243)).unwrap();
-    }
+    give(&lab);
     let owner = fs::metadata(lab.data()).unwrap();
-    run(&config, &bytes).unwrap();
+    let paths = [lab.data(), archive, planted].map(|path| path.display().to_string());
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "restore::restoring_process_acts_as_the_owner"])
+        .env(OWNED, paths.join(" "))
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(42));
     for path in below(&lab.data()) {
         let found = fs::metadata(&path).unwrap();
         assert_eq!(

@@ -2,14 +2,20 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use jaco_net::{pki::Fingerprint, tls::Trust};
 use jaco_proto::{
     error::DecodedError,
     v1::{self, internal_client::InternalClient},
 };
-use tonic::Code;
+use tokio::net::TcpStream;
+use tonic::{Code, Status, body::Body};
+use tower::ServiceExt as _;
 
 use super::lab::{Client, Lab, PATIENCE, fingerprint, state};
 
@@ -50,6 +56,8 @@ async fn a_daemon_with_another_certificate_is_sent_nothing() {
 async fn a_stranger_learns_that_there_is_a_cluster_and_nothing_else() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
+    let audit = state(&node).audit.clone();
+    assert_eq!(audit.values().next().unwrap().identity, "bootstrap");
     let stranger = lab.pinned(None);
     let status = stranger.status().await.unwrap();
     let nothing_else = v1::ClusterStatusResponse {
@@ -100,6 +108,8 @@ async fn a_remote_init_needs_the_setup_token() {
     assert_eq!(refused.code, "cluster_uninitialized");
 
     let founded = init(Some(setup.clone())).await.unwrap();
+    let audit = state(&node).audit.clone();
+    assert_eq!(audit.values().next().unwrap().identity, "setup");
     // The daemon shows its new certificate at once, and the setup token is worth nothing.
     let old = lab.remote(&trust, Some(&setup)).status().await.unwrap_err();
     assert_eq!(old.grpc, Code::Unavailable);
@@ -278,6 +288,63 @@ async fn a_request_that_is_too_large_is_refused_in_our_words() {
     assert_eq!(message.code, "validation_failed");
     assert_eq!(message.details["field"], "request", "{message:?}");
     assert!(lab.local().status().await.is_ok());
+    node.stop().await;
+}
+
+/// Calls `path` with a body of which the first `bytes` come at once, and the end never.
+async fn endless(client: &Client, path: &str, bytes: usize) -> DecodedError {
+    let first = Ok::<_, Status>(Frame::data(Bytes::from(vec![0; bytes])));
+    let body = stream::iter([first]).chain(stream::pending());
+    let request = http::Request::post(format!("http://localhost{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(StreamBody::new(body)));
+    let response = client.service().oneshot(request.unwrap()).await.unwrap();
+    let status = Status::from_header_map(response.headers()).unwrap();
+    DecodedError::from_status(&status)
+}
+
+#[tokio::test]
+async fn strangers_may_send_little() {
+    let lab = Lab::new();
+    let (node, _) = lab.founded().await;
+    let stranger = lab.pinned(None);
+    for (path, bytes, limit) in [
+        ("/jaco.v1.Cluster/Status", 2 << 10, "1024"),
+        ("/jaco.v1.Cluster/NodeJoin", 128 << 10, "65536"),
+    ] {
+        let error = endless(&stranger, path, bytes).await;
+        assert_eq!(error.code, "validation_failed", "{path}");
+        assert_eq!(error.details["limit"], limit, "{path}");
+    }
+    assert!(stranger.status().await.unwrap().initialized);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn idle_connections_of_one_address_keep_nobody_else_out() {
+    let lab = Lab::new();
+    let (node, token) = lab.founded().await;
+    // More than one address may have, whatever the limit of descriptors is.
+    let mut idle = Vec::new();
+    for _ in 0..140 {
+        idle.push(TcpStream::connect(lab.address()).await.unwrap());
+    }
+    // It comes after all of those, so these were judged when it is served.
+    let trust = Trust::Ca(lab.ca());
+    let elsewhere = lab.remote_from([127, 0, 0, 2].into(), &trust, Some(&token));
+    assert!(elsewhere.status().await.unwrap().initialized);
+    let idle: Vec<_> = idle.into_iter().map(|s| s.into_std().unwrap()).collect();
+    let closed = idle.iter().filter(|stream| {
+        let peeked = stream.peek(&mut [0]).map_err(|error| error.kind());
+        peeked != Err(io::ErrorKind::WouldBlock)
+    });
+    let closed = closed.count();
+    assert!((1..140).contains(&closed), "{closed} were closed");
+    drop(idle);
+    let again = async { while lab.pinned(Some(&token)).status().await.is_err() {} };
+    let again = tokio::time::timeout(PATIENCE, again).await;
+    again.expect("there is room again");
     node.stop().await;
 }
 

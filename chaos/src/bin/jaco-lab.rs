@@ -2,21 +2,25 @@
 
 use std::{
     os::unix::process::CommandExt as _,
-    process::{Command, ExitCode, Stdio},
+    path::Path,
+    process::{Child, Command, ExitCode, Stdio},
+    sync::Mutex,
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use jaco_chaos::{
     Lab,
     daemon::program,
     lab::{
         Name, clean,
-        control::{self, HELP},
+        control::{self, Ending, HELP},
         netns,
     },
     until,
+    wait::PATIENCE,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for a lab of many nodes.
 const BUILD_TIME: Duration = Duration::from_secs(300);
@@ -46,7 +50,7 @@ async fn run(lab: Option<&str>, words: &[&str]) -> Result<()> {
     match words {
         [] | ["help" | "--help" | "-h"] => print(&format!("{}\n{HELP}", usage())),
         ["up", options @ ..] => up(options).await?,
-        ["serve", options @ ..] => control::serve(build(options).await?).await?,
+        ["serve", options @ ..] => control::serve(build(options)).await?,
         ["list"] => clean::list().iter().for_each(|name| {
             let whose = if name.is_owned() {
                 ""
@@ -143,12 +147,14 @@ async fn build(options: &[&str]) -> Result<Lab> {
     builder.start().await
 }
 
-/// Starts an owner in a session of its own and waits until its lab stands.
+/// Starts an owner in a session of its own and waits until its lab stands. Whatever prevents that,
+/// a signal as well, is the end of the owner and of what it built.
 async fn up(options: &[&str]) -> Result<()> {
     let log = tempfile::Builder::new()
         .prefix("jaco-lab-")
         .suffix(".log")
         .tempfile_in("/tmp")?;
+    let mut ending = Ending::listen()?; // before there is anything to leave behind
     let mut owner = Command::new("setsid")
         .arg(std::env::current_exe()?)
         .arg("serve")
@@ -157,27 +163,70 @@ async fn up(options: &[&str]) -> Result<()> {
         .stdout(log.reopen()?)
         .stderr(log.reopen()?)
         .spawn()?;
-    let name = loop {
-        if let Some(status) = owner.try_wait()? {
-            bail!("{status}: {}", std::fs::read_to_string(log.path())?.trim());
-        }
-        let ready = until("the lab", Duration::from_millis(500), || async {
-            let mut labs = clean::list().into_iter();
-            let mine = labs.find(|name| name.owner() == Some(owner.id()));
-            mine.filter(|name| control::socket(name).exists())
-                .ok_or("it is being built")
-        });
-        if let Ok(name) = ready.await {
-            break name;
-        }
+    let standing = async {
+        let name = stands(&mut owner, log.path()).await?;
+        control::ask(&name, &["status"]).await
     };
-    print(&control::ask(&name, &["status"]).await?);
+    let standing = tokio::select! {
+        standing = standing => standing,
+        () = ending.told() => Err(anyhow!("told to end before the lab stood")),
+    };
+    match standing {
+        Ok(status) => print(&status),
+        Err(error) => {
+            end(owner).await.with_context(|| format!("{error:#}"))?;
+            return Err(error);
+        }
+    }
     let this = std::env::current_exe()?;
     let this = this.display();
     print(&format!(
         "Try:  {this} join-all | status | cut n1 n2,n3 | heal | crash n2 | enter n1 | down"
     ));
     Ok(())
+}
+
+/// Waits until the lab of an owner that writes to `log` can be asked.
+async fn stands(owner: &mut Child, log: &Path) -> Result<Name> {
+    loop {
+        if let Some(status) = owner.try_wait()? {
+            bail!("{status}: {}", std::fs::read_to_string(log)?.trim());
+        }
+        let ready = until("the lab", Duration::from_millis(500), || async {
+            let mut labs = labs_of(owner.id()).into_iter();
+            labs.find(|name| control::socket(name).exists())
+                .ok_or("it is being built")
+        });
+        if let Ok(name) = ready.await {
+            return Ok(name);
+        }
+    }
+}
+
+/// Ends an owner and removes its lab, however far that was built.
+async fn end(mut owner: Child) -> Result<()> {
+    let pid = owner.id();
+    if owner.try_wait()?.is_none() {
+        kill_process(Pid::from_child(&owner), Signal::TERM)?;
+        let owner = Mutex::new(&mut owner);
+        let ended = until("the end of the owner", PATIENCE, || async {
+            let ended = owner.lock().map_err(|error| error.to_string())?.try_wait();
+            ended
+                .map_err(|error| error.to_string())?
+                .ok_or_else(|| "it still runs".to_owned())
+        });
+        // One that hangs cannot clean up.
+        let _ = ended.await;
+    }
+    let _ = owner.kill(); // mostly it has ended
+    owner.wait()?;
+    labs_of(pid).iter().try_for_each(clean::remove)
+}
+
+fn labs_of(owner: u32) -> Vec<Name> {
+    let mut labs: Vec<Name> = clean::list().into_iter().collect();
+    labs.retain(|name| name.owner() == Some(owner));
+    labs
 }
 
 async fn down(lab: Option<&str>) -> Result<()> {

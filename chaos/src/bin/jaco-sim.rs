@@ -5,10 +5,14 @@
 use std::{process::ExitCode, thread};
 
 use anyhow::{Context as _, Result, bail};
-use jaco_chaos::sim::{self, Mutation, Options};
+use jaco_chaos::sim::{self, Mutation, Nuisance, Options};
 
-const USAGE: &str = "jaco-sim [--seeds N] [--from SEED] [--threads N] [--mutation NAME]
-jaco-sim --seed SEED [--mutation NAME] [--whole]";
+const USAGE: &str = "jaco-sim [--seeds N] [--from SEED] [--threads N] [--nuisance NAME]
+    runs N worlds; fails if one does
+jaco-sim --mutation NAME [--seeds N] [--from SEED] [--threads N]
+    the same with a bug planted; fails unless it is found, by what it breaks
+jaco-sim --seed SEED [--mutation NAME] [--nuisance NAME] [--whole]
+    one world, with its last events and less and less of what went wrong if it fails";
 
 /// Failing seeds that are shown.
 const SHOWN: usize = 5;
@@ -23,6 +27,7 @@ struct Arguments {
     seed: Option<u64>,
     whole: bool,
     mutation: Option<Mutation>,
+    nuisance: Option<Nuisance>,
 }
 
 fn arguments() -> Result<Arguments> {
@@ -33,6 +38,7 @@ fn arguments() -> Result<Arguments> {
         seed: None,
         whole: false,
         mutation: None,
+        nuisance: None,
     };
     let mut given = std::env::args().skip(1);
     while let Some(name) = given.next() {
@@ -53,6 +59,10 @@ fn arguments() -> Result<Arguments> {
                 let text = given.next().context("--mutation needs a name")?;
                 found.mutation = Some(text.parse().map_err(anyhow::Error::msg)?);
             }
+            "--nuisance" => {
+                let text = given.next().context("--nuisance needs a name")?;
+                found.nuisance = Some(text.parse().map_err(anyhow::Error::msg)?);
+            }
             _ => bail!("{name:?} is not known\n{USAGE}"),
         }
     }
@@ -61,10 +71,12 @@ fn arguments() -> Result<Arguments> {
 
 fn main() -> Result<ExitCode> {
     let arguments = arguments()?;
+    let options = arguments.mutation.map(Mutation::options);
+    let options = options.unwrap_or_default();
     let options = Options {
-        mutation: arguments.mutation,
+        nuisance: arguments.nuisance.or(options.nuisance),
         spoken: true,
-        ..Options::default()
+        ..options
     };
     // A panic is a finding; it is shown with its seed.
     std::panic::set_hook(Box::new(|_| {}));
@@ -81,6 +93,22 @@ fn main() -> Result<ExitCode> {
             }
             Err(failure) => {
                 println!("{failure}");
+                ExitCode::FAILURE
+            }
+        });
+    }
+    if let Some(mutation) = arguments.mutation {
+        if arguments.nuisance.is_some() {
+            bail!("a bug is looked for with what shows it: leave --nuisance out\n{USAGE}");
+        }
+        let (first, count) = (arguments.from, arguments.seeds);
+        return Ok(match sim::hunt(mutation, first, count, arguments.threads) {
+            Ok(failure) => {
+                println!("found:\n{failure}");
+                ExitCode::SUCCESS
+            }
+            Err(why) => {
+                println!("{why}");
                 ExitCode::FAILURE
             }
         });

@@ -55,9 +55,64 @@ pub fn is_stopped(pid: u32) -> Result<bool> {
     Ok(true)
 }
 
+/// The process that started it, or that took its place.
+///
+/// # Errors
+/// When there is no such process.
+pub fn parent(pid: u32) -> Result<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("no name")?;
+    let id = fields.split_whitespace().nth(1).context("no parent")?;
+    Ok(id.parse()?)
+}
+
+/// A process and all that descend from it.
+///
+/// # Errors
+/// When the kernel does not show processes.
+pub fn family(pid: u32) -> Result<Vec<u32>> {
+    let mut pairs = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let id = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        // One that has ended meanwhile has no descendants.
+        pairs.extend(id.and_then(|id: u32| Some((id, parent(id).ok()?))));
+    }
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        let children = pairs.iter().filter(|(_, of)| *of == parent);
+        found.extend(children.map(|(pid, _)| pid));
+        next += 1;
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_family_is_a_process_and_what_it_started() {
+        let own = std::process::id();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let seen = (parent(child.id()), family(own));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(seen.0.unwrap(), own);
+        let family = seen.1.unwrap();
+        assert!(
+            family[0] == own && family.contains(&child.id()),
+            "{family:?}"
+        );
+        assert!(!family.contains(&parent(own).unwrap()), "{family:?}");
+        parent(u32::MAX).unwrap_err();
+    }
 
     #[test]
     fn this_process_has_memory_and_uses_time() {

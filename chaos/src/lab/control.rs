@@ -2,14 +2,14 @@
 //!
 //! One line is a JSON array of words, its answer a line with `{"ok": .., "text": ..}`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{future::Future, io, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{UnixListener, UnixStream},
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
 };
 
 use super::{Impairment, Lab, Name, netns, node::HTTP_PORT, registry};
@@ -202,19 +202,50 @@ pub fn socket(name: &Name) -> PathBuf {
     name.dir().join("control")
 }
 
-/// Serves verbs until one is [`Verb::Down`], or until the process is told to end; then removes
-/// the lab.
+/// The signals by which a process is told to end, from when they are listened to.
+#[derive(Debug)]
+pub struct Ending([Signal; 3]);
+
+impl Ending {
+    /// Listens: from here on they end nothing by themselves.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self([
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ]))
+    }
+
+    /// Waits for the next of them.
+    pub async fn told(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+/// Builds a lab and serves verbs until one is [`Verb::Down`], or until the process is told to end,
+/// be it in the midst of building; then removes the lab.
 ///
 /// # Errors
-/// When nothing can be served.
-pub async fn serve(mut lab: Lab) -> Result<()> {
+/// When it cannot be built, or nothing can be served.
+pub async fn serve(lab: impl Future<Output = Result<Lab>>) -> Result<()> {
+    let mut ending = Ending::listen()?;
+    let mut lab = tokio::select! {
+        lab = lab => lab?,
+        () = ending.told() => return Ok(()),
+    };
     let listener = UnixListener::bind(socket(lab.name()))?;
-    let mut terminate = signal(SignalKind::terminate())?;
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => accepted?.0,
-            _ = terminate.recv() => return Ok(()),
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            () = ending.told() => return Ok(()),
         };
         // One at a time: the next verb shall see what this one did.
         // An error is somebody who asked and has left.

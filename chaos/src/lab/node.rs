@@ -34,8 +34,10 @@ pub const PEER_PORT: u16 = 7001;
 pub const HTTP_PORT: u16 = 80;
 /// Longest wait for one answer over TLS.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// Debian's libfaketime, for programs with threads.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+/// Where libraries are, each kind of machine in a directory below.
+const LIBRARIES: &str = "/usr/lib";
+/// Debian's libfaketime there, for programs with threads.
+const FAKETIME: &str = "faketime/libfaketimeMT.so.1";
 
 /// What the nodes of a lab have.
 #[derive(Clone, Debug, Default)]
@@ -247,12 +249,8 @@ impl Node {
             .arg("--enable-fault-injection")
             .env("RUST_BACKTRACE", "1");
         if self.equipment.clock {
-            ensure!(
-                Path::new(FAKETIME).exists(),
-                "{FAKETIME} is needed; install it with `make setup`"
-            );
             command
-                .env("LD_PRELOAD", FAKETIME)
+                .env("LD_PRELOAD", faketime()?)
                 .env("FAKETIME_TIMESTAMP_FILE", self.path("clock"))
                 .env("FAKETIME_NO_CACHE", "1")
                 .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
@@ -515,6 +513,16 @@ impl Node {
         }
         self.disk = None;
     }
+}
+
+/// Path of libfaketime, whatever kind of machine this is.
+fn faketime() -> Result<PathBuf> {
+    let dirs = fs::read_dir(LIBRARIES)?.flatten();
+    let mut paths = dirs.map(|dir| dir.path().join(FAKETIME));
+    let found = paths.find(|path| path.is_file());
+    found.with_context(|| {
+        format!("{LIBRARIES}/*/{FAKETIME} is needed; install it with `make setup`")
+    })
 }
 
 fn reap(mut child: Child) {

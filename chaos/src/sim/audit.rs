@@ -1,44 +1,24 @@
 //! What is looked at from time to time, and at the end: containers, members, convergence.
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use jaco_actors::{
-    membership::policy::target_voters,
-    runtime::{Documents, assignment, replica::core::Assignment},
-    scheduler::reconcile::reconcile,
-};
 use jaco_proto::v1::{NodeStatus, ReplicaState};
 use jaco_raftnode::Role;
 
 use super::{
-    control::memo,
-    documents,
-    time::{SECOND, Time},
-    world::{Machine, World},
+    control::{memo, plan},
+    expected,
+    oracle::Violation,
+    world::World,
 };
-
-/// How long a ready and undisturbed node may go on running what moved away: the runtime stops it
-/// at the next change it sees, and needs one grace and a few refused requests for it.
-const OVERSTAY: Time = 60 * SECOND;
-
-/// How long each node has been running something that is not its own, undisturbed.
-#[derive(Debug, Default)]
-pub(super) struct Overstays {
-    since: BTreeMap<(u64, String), Time>,
-    /// The same of every node, whatever keeps it from knowing.
-    any: BTreeMap<(u64, String), Time>,
-}
-
-/// How long a node goes by what it has once confirmed: it counts as heard for three heartbeats,
-/// and a look at everything comes every second.
-const STALE: Time = 8 * SECOND;
 
 impl World {
     /// A look at what cannot be judged at one moment.
     pub(super) fn audit(&mut self) {
         self.bury();
-        self.look_for_doubles();
         self.look_for_overstays();
+        if let Some(what) = self.clients.unserved().first() {
+            let what = format!("at rest: {what}");
+            return self.oracle.violate("every member serves", what);
+        }
         for op in self.clients.failed() {
             if self.oracle.has_committed(op) {
                 let what = format!("{op} was told that nothing was appended, and is committed");
@@ -47,116 +27,35 @@ impl World {
         }
     }
 
-    /// No engine runs two containers of one replica.
-    fn look_for_doubles(&mut self) {
-        let mut doubles = None;
-        for machine in self.machines.values() {
-            let mut running: Vec<&str> = machine
-                .engine
-                .running()
-                .map(|container| container.replica.as_str())
-                .collect();
-            running.sort_unstable();
-            if let Some(pair) = running.windows(2).find(|pair| pair[0] == pair[1]) {
-                doubles = Some(format!("{} runs {} twice", machine.host, pair[0]));
-            }
-        }
-        if let Some(what) = doubles {
-            self.oracle.violate("one container per replica", what);
-        }
-    }
-
-    /// A ready node does not go on running what another ready node runs by now.
-    fn look_for_overstays(&mut self) {
-        let state = Arc::clone(self.oracle.newest());
-        let documents = Documents::reading_with(documents::project);
-        let now = self.now;
-        let (mut seen, mut any) = (BTreeMap::new(), BTreeMap::new());
-        for machine in self.machines.values() {
-            let ready = state
-                .nodes
-                .get(&machine.host)
-                .is_some_and(|node| node.status() == NodeStatus::Ready);
-            let judged = ready && self.is_undisturbed(machine);
-            for container in machine.engine.running() {
-                let wanted = assignment::of(&state, &documents, &machine.host, &container.replica);
-                if wanted != Assignment::Gone {
-                    continue;
-                }
-                let key = (machine.id, container.replica.clone());
-                if judged {
-                    let since = self.overstays.since.get(&key).copied().unwrap_or(now);
-                    seen.insert(key.clone(), since);
-                }
-                let since = self.overstays.any.get(&key).copied().unwrap_or(now);
-                any.insert(key, since);
-            }
-        }
-        let late = seen.iter().find(|(_, since)| now - **since > OVERSTAY);
-        if let Some(((id, replica), since)) = late {
-            let what = format!(
-                "n{id} is ready and has run {replica} since {} s, which is not its own",
-                since / SECOND
-            );
-            self.oracle.violate("one container per replica", what);
-        }
-        self.overstays.since = seen;
-        self.overstays.any = any;
-    }
-
-    /// Node `id` calls itself ready: what moved away long ago must be gone from it.
-    pub(super) fn says_ready(&mut self, id: u64) {
-        let now = self.now;
-        let Some(machine) = self.machines.get(&id) else {
-            return;
-        };
-        let left = machine.engine.running().find(|container| {
-            let key = (id, container.replica.clone());
-            let since = self.overstays.any.get(&key);
-            since.is_some_and(|since| now - since > STALE)
-        });
-        if let Some(container) = left {
-            let what = format!(
-                "n{id} calls itself ready and still runs {} of {}",
-                container.id, container.replica
-            );
-            self.oracle.violate("ready when settled", what);
-        }
-    }
-
-    fn is_undisturbed(&self, machine: &Machine) -> bool {
-        let Some(daemon) = &machine.daemon else {
-            return false;
-        };
-        let leader = daemon.status.leader_id;
-        let in_touch = leader.is_some_and(|leader| {
-            !self.network.is_cut(machine.id, leader) && !self.network.is_cut(leader, machine.id)
-        });
-        let lag = self
-            .oracle
-            .last()
-            .saturating_sub(daemon.state.applied_index);
-        in_touch
-            && lag < 20
-            && machine.paused_until <= self.now
-            && !machine.engine.away
-            && self.engine_errors.is_empty()
-    }
-
-    /// Why the cluster is not yet as it should be once nothing fails any more; `None` if it is.
-    pub(super) fn unsettled(&mut self) -> Option<String> {
+    /// What is not yet as it should be once nothing fails any more; `None` if the cluster is at
+    /// rest.
+    pub(super) fn unsettled(&mut self) -> Option<Violation> {
         self.bury();
-        let newest = Arc::clone(self.oracle.newest());
         let members = self.members();
-        if members.len() != newest.nodes.len() {
-            return Some("a member has no machine".to_owned());
-        }
         let leader = match self.leader() {
             Some(leader) => leader,
-            None => return Some("nobody leads".to_owned()),
+            None => return violation("convergence", "nobody leads"),
         };
+        let unrest = self
+            .unsettled_nodes(leader, &members)
+            .and_then(|what| violation("convergence", what))
+            .or_else(|| self.unsettled_members(leader, &members));
+        unrest.or_else(|| {
+            let rows = expected::wrong_rows(self.oracle.newest());
+            rows.and_then(|what| violation("rows as asked for", what))
+                .or_else(|| {
+                    let what = self.unsettled_replicas(leader)?;
+                    violation("convergence", what)
+                })
+        })
+    }
+
+    fn unsettled_nodes(&self, leader: u64, members: &[u64]) -> Option<String> {
+        if members.len() != self.oracle.newest().nodes.len() {
+            return Some("a member has no machine".to_owned());
+        }
         let mut leaders = 0;
-        for id in &members {
+        for id in members {
             let machine = self.machines.get(id)?;
             let Some(daemon) = &machine.daemon else {
                 return Some(format!("n{id} is down"));
@@ -180,51 +79,46 @@ impl World {
         if leaders != 1 {
             return Some(format!("{leaders} nodes lead"));
         }
-        if !self.clients.is_quiet() {
-            return Some("a client waits".to_owned());
-        }
-        self.unsettled_members(leader, &members)
-            .or_else(|| self.unsettled_replicas(leader))
+        (!self.clients.is_quiet()).then(|| "a client waits".to_owned())
     }
 
-    fn unsettled_members(&self, leader: u64, members: &[u64]) -> Option<String> {
+    fn unsettled_members(&self, leader: u64, members: &[u64]) -> Option<Violation> {
         let newest = self.oracle.newest();
         let status = self.machines.get(&leader)?.daemon.as_ref()?.core.status();
-        if status.voters.len() != target_voters(members.len()) {
-            return Some(format!(
-                "{} members have the voters {:?}",
-                members.len(),
-                status.voters
-            ));
+        if status.voters.len() != expected::voters(members.len()) {
+            let (members, voters) = (members.len(), &status.voters);
+            let what = format!("{members} members have the voters {voters:?}");
+            return violation("voters as in the table", what);
         }
         let mut configured = status.voters.clone();
         configured.extend(&status.learners);
         configured.sort_unstable();
         if configured != members {
-            return Some(format!("{configured:?} take part, not {members:?}"));
+            let what = format!("{configured:?} take part, not {members:?}");
+            return violation("convergence", what);
         }
         let odd = newest
             .nodes
             .values()
-            .find(|node| node.draining || node.status() != NodeStatus::Ready);
-        odd.map(|node| {
-            format!(
-                "{} is {:?}, leaving: {}",
-                node.hostname,
-                node.status(),
-                node.draining
-            )
-        })
+            .find(|node| node.draining || node.status() != NodeStatus::Ready)?;
+        let (host, status, leaving) = (&odd.hostname, odd.status(), odd.draining);
+        let what = format!("{host} is {status:?}, leaving: {leaving}");
+        violation("convergence", what)
     }
 
     fn unsettled_replicas(&self, leader: u64) -> Option<String> {
         let newest = self.oracle.newest();
         let machine = self.machines.get(&leader)?;
-        let pass = reconcile(newest, &mut memo(), machine.clock.timestamp(self.now));
+        let ts = machine.clock.timestamp(self.now);
+        let pass = plan(&machine.host, newest, &mut memo(), ts, self.plan.mutation);
         if pass.batch.is_some() {
             return Some(format!("the scheduler has {:?} to do", pass.summary));
         }
         for (id, row) in &newest.replicas_desired {
+            // It stays where it was, and nobody may be there to run it.
+            if expected::is_left_alone(newest, row) {
+                continue;
+            }
             let seen = newest.replicas_observed.get(id);
             let spent = seen.is_some_and(|seen| seen.code == "restart_exhausted");
             let runs = seen.is_some_and(|seen| {
@@ -271,4 +165,9 @@ impl World {
         }
         None
     }
+}
+
+fn violation(invariant: &'static str, what: impl Into<String>) -> Option<Violation> {
+    let what = what.into();
+    Some(Violation { invariant, what })
 }

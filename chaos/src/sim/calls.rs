@@ -148,6 +148,7 @@ impl World {
         let proposal = Proposal {
             origin,
             data: data.clone(),
+            index: None,
             holds: held,
         };
         daemon.proposals.insert(ticket, proposal);

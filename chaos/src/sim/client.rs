@@ -15,6 +15,9 @@ use super::{
 };
 use crate::Rng;
 
+/// The client that asks every member once everything is at rest, and gives up on none.
+const LAST: usize = usize::MAX;
+
 /// One thing a client asked for.
 #[derive(Clone, Debug)]
 struct Op {
@@ -36,6 +39,8 @@ pub(super) struct Clients {
     begun: u64,
     /// Operations that came to nothing for certain: their commands must never be committed.
     failed: Vec<String>,
+    /// Operations of a cluster at rest that were not answered.
+    unserved: Vec<String>,
     pub(super) acknowledged: u64,
     pub(super) reads: u64,
     pub(super) unknown: u64,
@@ -50,6 +55,7 @@ impl Clients {
             ops: BTreeMap::new(),
             begun: 0,
             failed: Vec::new(),
+            unserved: Vec::new(),
             acknowledged: 0,
             reads: 0,
             unknown: 0,
@@ -69,11 +75,21 @@ impl Clients {
         &self.failed
     }
 
+    pub(super) fn unserved(&self) -> &[String] {
+        &self.unserved
+    }
+
     /// The client of `op` will never know what became of it.
     pub(super) fn gone(&mut self, op: u64, now: Time, agenda: &mut Agenda<Event>) {
-        if let Some(op) = self.ops.remove(&op) {
-            self.unknown += 1;
-            self.rest(op.client, now, agenda);
+        let Some(asked) = self.ops.remove(&op) else {
+            return;
+        };
+        self.unknown += 1;
+        if asked.client == LAST {
+            self.unserved
+                .push(format!("op-{op} through n{}", asked.node));
+        } else {
+            self.rest(asked.client, now, agenda);
         }
     }
 
@@ -140,7 +156,7 @@ impl Clients {
             ];
             let mode = *chance.choose(&modes).unwrap_or(&PlacementMode::Spread);
             let replicas = match mode {
-                PlacementMode::Hosts => 1,
+                PlacementMode::Hosts => i32::try_from(chance.within(1..3)).unwrap_or(1),
                 _ => i32::try_from(chance.within(1..4)).unwrap_or(1),
             };
             services.push(v1::ServiceSpec {
@@ -148,7 +164,10 @@ impl Clients {
                 replicas,
                 placement: mode.into(),
                 hosts: match mode {
-                    PlacementMode::Hosts => hosts.to_vec(),
+                    PlacementMode::Hosts => {
+                        let listed = hosts.iter().filter(|_| chance.within(0..3) > 0);
+                        listed.cloned().collect()
+                    }
                     _ => Vec::new(),
                 },
                 networks: Vec::new(),
@@ -198,6 +217,39 @@ impl World {
         self.attempt(number);
     }
 
+    /// At rest, every member takes a write and answers a consistent read.
+    pub(super) fn ask_everybody(&mut self) {
+        for node in self.members() {
+            let Some(machine) = self.machines.get(&node) else {
+                continue;
+            };
+            let ts = machine.clock.timestamp(self.now);
+            for reads in [false, true] {
+                self.clients.begun += 1;
+                let number = self.clients.begun;
+                let token = v1::TokenIssue {
+                    identity: format!("last-{node}"),
+                    hashed_secret: number.to_be_bytes().to_vec(),
+                    allows_privileged: false,
+                };
+                let payload = Payload::TokenIssue(token);
+                let ask = Ask::Command(command(format!("op-{number}"), ts, payload));
+                let op = Op {
+                    client: LAST,
+                    node,
+                    ask: (!reads).then_some(ask),
+                    until: self.now + PATIENCE,
+                    acknowledged: self.oracle.acknowledged,
+                };
+                self.note(&[43, number, node], || {
+                    format!("op-{number} asks n{node} at rest")
+                });
+                self.clients.ops.insert(number, op);
+                self.attempt(number);
+            }
+        }
+    }
+
     fn attempt(&mut self, number: u64) {
         let Some(op) = self.clients.ops.get(&number).cloned() else {
             return;
@@ -242,8 +294,10 @@ impl World {
             );
             self.oracle.violate("consistent reads", what);
         }
-        let now = self.now;
-        self.clients.rest(op.client, now, &mut self.agenda);
+        if op.client != LAST {
+            let now = self.now;
+            self.clients.rest(op.client, now, &mut self.agenda);
+        }
     }
 
     /// A write came to its end.
@@ -251,11 +305,15 @@ impl World {
         let Some(op) = self.clients.ops.get(&number) else {
             return;
         };
-        let (client, now) = (op.client, self.now);
+        let (client, node, now) = (op.client, op.node, self.now);
         if reply == Reply::NotAppended && now + AGAIN < op.until {
             return self.agenda.add(now + AGAIN, Event::Retry(number));
         }
         self.note(&[42, number], || format!("op-{number} is told {reply:?}"));
+        if client == LAST && !matches!(reply, Reply::Done(_)) {
+            let what = format!("op-{number} through n{node} is told {reply:?}");
+            self.clients.unserved.push(what);
+        }
         match reply {
             Reply::Done(_) => self.clients.acknowledged += 1,
             Reply::Unknown => self.clients.unknown += 1,
@@ -263,7 +321,9 @@ impl World {
             Reply::NotAppended => self.clients.failed.push(format!("op-{number}")),
         }
         self.clients.ops.remove(&number);
-        self.clients.rest(client, now, &mut self.agenda);
+        if client != LAST {
+            self.clients.rest(client, now, &mut self.agenda);
+        }
     }
 }
 

@@ -12,12 +12,14 @@ use jaco_actors::{
     },
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
-use jaco_raftnode::command;
+use jaco_raftnode::{State, command};
+use prost::Message as _;
 
 use super::{
     calls::{Ask, Reply, Who},
     documents,
     fault::Actor,
+    mutation::Mutation,
     time::Time,
     world::{Local, World},
 };
@@ -67,6 +69,22 @@ impl Control {
 
     pub(super) fn is_current(&self) -> bool {
         self.contact.is_current()
+    }
+}
+
+/// One pass of the scheduler of this build on `host`.
+pub(super) fn plan(
+    host: &str,
+    state: &State,
+    memo: &mut Memo,
+    ts: prost_types::Timestamp,
+    mutation: Option<Mutation>,
+) -> Pass {
+    let seen = mutation.and_then(|mutation| mutation.see(state, host));
+    let pass = reconcile(seen.as_ref().unwrap_or(state), memo, ts);
+    match mutation {
+        Some(mutation) => mutation.forget(pass),
+        None => pass,
     }
 }
 
@@ -163,7 +181,7 @@ impl World {
     }
 
     fn pass(&mut self, id: u64) {
-        let now = self.now;
+        let (now, mutation) = (self.now, self.plan.mutation);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
@@ -173,7 +191,7 @@ impl World {
         };
         let control = &mut daemon.control;
         let state = std::sync::Arc::clone(&daemon.state);
-        let Pass { batch, summary } = reconcile(&state, &mut control.memo, ts);
+        let Pass { batch, summary } = plan(&machine.host, &state, &mut control.memo, ts, mutation);
         let stint = control.stint;
         match batch {
             None => control.pace.handle_finished(pace::Outcome::Done, instant),
@@ -182,6 +200,8 @@ impl World {
                 self.note(&[20, id, state.applied_index], || {
                     format!("n{id} schedules {summary:?}")
                 });
+                let data = batch.encode_to_vec();
+                self.oracle.plans(&data, state.applied_index);
                 self.submit(id, Who::Scheduler(stint), Ask::Command(batch));
             }
         }

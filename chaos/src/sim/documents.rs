@@ -18,7 +18,8 @@ pub(super) fn write(services: &[(&str, u64)]) -> Vec<u8> {
     services.join(",").into_bytes()
 }
 
-fn read(document: &[u8]) -> BTreeMap<&str, &str> {
+/// Image of each service.
+pub(super) fn read(document: &[u8]) -> BTreeMap<&str, &str> {
     let text = std::str::from_utf8(document).unwrap_or_default();
     let services = text.split(',').filter_map(|pair| pair.split_once('='));
     services.collect()

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use jaco_actors::runtime::engine::{EngineError, Found, Inspected, Status};
 
-use super::time::{MS, Time};
+use super::time::{MS, SECOND, Time};
 use crate::Rng;
+
+/// Time that a container is given to end by itself.
+pub(super) const GRACE: Time = 10 * SECOND;
 
 /// A container.
 #[derive(Clone, Debug)]
@@ -51,6 +54,8 @@ pub(super) struct Engine {
     made: u64,
     /// It does not answer.
     pub(super) away: bool,
+    /// When it last refused what it should do.
+    pub(super) refused: Option<Time>,
 }
 
 impl Engine {
@@ -60,6 +65,7 @@ impl Engine {
             containers: BTreeMap::new(),
             made: 0,
             away: false,
+            refused: None,
         }
     }
 
@@ -175,11 +181,15 @@ pub(super) fn latency(request: &Request, chance: &mut Rng) -> Time {
         Request::Start(_) => chance.within(30 * MS..300 * MS),
         // One container in four uses up its grace.
         Request::Stop(_) => match chance.within(0..4) {
-            0 => 10_000 * MS,
+            0 => GRACE,
             _ => chance.within(20 * MS..1_000 * MS),
         },
         Request::Remove(_) => chance.within(20 * MS..200 * MS),
-        Request::Pull => chance.within(100 * MS..3_000 * MS),
+        // Layers take their time now and then.
+        Request::Pull => match chance.within(0..12) {
+            0 => chance.within(3 * SECOND..30 * SECOND),
+            _ => chance.within(100 * MS..3 * SECOND),
+        },
         Request::Prepare => chance.within(5 * MS..200 * MS),
     }
 }

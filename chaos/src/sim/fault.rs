@@ -1,7 +1,7 @@
 //! What goes wrong in a run, and when: drawn from the seed before anything happens, so that a
 //! failing run can be repeated with less of it.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use super::{
     disk::Crash,
@@ -17,6 +17,8 @@ pub(super) enum Victim {
     Leader,
     /// The n-th member, by raft id.
     Member(u64),
+    /// The member that joined last.
+    Newest,
 }
 
 /// Kinds of faults, for leaving one out.
@@ -131,6 +133,22 @@ pub enum Nuisance {
     Delay,
 }
 
+impl fmt::Display for Nuisance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl FromStr for Nuisance {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|nuisance| nuisance.to_string().eq_ignore_ascii_case(name))
+            .ok_or_else(|| format!("no nuisance is called {name:?}"))
+    }
+}
+
 impl Nuisance {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::ShortPauses, Self::Loss, Self::Delay];
@@ -167,16 +185,22 @@ impl Nuisance {
     }
 }
 
-/// Draws the faults of a run of `length`.
-pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
+/// Draws the faults of a run of `length`; with `churn`, half of them are joins and leaves.
+pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
     // Some runs are quiet, some are hell.
     let pause = *chance.choose(&[500, 1_500, 1_500, 4_000]).unwrap_or(&1_500) * MS;
     // In thousandths: who belongs to the cluster stays, changes now and then, or all the time.
     let members = *chance.choose(&[0, 0, 60, 60, 300]).unwrap_or(&0);
+    let grows = chance.within(0..3) == 0;
+    let (members, grows) = if churn {
+        (500, false)
+    } else {
+        (members, grows)
+    };
     let mut faults = Vec::new();
     let mut at = chance.within(0..2 * pause);
     while at < length {
-        let what = draw_one(chance, members);
+        let what = draw_one(chance, members, grows);
         let longest = match what {
             // Some are back before anybody has missed them.
             What::Crash(..) | What::Blackout => *chance
@@ -198,7 +222,8 @@ pub(super) fn draw(chance: &mut Rng, length: Time) -> Vec<Fault> {
     faults
 }
 
-fn draw_one(chance: &mut Rng, members: u64) -> What {
+/// `members` is the share of joins and leaves, in thousandths; a cluster that grows has only joins.
+fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> What {
     let victim = match chance.within(0..3) {
         0 => Victim::Leader,
         _ => Victim::Member(chance.within(0..8)),
@@ -209,8 +234,11 @@ fn draw_one(chance: &mut Rng, members: u64) -> What {
     };
     if chance.within(0..1000) < members {
         return match chance.within(0..2) {
-            0 => What::Join,
-            _ => What::Leave(victim),
+            1 if !grows => match chance.within(0..3) {
+                0 => What::Leave(Victim::Newest),
+                _ => What::Leave(victim),
+            },
+            _ => What::Join,
         };
     }
     match chance.within(0..100) {

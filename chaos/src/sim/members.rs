@@ -89,7 +89,7 @@ impl World {
             Action::Promote(_) => "learners promoted",
             Action::Demote(_) => "voters demoted",
             Action::Remove(_) => "members removed",
-            Action::Transfer(_) | Action::Forget(_) => "other steps of members",
+            Action::Transfer(_) | Action::Forget(_) | Action::Keep(_) => "other steps of members",
         });
         self.note(&[21, id], || format!("n{id} changes members: {action:?}"));
         let change = match action {
@@ -99,6 +99,7 @@ impl World {
             Action::Remove(raft_id) => MemberChange::Remove(raft_id),
             Action::Transfer(raft_id) => return self.input(id, Input::Transfer(raft_id)),
             Action::Forget(raft_id) => return self.forget(id, raft_id),
+            Action::Keep(raft_id) => return self.keep(id, raft_id),
         };
         self.input(id, Input::Change(change));
     }
@@ -115,22 +116,36 @@ impl World {
         self.submit(id, Who::Nobody, Ask::Command(command));
     }
 
-    /// A new machine asks whoever leads to be let in.
+    /// Clears the mark of a leader that cannot leave.
+    fn keep(&mut self, id: u64, raft_id: u64) {
+        let Some(command) = self.node_command(id, |_| {
+            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+                hostname: format!("n{raft_id}"),
+                drain_mark: 2,
+                ..v1::NodeStatusUpdate::default()
+            })
+        }) else {
+            return;
+        };
+        self.submit(id, Who::Nobody, Ask::Command(command));
+    }
+
+    /// A new machine asks whoever leads to be let in. It starts once its row is committed; if
+    /// that never happens, the next one asks for the same number.
     pub(super) fn join(&mut self) {
         let Some(leader) = self.leader() else {
             return;
         };
-        if self.members().len() >= 7 {
+        if self.members().len() >= self.most_members {
             return;
         }
         let Some(daemon) = self.daemon(leader) else {
             return;
         };
         let next = daemon.state.cluster.as_ref().map(|meta| meta.next_raft_id);
-        let raft_id = next.unwrap_or(0);
-        if raft_id == 0 || self.machines.get(&raft_id).is_some_and(|m| !m.removed) {
+        let Some(raft_id) = next.filter(|raft_id| *raft_id > 0) else {
             return;
-        }
+        };
         let Some(command) = self.node_command(leader, |_| {
             Payload::NodeJoin(v1::NodeJoin {
                 hostname: format!("n{raft_id}"),
@@ -142,9 +157,25 @@ impl World {
         }) else {
             return;
         };
-        self.note(&[22, raft_id], || format!("n{raft_id} joins"));
-        self.place(raft_id, Disk::default());
+        self.note(&[22, raft_id], || format!("n{raft_id} asks to join"));
         self.submit(leader, Who::Nobody, Ask::Command(command));
+    }
+
+    /// Starts the machines of those who were let in.
+    pub(super) fn welcome(&mut self) {
+        let newest = std::sync::Arc::clone(self.oracle.newest());
+        let there = |id: &u64| self.machines.get(id).is_some_and(|m| !m.removed);
+        let new: Vec<u64> = newest
+            .nodes
+            .values()
+            .map(|node| node.raft_id)
+            .filter(|id| !there(id))
+            .collect();
+        for id in new {
+            self.count("joined");
+            self.note(&[29, id], || format!("n{id} has joined"));
+            self.place(id, Disk::default());
+        }
     }
 
     /// An operator takes a member out, unless too few would be left.

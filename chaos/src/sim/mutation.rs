@@ -5,7 +5,11 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use jaco_actors::scheduler::reconcile::Pass;
+use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::State;
+
+use super::{fault::Nuisance, run::Options};
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,7 +38,7 @@ pub enum Mutation {
     ApplyWithLocalClock,
     /// A proposal that was lost after it was appended is made again.
     RetryUnknown,
-    /// The sweep for containers that no row wants is never made, and no row change stops one.
+    /// What runs goes on running when its row moves away or goes, and no sweep ends it.
     KeepMovedContainers,
     /// Every learner is given a vote, however many voters that makes.
     PromoteEverybody,
@@ -43,11 +47,17 @@ pub enum Mutation {
     ReuseRaftId,
     /// A node that comes back calls itself ready without having caught up or settled.
     ReadyTooSoon,
+    /// The scheduler never sees to the second replica of a service.
+    ForgetReplica,
+    /// The scheduler never sees to one of the deployments.
+    ForgetDeployment,
+    /// A leader takes its own host for lost, so replicas move whenever another one leads.
+    LeaderMistrustsItself,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -64,7 +74,77 @@ impl Mutation {
         Self::PromoteEverybody,
         Self::ReuseRaftId,
         Self::ReadyTooSoon,
+        Self::ForgetReplica,
+        Self::ForgetDeployment,
+        Self::LeaderMistrustsItself,
     ];
+
+    /// What it breaks besides, so that a run may fail before it is found.
+    #[must_use]
+    pub fn also_breaks(self) -> &'static [&'static str] {
+        match self {
+            // What moved is never gone, at the latest when everything should be at rest.
+            Self::KeepMovedContainers => &["ready when settled", "convergence"],
+            // Whoever leaves is given a vote over and over.
+            Self::PromoteEverybody => &["convergence"],
+            // A service that names its hosts finds too few.
+            Self::LeaderMistrustsItself => &["rows as asked for", "convergence"],
+            _ => &[],
+        }
+    }
+
+    /// Properties by which it is found.
+    #[must_use]
+    pub fn found_by(self) -> &'static [&'static str] {
+        match self {
+            Self::SkipSync | Self::StaleVote | Self::ApplyBeforePersist | Self::ForgetVote => &[
+                "election safety",
+                "leader completeness",
+                "log matching",
+                "state machine safety",
+                "committed is durable",
+                "applied is durable",
+                "state on disk",
+                "no panic",
+            ],
+            // Half a record is entries without their vote, or rows without all of their entries.
+            Self::AcceptTornWrite => &[
+                "election safety",
+                "leader completeness",
+                "log matching",
+                "state machine safety",
+                "committed is durable",
+                "applied is durable",
+                "state on disk",
+                "equal states",
+                "log is continuous",
+                "no panic",
+            ],
+            Self::ReuseRevision => &["revisions are unique"],
+            Self::AdoptAnyRow => &["reports are true"],
+            Self::AcknowledgeUnknown => &["acknowledged writes"],
+            Self::ReadWithoutQuorum => &["consistent reads"],
+            Self::InstallOverRows | Self::ApplyWithLocalClock => &["equal states"],
+            Self::RetryUnknown => &["at most once", "not appended"],
+            Self::KeepMovedContainers => &["one container per replica"],
+            Self::PromoteEverybody => &["voters as in the table"],
+            Self::ReuseRaftId => &["raft ids are unique"],
+            Self::ReadyTooSoon => &["ready when settled"],
+            Self::ForgetReplica | Self::ForgetDeployment => &["rows as asked for"],
+            Self::LeaderMistrustsItself => &["nuisances move nothing"],
+        }
+    }
+
+    /// Runs in which it is looked for.
+    #[must_use]
+    pub fn options(self) -> Options {
+        Options {
+            mutation: Some(self),
+            nuisance: (self == Self::LeaderMistrustsItself).then_some(Nuisance::ShortPauses),
+            churn: self == Self::ReuseRaftId,
+            spoken: false,
+        }
+    }
 }
 
 impl Mutation {
@@ -92,6 +172,41 @@ impl Mutation {
             _ => return None,
         }
         (patched != *state).then_some(patched)
+    }
+}
+
+impl Mutation {
+    /// What a scheduler with this bug on `host` sees of a state.
+    pub(super) fn see(self, state: &State, host: &str) -> Option<State> {
+        let node = state.nodes.get(host)?;
+        (self == Self::LeaderMistrustsItself && state.nodes.len() > 1).then(|| {
+            let mut seen = state.clone();
+            let mut lost = node.as_ref().clone();
+            lost.set_status(v1::NodeStatus::Offline);
+            seen.nodes.insert(host.to_owned(), Arc::new(lost));
+            seen
+        })
+    }
+
+    /// What a scheduler with this bug makes of a pass.
+    pub(super) fn forget(self, mut pass: Pass) -> Pass {
+        let forgotten = |child: &v1::Command| {
+            let Some(Payload::ReplicaDesiredUpsert(upsert)) = &child.payload else {
+                return false;
+            };
+            upsert.replica.as_ref().is_some_and(|row| match self {
+                Self::ForgetReplica => row.index == 1,
+                Self::ForgetDeployment => row.deployment == "app-1",
+                _ => false,
+            })
+        };
+        if let Some(Payload::Batch(batch)) = pass.batch.as_mut().and_then(|b| b.payload.as_mut()) {
+            batch.children.retain(|child| !forgotten(child));
+            if batch.children.is_empty() {
+                pass.batch = None;
+            }
+        }
+        pass
     }
 }
 

@@ -43,6 +43,8 @@ pub(super) enum Input {
 pub(super) struct Proposal {
     pub(super) origin: Origin,
     pub(super) data: Vec<u8>,
+    /// Where it was appended, once it was.
+    pub(super) index: Option<u64>,
     /// Deployment that nobody else may apply to meanwhile.
     pub(super) holds: Option<String>,
 }
@@ -339,12 +341,13 @@ impl World {
                         daemon.applying.remove(name);
                     }
                     let reply = match lost {
-                        Lost::Unknown if unknown_is_done => {
-                            // A reply needs an index: the one the entry would have had.
-                            let index = status.last_index;
-                            self.oracle.acknowledges(index, &proposal.data);
-                            Reply::Done(index)
-                        }
+                        Lost::Unknown if unknown_is_done => match proposal.index {
+                            Some(index) => {
+                                self.oracle.acknowledges(index, &proposal.data);
+                                Reply::Done(index)
+                            }
+                            None => Reply::Unknown,
+                        },
                         Lost::Unknown if unknown_is_nothing => Reply::NotAppended,
                         Lost::Unknown => Reply::Unknown,
                         Lost::NotAppended => Reply::NotAppended,

@@ -72,11 +72,19 @@ pub(super) struct Oracle {
     pub(super) acknowledged: u64,
     /// Highest commit index that was found on a majority of disks.
     pub(super) durable: u64,
+    /// What was acknowledged before anybody is known to have committed it.
+    promised: BTreeMap<u64, Vec<u8>>,
     revisions: BTreeMap<String, BTreeSet<u64>>,
     raft_ids: BTreeSet<u64>,
     /// Host of each row ever issued, by replica and log index.
     rows: BTreeMap<(String, u64), String>,
     made: BTreeMap<String, Made>,
+    /// Index of the state that a pass of the scheduler was planned on, by its command.
+    planned: HashMap<u64, u64>,
+    /// Revision of its deployment that each row was placed for.
+    placed_for: BTreeMap<String, u64>,
+    /// Nothing that happens is a reason to move a replica.
+    pub(super) nothing_moves: bool,
 }
 
 impl Oracle {
@@ -98,10 +106,14 @@ impl Oracle {
             commits: BTreeMap::new(),
             acknowledged: 0,
             durable: 1,
+            promised: BTreeMap::new(),
             revisions: BTreeMap::new(),
             raft_ids,
             rows: BTreeMap::new(),
             made: BTreeMap::new(),
+            planned: HashMap::new(),
+            placed_for: BTreeMap::new(),
+            nothing_moves: false,
         }
     }
 
@@ -208,6 +220,13 @@ impl Oracle {
             term: entry.term,
             data: data.to_vec(),
         });
+        if let Some(promised) = self.promised.remove(&entry.index) {
+            self.acknowledged = self.acknowledged.max(entry.index);
+            if promised != data {
+                let what = format!("what was acknowledged at {} is not there", entry.index);
+                self.violate("acknowledged writes", what);
+            }
+        }
         let before = Arc::clone(self.newest());
         let one = Committed {
             ticket: None,
@@ -226,6 +245,7 @@ impl Oracle {
         if let Ok(command) = jaco_raftnode::fsm::decode(data) {
             self.count(&command, accepted.0);
             self.compare(&before, &after, entry.index);
+            self.follow_moves(&before, &after, data);
         }
         self.states.push(after);
     }
@@ -306,6 +326,44 @@ impl Oracle {
         }
     }
 
+    /// A pass of the scheduler is proposed that was planned on the state at `index`.
+    pub(super) fn plans(&mut self, pass: &[u8], index: u64) {
+        self.planned.insert(hash(pass), index);
+    }
+
+    /// Which revision each row was placed for: a row that moves to another host although the
+    /// revision is the same was moved for something that happened.
+    fn follow_moves(&mut self, before: &State, after: &State, data: &[u8]) {
+        if before.replicas_desired.ptr_eq(&after.replicas_desired) {
+            return;
+        }
+        let planned = self.planned.get(&hash(data)).copied();
+        let seen = planned.and_then(|index| usize::try_from(index.checked_sub(1)?).ok());
+        let seen = seen.and_then(|at| self.states.get(at)).cloned();
+        let seen = seen.as_deref().unwrap_or(before);
+        self.placed_for
+            .retain(|id, _| after.replicas_desired.contains_key(id));
+        for (id, row) in &after.replicas_desired {
+            let known = before.replicas_desired.get(id);
+            if known.is_some_and(|known| known.raft_index == row.raft_index) {
+                continue;
+            }
+            let deployment = seen.deployments.get(&row.deployment);
+            let revision = deployment.map_or(0, |deployment| deployment.applied_revision);
+            let last = self.placed_for.insert(id.clone(), revision);
+            if let Some(known) = known.filter(|known| known.host != row.host)
+                && self.nothing_moves
+                && last == Some(revision)
+            {
+                let what = format!(
+                    "{id} moves from {} to {} within revision {revision}",
+                    known.host, row.host
+                );
+                return self.violate("nuisances move nothing", what);
+            }
+        }
+    }
+
     /// Node `id` has reached `state`.
     pub(super) fn reaches(&mut self, id: u64, state: &State) {
         let index = state.applied_index;
@@ -331,9 +389,21 @@ impl Oracle {
 
     /// Somebody was told that a command is committed at `index`.
     pub(super) fn acknowledges(&mut self, index: u64, data: &[u8]) {
+        if index > self.last() {
+            self.promised.insert(index, data.to_vec());
+            return;
+        }
         self.acknowledged = self.acknowledged.max(index);
         if self.entered(index).is_none_or(|entry| entry.data != data) {
             let what = format!("what was acknowledged at {index} is not committed there");
+            self.violate("acknowledged writes", what);
+        }
+    }
+
+    /// At rest nothing may be left that was acknowledged and is not committed.
+    pub(super) fn keeps_promises(&mut self) {
+        if let Some(&index) = self.promised.keys().next() {
+            let what = format!("what was acknowledged at {index} was never committed");
             self.violate("acknowledged writes", what);
         }
     }
@@ -346,6 +416,13 @@ impl Oracle {
     /// Whether any command of this identity was committed.
     pub(super) fn has_committed(&self, identity: &str) -> bool {
         self.commits.contains_key(identity)
+    }
+
+    /// Whether a container of this row was ever made on `host`.
+    pub(super) fn has_made(&self, replica: &str, raft_index: u64, host: &str) -> bool {
+        self.made.values().any(|made| {
+            made.replica == replica && made.raft_index == raft_index && made.host == host
+        })
     }
 
     /// A container was made on `host`, labelled with row `raft_index`.

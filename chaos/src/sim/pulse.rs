@@ -48,6 +48,7 @@ impl World {
             host,
             status,
             missed,
+            ..
         } in verdicts
         {
             self.count(match status {

@@ -62,6 +62,8 @@ pub struct Failure {
     pub seed: u64,
     /// Bug that was planted, if one was.
     pub mutation: Option<Mutation>,
+    /// What there was instead of faults, if anything.
+    pub nuisance: Option<Nuisance>,
     /// Event after which it was seen.
     pub step: u64,
     /// Virtual milliseconds at that time.
@@ -82,6 +84,9 @@ impl fmt::Display for Failure {
         writeln!(f, "seed {}: {invariant}: {what}", self.seed)?;
         if let Some(mutation) = self.mutation {
             writeln!(f, "  planted: {mutation}")?;
+        }
+        if let Some(nuisance) = self.nuisance {
+            writeln!(f, "  nuisance: {nuisance}")?;
         }
         writeln!(
             f,
@@ -107,6 +112,8 @@ pub struct Options {
     pub spoken: bool,
     /// Nothing happens but this, and nothing may move because of it.
     pub nuisance: Option<Nuisance>,
+    /// Machines join and leave all the time.
+    pub churn: bool,
 }
 
 /// Runs the world of `seed`.
@@ -166,10 +173,15 @@ pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failur
 
 fn plan(seed: u64, options: Options) -> Plan {
     let mut chance = Rng::new(seed ^ hash(b"faults"));
-    let storm = chance.within(15..50) * SECOND;
+    // Some last long enough for what nothing holds to be swept up in the middle of it.
+    let storm = match chance.within(0..5) {
+        0 => chance.within(60..150),
+        _ => chance.within(15..50),
+    };
+    let storm = storm * SECOND;
     let faults = match options.nuisance {
         Some(nuisance) => nuisance.faults(&mut chance, storm),
-        None => fault::draw(&mut chance, storm),
+        None => fault::draw(&mut chance, storm, options.churn),
     };
     Plan {
         seed,
@@ -220,6 +232,7 @@ fn fail(world: World, violation: Violation) -> Box<Failure> {
     Box::new(Failure {
         seed: world.plan.seed,
         mutation: world.plan.mutation,
+        nuisance: world.plan.nuisance,
         step: world.steps,
         at_ms: world.now / 1_000,
         violation,
@@ -234,6 +247,7 @@ fn live(world: &mut World) -> Result<Time, Violation> {
     let storm = world.plan.storm;
     let mut next_look = 0;
     let mut quiet = 0;
+    let mut recovery = None;
     while world.step() {
         if let Some(violation) = world.oracle.violation() {
             return Err(violation.clone());
@@ -256,17 +270,21 @@ fn live(world: &mut World) -> Result<Time, Violation> {
             }
             match unsettled {
                 None => quiet += 1,
-                Some(why) if world.now > storm + PATIENCE => {
-                    return Err(Violation {
-                        invariant: "convergence",
-                        what: format!("{} s after the last fault, {why}", PATIENCE / SECOND),
-                    });
+                Some(Violation { invariant, what }) if world.now > storm + PATIENCE => {
+                    let what = format!("{} s after the last fault, {what}", PATIENCE / SECOND);
+                    return Err(Violation { invariant, what });
                 }
                 Some(_) => quiet = 0,
             }
-            // At rest means that it stays so.
+            // At rest means that it stays so, and that it serves whoever asks.
             if quiet == 4 {
-                return Ok(world.now - storm);
+                match recovery {
+                    Some(recovery) => return Ok(recovery),
+                    None => recovery = Some(world.now - storm),
+                }
+                quiet = 0;
+                world.oracle.keeps_promises();
+                world.ask_everybody();
             }
         }
     }

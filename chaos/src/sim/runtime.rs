@@ -8,27 +8,29 @@ use std::{
 
 use jaco_actors::runtime::{
     Documents, assignment,
-    engine::{EngineError, Found},
+    engine::EngineError,
     replica::{
-        core::{Assignment, Core, Effect, Gate, Input, Now, PrepareError, Seed},
+        core::{Assignment, Core, Effect, Gate, Input, Now, Seed},
         report::Report,
     },
 };
-use jaco_proto::v1::{self, ReplicaObserved, ReplicaState, command::Payload};
-use jaco_raftnode::{State, command};
+use jaco_proto::v1::ReplicaObserved;
+use jaco_raftnode::State;
 
 use super::{
-    calls::{Ask, Reply, Who},
     documents,
-    engine::{Answer, Request, latency},
+    engine::{Answer, Request},
     mutation::Mutation,
-    oracle::Made,
     time::{MS, SECOND, Time},
-    world::{Event, Local, World},
+    world::{Local, World},
 };
 
-/// Wait after an observation that could not be written.
-const RETRY: Time = 500 * MS;
+mod reports;
+mod requests;
+mod sweep;
+
+/// Time between looks for containers that no row wants.
+pub(super) const SWEEP: Time = 30 * SECOND;
 
 /// A request to the engine, and what for.
 #[derive(Clone, Debug)]
@@ -122,6 +124,11 @@ impl Runtime {
         self.settled
     }
 
+    /// Whether an actor tends this replica.
+    pub(super) fn holds(&self, replica: &str) -> bool {
+        self.replicas.contains_key(replica)
+    }
+
     /// Whether nothing waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.under_way.is_empty()
@@ -157,9 +164,11 @@ impl World {
                 {
                     wanted.gate = Gate::Behind;
                 }
+                if keeps && wanted == Assignment::Gone {
+                    wanted = Assignment::Kept { checked: false };
+                }
                 (replica.clone(), wanted)
             })
-            .filter(|(_, wanted)| !keeps || *wanted != Assignment::Gone)
             .collect();
         for (replica, wanted) in assignments {
             if matches!(wanted, Assignment::Kept { .. }) {
@@ -240,6 +249,7 @@ impl World {
             Effect::Pull(g) => (Request::Pull, Goal::Pull(g)),
             Effect::Launch(g) => {
                 let prepared = tended.map_or(0, |tended| tended.prepared);
+                self.starts(id, replica, prepared);
                 (Request::Create(prepared), Goal::Launch(g))
             }
             Effect::Start(g, container) => (Request::Start(container), Goal::Start(g)),
@@ -270,159 +280,18 @@ impl World {
         );
     }
 
-    fn ask_engine(&mut self, id: u64, doing: Doing) {
-        let Some(run) = self.machines.get(&id).map(|machine| machine.run) else {
+    /// A container of row `raft_index` is about to be made: one that never ran here may run
+    /// elsewhere by now, as long as the node is out of touch.
+    fn starts(&mut self, id: u64, replica: &str, raft_index: u64) {
+        let Some(machine) = self.machines.get(&id) else {
             return;
         };
-        let takes = latency(&doing.request, &mut self.engine_chance);
-        let event = Event::Engine(id, run, doing);
-        self.agenda.add(self.now + takes, event);
-    }
-
-    /// The engine carries a request out, whatever has become of the daemon that made it.
-    pub(super) fn engine(&mut self, id: u64, run: u64, mut doing: Doing) {
-        let share = self.engine_errors.values().max().copied().unwrap_or(0);
-        let fails = self.engine_chance.within(0..1000) < share;
-        let (late, kind) = (
-            self.engine_chance.within(0..2),
-            self.engine_chance.within(0..2),
-        );
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        // A request that was on its way when the machine lost its power is gone.
-        if machine.daemon.is_none() && machine.run == 0 && self.engine_chance.within(0..2) == 0 {
-            return;
+        let settled = machine.daemon.as_ref().is_some_and(|d| d.runtime.settled);
+        let host = &machine.host;
+        if !settled && !self.oracle.has_made(replica, raft_index, host) {
+            let what = format!("{host} is out of touch and starts row {raft_index} of {replica}");
+            self.oracle.violate("starts wait for the cluster", what);
         }
-        let mut outcome = Err(EngineError::Api {
-            status: 500,
-            message: "on purpose".into(),
-        });
-        if !fails || late == 1 {
-            let before = machine.engine.running().count();
-            outcome = machine.engine.perform(&doing.replica, &doing.request);
-            if let (Ok(Answer::Created(container)), Request::Create(raft_index)) =
-                (&outcome, &doing.request)
-            {
-                let made = Made {
-                    replica: doing.replica.clone(),
-                    host: machine.host.clone(),
-                    raft_index: *raft_index,
-                };
-                self.oracle.creates(container, made);
-                *self.counts.entry("containers made").or_default() += 1;
-            }
-            let after = machine.engine.running().count();
-            self.note(&[30, id, before as u64, after as u64], || {
-                format!(
-                    "engine of n{id}: {:?} for {}: {outcome:?}",
-                    doing.request, doing.replica
-                )
-            });
-        }
-        if fails {
-            outcome = Err(match kind {
-                0 => EngineError::Unreachable("on purpose".into()),
-                _ => EngineError::Api {
-                    status: 500,
-                    message: "on purpose".into(),
-                },
-            });
-        }
-        doing.outcome = Some(outcome);
-        self.agenda
-            .add(self.now, Event::Node(id, run, Local::Engine(doing)));
-    }
-
-    pub(super) fn engine_answered(&mut self, id: u64, mut doing: Doing) {
-        let Some(outcome) = doing.outcome.take() else {
-            return;
-        };
-        let replica = doing.replica.clone();
-        let runtime = self.daemon(id).map(|daemon| &daemon.runtime);
-        let tended = runtime.and_then(|runtime| runtime.replicas.get(&replica));
-        // What an actor was doing ends with it, half-way or not.
-        if doing.instance != 0 && tended.is_none_or(|t| t.instance != doing.instance) {
-            return;
-        }
-        let done = outcome.clone().map(drop);
-        let input = match doing.goal {
-            Goal::Lookup(g) => Input::Found(g, self.listing(id, &replica, outcome)),
-            Goal::Prepare(g) => Input::Prepared(g, done.map_err(PrepareError::Engine)),
-            Goal::Pull(g) => Input::Pulled(g, done),
-            Goal::Start(g) => Input::Started(g, done),
-            Goal::Inspect(g) => Input::Inspected(
-                g,
-                outcome.and_then(|answer| match answer {
-                    Answer::Inspected(seen) => Ok(seen),
-                    _ => Err(EngineError::NotFound("no answer".into())),
-                }),
-            ),
-            Goal::Launch(g) => match (&doing.request, outcome) {
-                (Request::Create(_), Ok(Answer::Created(container))) => {
-                    doing.request = Request::Start(container);
-                    return self.ask_engine(id, doing);
-                }
-                (Request::Start(container), Ok(_)) => Input::Launched(g, Ok(container.clone())),
-                (request, Err(error)) => {
-                    if let Request::Start(container) = request {
-                        self.ask_engine(
-                            id,
-                            Doing {
-                                replica: replica.clone(),
-                                instance: 0,
-                                request: Request::Remove(container.clone()),
-                                goal: Goal::Undo,
-                                rest: Vec::new(),
-                                outcome: None,
-                            },
-                        );
-                    }
-                    Input::Launched(g, Err(error))
-                }
-                (_, Ok(_)) => return,
-            },
-            Goal::Discard(g) => match (done, doing.rest.pop()) {
-                (Ok(()), Some(next)) => {
-                    doing.request = next;
-                    return self.ask_engine(id, doing);
-                }
-                (done, _) => Input::Discarded(g, done),
-            },
-            Goal::Sweep(stretch) => return self.listed(id, stretch, outcome),
-            Goal::Reclaim => match (done, doing.rest.pop()) {
-                (Ok(()), Some(next)) => {
-                    doing.request = next;
-                    return self.ask_engine(id, doing);
-                }
-                (done, _) => return self.reclaimed(id, &doing, done.is_ok()),
-            },
-            Goal::Undo => return,
-        };
-        self.replica(id, &replica, input);
-    }
-
-    /// What a lookup shows the replica.
-    fn listing(
-        &mut self,
-        id: u64,
-        replica: &str,
-        outcome: Result<Answer, EngineError>,
-    ) -> Result<Vec<Found>, EngineError> {
-        let blind = self.has(Mutation::AdoptAnyRow);
-        let row = self
-            .daemon(id)
-            .and_then(|d| d.state.replicas_desired.get(replica).map(|r| r.raft_index));
-        let mut found = match outcome? {
-            Answer::Found(found) => found,
-            _ => Vec::new(),
-        };
-        if blind {
-            for found in &mut found {
-                found.raft_index = row.or(found.raft_index);
-            }
-        }
-        Ok(found)
     }
 
     fn replica_finished(&mut self, id: u64, replica: &str) {
@@ -436,238 +305,6 @@ impl World {
         if !assignment::here(&daemon.state, &host).contains(replica) {
             daemon.runtime.replicas.remove(replica);
             self.look_again(id, 0);
-        }
-    }
-
-    // ---- the sweep, and the way back ----
-
-    /// Thirty seconds passed.
-    pub(super) fn runtime_tick(&mut self, id: u64) {
-        self.later(id, 30 * SECOND, Local::Sweep);
-        self.sweep(id);
-        self.dispatch(id);
-        self.say_again(id);
-    }
-
-    /// Whether the node is caught up may have changed.
-    pub(super) fn caught_up_changed(&mut self, id: u64) {
-        let Some(daemon) = self.daemon(id) else {
-            return;
-        };
-        let current = daemon.control.is_current();
-        let runtime = &mut daemon.runtime;
-        if std::mem::replace(&mut runtime.current, current) == current {
-            return;
-        }
-        runtime.stretch += 1;
-        if !current {
-            runtime.settled = false;
-        }
-        self.note(&[31, id, u64::from(current)], || {
-            format!("n{id} has caught up: {current}")
-        });
-        self.sweep(id);
-    }
-
-    fn sweep(&mut self, id: u64) {
-        let Some(daemon) = self.daemon(id) else {
-            return;
-        };
-        let runtime = &mut daemon.runtime;
-        if runtime.listing || !runtime.current || daemon.state.cluster.is_none() {
-            return;
-        }
-        runtime.listing = true;
-        let stretch = runtime.stretch;
-        self.ask_engine(
-            id,
-            Doing {
-                replica: String::new(),
-                instance: 0,
-                request: Request::List,
-                goal: Goal::Sweep(stretch),
-                rest: Vec::new(),
-                outcome: None,
-            },
-        );
-    }
-
-    fn look_again(&mut self, id: u64, after: Time) {
-        if let Some(daemon) = self.daemon(id)
-            && !daemon.runtime.settled
-        {
-            self.later(id, after, Local::LookAgain);
-        }
-    }
-
-    pub(super) fn looks_again(&mut self, id: u64) {
-        if self.daemon(id).is_some_and(|d| !d.runtime.settled) {
-            self.sweep(id);
-        }
-    }
-
-    fn listed(&mut self, id: u64, stretch: u64, outcome: Result<Answer, EngineError>) {
-        let keeps = self.has(Mutation::KeepMovedContainers);
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let host = machine.host.clone();
-        let Some(daemon) = &mut machine.daemon else {
-            return;
-        };
-        let state = Arc::clone(&daemon.state);
-        let runtime = &mut daemon.runtime;
-        runtime.listing = false;
-        if stretch != runtime.stretch {
-            return self.sweep(id);
-        }
-        let Ok(Answer::Found(found)) = outcome else {
-            return self.look_again(id, SECOND);
-        };
-        let here = assignment::here(&state, &host);
-        let mut settles = false;
-        if !runtime.settled && runtime.current {
-            let wanted = |replica: &String| here.contains(replica);
-            let clean = found.iter().flat_map(|f| &f.replica_id).all(wanted)
-                && runtime.replicas.keys().all(wanted);
-            settles = clean || keeps;
-            runtime.settled = settles;
-        }
-        let mut orphans = Vec::new();
-        for container in found {
-            let replica = container.replica_id.unwrap_or_default();
-            let tended = here.contains(&replica) || runtime.replicas.contains_key(&replica);
-            if !tended && !keeps && runtime.reclaiming.insert(container.id.clone()) {
-                orphans.push((replica, container.id));
-            }
-        }
-        if settles {
-            self.dispatch(id);
-        } else {
-            self.look_again(id, SECOND);
-        }
-        for (replica, container) in orphans {
-            self.ask_engine(
-                id,
-                Doing {
-                    replica,
-                    instance: 0,
-                    request: Request::Stop(container.clone()),
-                    goal: Goal::Reclaim,
-                    rest: vec![Request::Remove(container)],
-                    outcome: None,
-                },
-            );
-        }
-    }
-
-    fn reclaimed(&mut self, id: u64, doing: &Doing, done: bool) {
-        if let Some(daemon) = self.daemon(id)
-            && let Request::Stop(container) | Request::Remove(container) = &doing.request
-        {
-            daemon.runtime.reclaiming.remove(container);
-        }
-        self.look_again(id, if done { 0 } else { SECOND });
-    }
-
-    // ---- observations ----
-
-    fn publish(&mut self, id: u64, replica: &str, report: &Report) {
-        let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let (host, ts) = (machine.host.clone(), machine.clock.timestamp(now));
-        let Some(daemon) = &mut machine.daemon else {
-            return;
-        };
-        let row = report.observed(replica, &host, ts);
-        daemon.runtime.waiting.insert(replica.to_owned(), row);
-        self.note(&[32, id, report.raft_index], || {
-            format!("n{id} says of {replica}: {report:?}")
-        });
-        self.flush_reports(id);
-    }
-
-    fn flush_reports(&mut self, id: u64) {
-        let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let ts = machine.clock.timestamp(now);
-        let Some(daemon) = &mut machine.daemon else {
-            return;
-        };
-        let runtime = &mut daemon.runtime;
-        if runtime.paused {
-            return;
-        }
-        let (busy, rows): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut runtime.waiting)
-            .into_iter()
-            .partition(|(replica, _)| runtime.under_way.contains_key(replica));
-        runtime.waiting = busy;
-        runtime.under_way.extend(rows.clone());
-        for (replica, row) in rows {
-            let update = v1::ReplicaObservedUpdate { replica: Some(row) };
-            let payload = Payload::ReplicaObservedUpdate(update);
-            let command = command("runtime", ts, payload);
-            self.submit(id, Who::Publisher(replica), Ask::Command(command));
-        }
-    }
-
-    /// The observation of `replica` is written, or not.
-    pub(super) fn published(&mut self, id: u64, replica: &str, reply: &Reply) {
-        let Some(daemon) = self.daemon(id) else {
-            return;
-        };
-        let runtime = &mut daemon.runtime;
-        let Some(row) = runtime.under_way.remove(replica) else {
-            return;
-        };
-        match reply {
-            Reply::Done(_) | Reply::Rejected(_) => {}
-            Reply::NotAppended | Reply::Unknown => {
-                runtime.waiting.entry(row.id.clone()).or_insert(row);
-                if !std::mem::replace(&mut runtime.paused, true) {
-                    self.later(id, RETRY, Local::Publish);
-                }
-            }
-        }
-        self.flush_reports(id);
-    }
-
-    pub(super) fn publish_again(&mut self, id: u64) {
-        if let Some(daemon) = self.daemon(id) {
-            daemon.runtime.paused = false;
-        }
-        self.flush_reports(id);
-    }
-
-    /// Repeats reports that the state does not show.
-    fn say_again(&mut self, id: u64) {
-        let Some(machine) = self.machines.get(&id) else {
-            return;
-        };
-        let Some(daemon) = &machine.daemon else {
-            return;
-        };
-        let state = &daemon.state;
-        let unheard = daemon.runtime.replicas.iter().filter_map(|(id, tended)| {
-            let row = state.replicas_desired.get(id)?;
-            let report = tended.core.last_report()?;
-            let known = state.replicas_observed.get(id);
-            let unheard = if row.host == machine.host {
-                let heard =
-                    known.is_some_and(|k| Report::from(k.as_ref()).says_the_same_as(report));
-                !heard && report.raft_index >= row.raft_index
-            } else {
-                let silent = known.is_none_or(|seen| seen.state() != ReplicaState::Running);
-                row.previous_host == machine.host && report.state == ReplicaState::Running && silent
-            };
-            unheard.then(|| (id.clone(), report.clone()))
-        });
-        for (replica, report) in unheard.collect::<Vec<_>>() {
-            self.publish(id, &replica, &report);
         }
     }
 

@@ -14,8 +14,9 @@ use raft::eraftpb::Message;
 use super::{
     disk::Batch,
     mutation::Mutation,
+    node::Proposal,
     time::MS,
-    world::{Local, World},
+    world::{Event, Local, World},
 };
 
 /// A step of raft that is being written.
@@ -39,6 +40,13 @@ impl World {
         let Some(daemon) = &mut machine.daemon else {
             return;
         };
+        for entry in &write.entries {
+            let mut waiting = daemon.proposals.values_mut();
+            let same = |p: &&mut Proposal| p.index.is_none() && p.data == entry.data;
+            if let Some(proposal) = waiting.find(same) {
+                proposal.index = Some(entry.index);
+            }
+        }
         let mut batch = Batch {
             entries: write.entries,
             hard_state: write.hard_state,
@@ -66,7 +74,11 @@ impl World {
             batch.install = Some((metadata, rows));
             daemon.applier.install(state);
         }
+        let members = self.oracle.newest().nodes.clone();
         self.oracle.applies(id, &write.committed);
+        if !self.oracle.newest().nodes.ptr_eq(&members) {
+            self.agenda.add(self.now, Event::Members);
+        }
         let now = machine.clock.timestamp(self.now);
         let progress = apply(&mut daemon.applier, write.committed, mutation, now);
         position = progress.applied.or(position);
@@ -198,6 +210,7 @@ impl World {
                 format!("n{id} {how} up to {applied} of term {term}")
             });
             self.oracle.reaches(id, &state);
+            self.look_at(id);
             self.notice(id);
         }
         self.observe(id);

@@ -34,7 +34,7 @@ impl Clock {
     }
 
     fn elapsed(&self, now: Time) -> Time {
-        let ahead = now.cast_signed() / 1_000_000 * self.drift;
+        let ahead = now.cast_signed().saturating_mul(self.drift) / 1_000_000;
         now.saturating_add_signed(ahead)
     }
 
@@ -139,6 +139,22 @@ mod tests {
         }
         let order: String = std::iter::from_fn(|| agenda.next().map(|(_, e)| e)).collect();
         assert_eq!(order, "abcd");
+    }
+
+    #[test]
+    fn a_monotonic_clock_never_steps_back_and_keeps_its_rate() {
+        for drift in [-1_000, -70, 0, 70, 1_000] {
+            let clock = Clock::new(Instant::now(), drift, 0);
+            let mut last = clock.instant(0);
+            for now in (0..30 * SECOND).step_by(9_973) {
+                let shown = clock.instant(now);
+                assert!(shown >= last, "{drift} at {now}");
+                last = shown;
+            }
+            let hour = clock.instant(3_600 * SECOND) - clock.instant(0);
+            let ahead = i64::try_from(hour.as_micros()).unwrap() - 3_600_000_000;
+            assert_eq!(ahead, 3_600 * drift);
+        }
     }
 
     #[test]

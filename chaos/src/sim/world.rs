@@ -4,28 +4,24 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, VecDeque},
     rc::Rc,
-    sync::Arc,
     time::Instant,
 };
 
-use jaco_proto::v1::{self, NodeStatus, command::Payload};
-use jaco_raftnode::{
-    Role, State, batch, command,
-    core::{Config, RaftCore},
-};
+use jaco_raftnode::Role;
 use raft::eraftpb::{ConfState, Message};
 
 use super::{
-    audit::Overstays,
-    calls::{Ask, Reply, Who},
+    boot::founded,
+    calls::{Ask, Reply},
     client::Clients,
-    disk::{Crash, Disk, View},
+    disk::{Crash, Disk},
     engine::Engine,
-    fault::{Actor, Fault, Nuisance, Promise, Victim, What},
+    fault::{Fault, Nuisance, Promise, Victim},
     mutation::Mutation,
-    network::{Network, Trouble},
+    network::Network,
     node::Daemon,
     oracle::{Oracle, hash},
+    overstay::Overstays,
     runtime::Doing,
     time::{Agenda, Clock, MS, SECOND, Time},
     trace::Trace,
@@ -85,6 +81,8 @@ pub(super) enum Event {
     FaultOver(usize),
     /// A node goes down at the worst moment, and comes back after a while.
     Sprung(u64, Crash, Time),
+    /// Who belongs to the cluster has changed.
+    Members,
     /// A look at everything.
     Audit,
 }
@@ -162,7 +160,7 @@ pub(super) struct World {
     pub(super) engine_errors: BTreeMap<usize, u64>,
     /// Ticks between heartbeats, and of the shortest election timeout. Some worlds are so
     /// impatient that their elections collide.
-    ticks: (usize, usize),
+    pub(super) ticks: (usize, usize),
     /// What came about, by name, to see that runs are about something.
     pub(super) counts: BTreeMap<&'static str, u64>,
     /// Promises that bring down whoever makes the next one of the kind.
@@ -170,14 +168,17 @@ pub(super) struct World {
     /// Entries after which a log is compacted.
     pub(super) compact_entries: u64,
     pub(super) calls: u64,
+    /// Members that ask to be let in, beyond which nobody does.
+    pub(super) most_members: usize,
     pub(super) overstays: Overstays,
     /// Faults have stopped.
     pub(super) calm: bool,
     pub(super) steps: u64,
     zero: Instant,
-    runs: u64,
-    /// What each fault in force did, to undo it.
-    undo: BTreeMap<usize, u64>,
+    /// Daemons that were ever started.
+    pub(super) runs: u64,
+    /// Faults in force that last, by number, and the machine that each strikes; 0 for all.
+    pub(super) in_force: BTreeMap<usize, u64>,
 }
 
 impl World {
@@ -185,7 +186,9 @@ impl World {
         let seed = plan.seed;
         let stream = |name: &str| Rng::new(seed ^ hash(name.as_bytes()));
         let mut chance = stream("world");
-        let members = *chance.choose(&[1, 3, 3, 3, 5, 5]).unwrap_or(&3);
+        let members = *chance
+            .choose(&[1, 1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 5, 7])
+            .unwrap_or(&3);
         let founded = founded(members);
         let zero = Instant::now();
         let mut world = Self {
@@ -204,12 +207,13 @@ impl World {
             counts: BTreeMap::new(),
             traps: BTreeMap::new(),
             calls: 0,
+            most_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
             overstays: Overstays::default(),
             calm: false,
             steps: 0,
             zero,
             runs: 0,
-            undo: BTreeMap::new(),
+            in_force: BTreeMap::new(),
             chance,
             plan,
         };
@@ -227,6 +231,7 @@ impl World {
         }
         world.network.base_loss = *world.chance.choose(&[0, 0, 1, 10]).unwrap_or(&0);
         if world.plan.nuisance.is_some() {
+            world.oracle.nothing_moves = true;
             world.ticks = (3, 10);
             world.network.base_delay = 0;
             world.network.base_loss = 0;
@@ -333,6 +338,10 @@ impl World {
                 self.crash(id, crash);
                 self.agenda.add(self.now + span, Event::Start(id));
             }
+            Event::Members => {
+                self.bury();
+                self.welcome();
+            }
             Event::Audit => {
                 self.audit();
                 self.agenda.add(self.now + SECOND, Event::Audit);
@@ -406,112 +415,11 @@ impl World {
         ids
     }
 
-    fn start(&mut self, id: u64) {
-        self.runs += 1;
-        let (run, seed) = (self.runs, self.chance.number());
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        if machine.daemon.is_some() || machine.removed {
-            return;
-        }
-        let loaded = machine.disk.borrow().current().load();
-        let state = match loaded {
-            Ok(state) => Arc::new(state),
-            Err(error) => {
-                let what = format!("{id} cannot load its state: {error}");
-                return self.oracle.violate("state on disk", what);
-            }
-        };
-        let (applied, last, commit) = {
-            let mut disk = machine.disk.borrow_mut();
-            disk.state = Some(Arc::clone(&state));
-            let content = disk.current();
-            let commit = content.hard_state.commit;
-            (content.applied, content.last().0, commit)
-        };
-        if applied > last || applied > commit {
-            let what = format!("{id} has applied {applied}, logged {last} and committed {commit}");
-            return self.oracle.violate("applied is durable", what);
-        }
-        let (heartbeat_ticks, election_ticks) = self.ticks;
-        let config = Config {
-            seed,
-            heartbeat_ticks,
-            election_ticks,
-            ..Config::new(id, applied, run)
-        };
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let core = RaftCore::new(&config, View(Rc::clone(&machine.disk)), &logger);
-        let mut core = match core {
-            Ok(core) => core,
-            Err(error) => {
-                let what = format!("raft of {id} does not start: {error}");
-                return self.oracle.violate("state on disk", what);
-            }
-        };
-        if let Err(error) = core.handle_start() {
-            let what = format!("raft of {id} does not start: {error}");
-            return self.oracle.violate("state on disk", what);
-        }
-        machine.run = run;
-        machine.daemon = Some(Daemon::new(core, &state, &machine.host));
-        self.note(&[1, id, applied, last], || {
-            format!("n{id} starts at {applied}")
-        });
-        if applied > 0 {
-            self.oracle.reaches(id, &state);
-        }
-        let phase = self.chance.within(0..100 * MS);
-        self.later(id, phase, Local::Tick);
-        self.later(id, phase, Local::Beat);
-        self.later(id, 30 * SECOND, Local::Sweep);
-        self.later(id, 3 * SECOND + phase, Local::Membership);
-        self.later(id, 0, Local::Notice);
-        self.drive(id);
-    }
-
-    /// The daemon of `id` ends.
-    pub(super) fn crash(&mut self, id: u64, crash: Crash) {
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let Some(daemon) = machine.daemon.take() else {
-            return;
-        };
-        machine.run = 0;
-        machine.paused_until = 0;
-        let checked = self.plan.mutation != Some(Mutation::AcceptTornWrite);
-        let left = machine
-            .disk
-            .borrow_mut()
-            .crash(crash, &mut self.disk_chance, checked);
-        if crash == Crash::PowerCut {
-            machine.engine.power_cut();
-        }
-        let applied = machine.disk.borrow().current().applied;
-        self.count(match crash {
-            Crash::Kill => "killed daemons",
-            Crash::PowerCut => "power cuts",
-        });
-        self.note(&[2, id, applied], || {
-            format!("n{id} ends by {crash:?}, at {applied} on disk")
-        });
-        if let Err(error) = left {
-            let what = format!("{id} cannot recover: {error}");
-            self.oracle.violate("state on disk", what);
-        }
-        for who in daemon.abandoned() {
-            if let Who::Client(op) = who {
-                self.clients.gone(op, self.now, &mut self.agenda);
-            }
-        }
-    }
-
     pub(super) fn find(&self, victim: Victim) -> Option<u64> {
         let members = self.members();
         match victim {
             Victim::Leader => self.leader().or(members.first().copied()),
+            Victim::Newest => members.last().copied(),
             Victim::Member(at) => members
                 .get(usize::try_from(at).ok()? % members.len().max(1))
                 .copied(),
@@ -527,178 +435,12 @@ impl World {
         leading.max().map(|(_, id)| id)
     }
 
-    fn strike(&mut self, number: usize) {
-        let Some(fault) = self.plan.faults.get(number).copied() else {
-            return;
-        };
-        self.note(&[3, number as u64], || format!("fault: {:?}", fault.what));
-        let over = self.now + fault.span;
-        match fault.what {
-            What::Crash(victim, crash) => {
-                if let Some(id) = self.find(victim) {
-                    self.crash(id, crash);
-                    self.agenda.add(over, Event::Start(id));
-                }
-            }
-            What::Blackout => {
-                for id in self.members() {
-                    self.crash(id, Crash::PowerCut);
-                    let at = over + self.chance.within(0..2 * SECOND);
-                    self.agenda.add(at, Event::Start(id));
-                }
-            }
-            What::Pause(victim) => {
-                if let Some(id) = self.find(victim)
-                    && let Some(machine) = self.machines.get_mut(&id)
-                {
-                    machine.paused_until = over;
-                }
-            }
-            What::Isolate(victim) => {
-                if let Some(id) = self.find(victim) {
-                    self.trouble(number, over, Trouble::Partition(1 << (id % 64)));
-                }
-            }
-            What::Network(Trouble::OneWay(from, to)) => {
-                let ends = (
-                    self.find(Victim::Member(from)),
-                    self.find(Victim::Member(to)),
-                );
-                if let (Some(from), Some(to)) = ends {
-                    self.trouble(number, over, Trouble::OneWay(from, to));
-                }
-            }
-            What::Network(trouble) => self.trouble(number, over, trouble),
-            What::SlowDisk(victim, time) => {
-                if let Some(id) = self.find(victim)
-                    && let Some(machine) = self.machines.get_mut(&id)
-                {
-                    machine.slow = time;
-                    self.lasts(number, id, over);
-                }
-            }
-            What::EngineAway(victim) => {
-                if let Some(id) = self.find(victim)
-                    && let Some(machine) = self.machines.get_mut(&id)
-                {
-                    machine.engine.away = true;
-                    self.lasts(number, id, over);
-                }
-            }
-            What::EngineErrors(share) => {
-                self.engine_errors.insert(number, share);
-                self.lasts(number, 0, over);
-            }
-            What::KillContainer(victim) => {
-                if let Some(id) = self.find(victim) {
-                    self.kill_container(id);
-                }
-            }
-            What::Trap(promise, crash) => {
-                self.traps.insert(number, (promise, crash, fault.span));
-            }
-            What::KillActor(victim, actor) => {
-                if let Some(id) = self.find(victim) {
-                    self.count("killed actors");
-                    match actor {
-                        Actor::Replica => self.kill_replica_actor(id),
-                        Actor::Publisher => self.kill_publisher(id),
-                        Actor::Scheduler | Actor::Health | Actor::Membership => {
-                            self.kill_control(id, actor);
-                        }
-                    }
-                }
-            }
-            What::Transfer => self.transfer(),
-            What::Join => self.join(),
-            What::Leave(victim) => {
-                if let Some(id) = self.find(victim) {
-                    self.leave(id);
-                }
-            }
-        }
-    }
-
-    fn trouble(&mut self, number: usize, over: Time, trouble: Trouble) {
-        self.network.troubles.insert(number, trouble);
-        self.lasts(number, 0, over);
-    }
-
-    fn lasts(&mut self, number: usize, id: u64, over: Time) {
-        self.undo.insert(number, id);
-        self.agenda.add(over, Event::FaultOver(number));
-    }
-
-    fn relent(&mut self, number: usize) {
-        let Some(id) = self.undo.remove(&number) else {
-            return;
-        };
-        self.note(&[4, number as u64], || format!("fault {number} is over"));
-        self.network.troubles.remove(&number);
-        self.engine_errors.remove(&number);
-        if let Some(machine) = self.machines.get_mut(&id) {
-            machine.slow = 0;
-            machine.engine.away = false;
-        }
-    }
-
-    /// Every fault ends, and whatever is down comes back.
-    pub(super) fn heal(&mut self) {
-        self.note(&[5], || "the storm is over".to_owned());
-        self.calm = true;
-        for number in self.undo.keys().copied().collect::<Vec<_>>() {
-            self.relent(number);
-        }
-        self.network.base_loss = 0;
-        self.network.base_delay = 0;
-        self.traps.clear();
-        for machine in self.machines.values_mut() {
-            machine.paused_until = machine.paused_until.min(self.now);
-        }
-        for id in self.machines.keys().copied().collect::<Vec<_>>() {
-            self.agenda.add(self.now, Event::Start(id));
-        }
-    }
-
     pub(super) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }
 
     pub(super) fn note(&mut self, numbers: &[u64], text: impl FnOnce() -> String) {
         self.trace.note(self.now, numbers, text);
-    }
-}
-
-/// The state in which every founder starts.
-fn founded(members: u64) -> State {
-    let ts = prost_types::Timestamp::default();
-    let mut children = vec![Payload::ClusterInit(v1::ClusterInit {
-        cluster_id: "00000000-0000-4000-8000-000000000001".to_owned(),
-        self_hostname: "n1".to_owned(),
-        self_address: "n1:7947".to_owned(),
-        self_grpc_address: "n1:7946".to_owned(),
-        self_raft_id: 1,
-        ..v1::ClusterInit::default()
-    })];
-    for id in 2..=members {
-        children.push(Payload::NodeJoin(v1::NodeJoin {
-            hostname: format!("n{id}"),
-            address: format!("n{id}:7947"),
-            grpc_address: format!("n{id}:7946"),
-            raft_id: id,
-            ..v1::NodeJoin::default()
-        }));
-        children.push(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
-            hostname: format!("n{id}"),
-            status: NodeStatus::Ready.into(),
-            ..v1::NodeStatusUpdate::default()
-        }));
-    }
-    let children = children.into_iter().map(|p| command("founder", ts, p));
-    let founding = batch("founder", ts, children.collect());
-    match jaco_raftnode::fsm::apply(&State::default(), 1, &founding) {
-        Ok(applied) => applied.state,
-        Err(_) => State::default(),
     }
 }
 

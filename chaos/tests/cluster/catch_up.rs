@@ -10,7 +10,6 @@
 //! measured is what the catching up costs the leader, not that nodes share a processor here.
 
 use std::{
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -19,6 +18,11 @@ use std::{
 };
 
 use jaco_chaos::{Api, Lab, turn, until};
+use rustix::{
+    io::Errno,
+    process::Pid,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
 use tokio::task::JoinSet;
 
 use crate::size;
@@ -74,11 +78,39 @@ impl Load {
     }
 }
 
-/// Confines a process with all its threads to one core.
-fn confine(pid: u32, core: u8) {
-    let args = ["-a", "-p", "-c", &core.to_string(), &pid.to_string()];
-    let done = Command::new("taskset").args(args).output().unwrap();
-    assert!(done.status.success(), "{done:?}");
+/// Confines a process with all its threads to some cores; what they start later as well.
+fn confine(pid: u32, cores: &CpuSet) {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let thread = thread.unwrap().file_name();
+        let id = thread.to_str().unwrap().parse().unwrap();
+        match sched_setaffinity(Pid::from_raw(id), cores) {
+            Ok(()) | Err(Errno::SRCH) => {} // one that has ended since
+            Err(error) => panic!("thread {id} of {pid}: {error}"),
+        }
+    }
+}
+
+fn core(index: usize) -> CpuSet {
+    let mut cores = CpuSet::new();
+    cores.set(index);
+    cores
+}
+
+/// This process on one core, until it is dropped: later tests have all of them again.
+struct Confined(CpuSet);
+
+impl Confined {
+    fn to(index: usize) -> Self {
+        let before = sched_getaffinity(None).unwrap();
+        confine(std::process::id(), &core(index));
+        Self(before)
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        confine(std::process::id(), &self.0);
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
@@ -98,13 +130,13 @@ async fn a_follower_far_behind_catches_up_while_the_leader_writes_on() {
     let share_wanted: Option<f64> = std::env::var("JACO_CATCH_UP_SHARE")
         .ok()
         .map(|text| text.parse().unwrap());
-    if share_wanted.is_some() {
-        confine(std::process::id(), 0);
+    let _confined = share_wanted.map(|_| {
         for node in lab.nodes() {
-            let core = u8::from(node.index() == follower);
-            confine(node.pid().unwrap(), core);
+            let own = usize::from(node.index() == follower);
+            confine(node.pid().unwrap(), &core(own));
         }
-    }
+        Confined::to(0)
+    });
     let api = lab.node(leader).api().clone();
     let load = Load::start(&api, size("JACO_WRITERS", 64));
     let begun = Instant::now();
@@ -137,7 +169,7 @@ async fn a_follower_far_behind_catches_up_while_the_leader_writes_on() {
     let (from, start) = (load.accepted(), Instant::now());
     lab.node_mut(follower).spawn().unwrap();
     if share_wanted.is_some() {
-        confine(lab.node(follower).pid().unwrap(), 1);
+        confine(lab.node(follower).pid().unwrap(), &core(1));
     }
     let own = lab.node(follower).api().clone();
     until("it has caught up", LIMIT, || async {

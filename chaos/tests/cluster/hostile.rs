@@ -8,10 +8,15 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use jaco_chaos::{Api, Lab, Markers, Rng, lab::wire, turn, until, wait::PATIENCE};
+use jaco_chaos::{
+    Api, Lab, Markers, Rng,
+    lab::{netns, wire},
+    turn, until,
+    wait::PATIENCE,
+};
 use jaco_net::{
     pki::{ClusterCa, files::NodeFiles},
-    quic::{Connection, Kind, Settings},
+    quic::{Closed, ConnectError, Connection, Kind, Settings},
 };
 use jaco_proto::{
     secret::SecretString,
@@ -52,22 +57,75 @@ async fn cluster(more: u8, clocks: bool, seed: u64) -> Lab {
 
 async fn dial(
     lab: &Lab,
+    from: IpAddr,
     files: &NodeFiles,
     target: u8,
-) -> Result<Connection, jaco_net::quic::ConnectError> {
+) -> Result<Connection, ConnectError> {
     let hub = lab.wire().namespace().to_owned();
-    let endpoint = endpoint(lab, (&hub, HUB), files, target, Settings::default());
+    let endpoint = endpoint(lab, (&hub, from), files, target, Settings::default());
     let host = lab.node(target).host().to_owned();
     endpoint.dial(&host, peer_address(lab, target)).await
 }
 
-/// Every member refuses these files, and logs this about it.
-async fn refused(lab: &Lab, what: &str, files: &NodeFiles, logged: &str) {
-    for target in 1..=3 {
-        let error = dial(lab, files, target).await.unwrap_err();
-        println!("{what}: n{target} says: {error}");
-        said(lab, target, logged).await;
+/// Why a member does not let a certificate in.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// Another authority signed it.
+    Forged,
+    /// It is not that of a member.
+    Unknown,
+}
+
+impl Refusal {
+    /// Whether this is what the other side hears.
+    fn is_told_by(self, error: &ConnectError) -> bool {
+        match self {
+            // A signature that does not verify is "decrypt_error" to TLS.
+            Self::Forged => matches!(
+                error,
+                ConnectError::Handshake(Closed::Other(why)) if why.contains("error 51")
+            ),
+            Self::Unknown => error.is_refusal(),
+        }
     }
+
+    /// The cause that is logged.
+    fn logged(self) -> &'static str {
+        match self {
+            Self::Forged => "BadSignature",
+            Self::Unknown => "ApplicationVerificationFailure",
+        }
+    }
+}
+
+/// Every member refuses these files for this reason, says so, and logs it. They are shown from an
+/// address that is theirs alone: what is logged of one address is not logged of it again.
+async fn refused(lab: &Lab, what: &str, files: &NodeFiles, from: IpAddr, why: Refusal) {
+    for target in 1..=3 {
+        let error = dial(lab, from, files, target).await.unwrap_err();
+        println!("{what}: n{target} says: {error}");
+        assert!(
+            why.is_told_by(&error),
+            "{what} at n{target}: {error:?} is not {why:?}"
+        );
+        let address = from.to_string();
+        let line = said(lab, target, &["peer refused", &address, why.logged()]).await;
+        println!("  {line}");
+    }
+}
+
+/// So many addresses from which strangers come.
+fn strangers<const N: usize>(lab: &Lab) -> [IpAddr; N] {
+    let [a, b, c, _] = wire::HUB.octets();
+    let mut last = 200;
+    [(); N].map(|()| {
+        last += 1;
+        let address = IpAddr::from([a, b, c, last]);
+        let mut command = netns::command(lab.wire().namespace(), "ip");
+        command.args(["address", "add", &format!("{address}/32"), "dev", "lo"]);
+        assert!(command.status().unwrap().success());
+        address
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,18 +145,29 @@ async fn certificates_tokens_and_calls_of_strangers_are_refused() {
 
     // The certificate of a member of another cluster; one that names a member here; one that the
     // right authority signed for nobody, and for somebody.
-    let (foreign, unknown) = ("BadSignature", "ApplicationVerificationFailure");
+    let [one, two, three, four] = strangers(&lab);
     let theirs = files_of(&lab, 4);
-    refused(&lab, "a member of another cluster", &theirs, foreign).await;
+    let what = "a member of another cluster";
+    refused(&lab, what, &theirs, one, Refusal::Forged).await;
     let other = ClusterCa::generate(std::time::SystemTime::now()).unwrap();
-    refused(&lab, "a foreign n2", &forged(&other, "n2", HUB), foreign).await;
+    let foreign = forged(&other, "n2", two);
+    refused(&lab, "a foreign n2", &foreign, two, Refusal::Forged).await;
     let meta = backup(&lab, 2).await.state.cluster.unwrap();
     let ca_key = SecretString::new(String::from_utf8(meta.ca_key.clone()).unwrap());
     mark_key(&mut markers, "CA key", ca_key.expose());
     let ca_cert = String::from_utf8(meta.ca_cert.clone()).unwrap();
     let ca = ClusterCa::from_pem(&ca_cert, &ca_key).unwrap();
-    refused(&lab, "a stranger of ours", &forged(&ca, "n9", HUB), unknown).await;
-    refused(&lab, "another n2 of ours", &forged(&ca, "n2", HUB), unknown).await;
+    let stranger = forged(&ca, "n9", three);
+    refused(
+        &lab,
+        "a stranger of ours",
+        &stranger,
+        three,
+        Refusal::Unknown,
+    )
+    .await;
+    let double = forged(&ca, "n2", four);
+    refused(&lab, "another n2 of ours", &double, four, Refusal::Unknown).await;
     bystanders.unharmed(&lab, "certificates of strangers").await;
 
     let hub = lab.wire().namespace().to_owned();
@@ -278,7 +347,7 @@ async fn a_member_cannot_act_as_another() {
 
     // Everything that would depose a leader, or bind it to a future term, in another's name.
     let connection = until("the thief is let in", PATIENCE, || {
-        dial(&lab, &files, leader)
+        dial(&lab, HUB, &files, leader)
     })
     .await
     .unwrap();
@@ -290,9 +359,12 @@ async fn a_member_cannot_act_as_another() {
         }
     }
     bystanders.unharmed(&lab, "foreign raft ids").await;
-    said(&lab, leader, "peer message of another sender").await;
-    let claimed = format!("{villain_id}");
-    assert!(lab.node(leader).log().contains(&claimed));
+    let proven = format!("from={villain_id}");
+    for claimed in [victim_id, leader_id, 77] {
+        let claimed = format!("{proven} claimed={claimed}\n");
+        let parts = ["peer message of another sender", &claimed];
+        said(&lab, leader, &parts).await;
+    }
 
     // A snapshot in the stream of messages, and bytes that are none.
     stream
@@ -300,13 +372,18 @@ async fn a_member_cannot_act_as_another() {
         .await
         .unwrap();
     stream.frame(vec![0xff; 1000]).await.unwrap();
-    said(&lab, leader, "snapshot among the messages").await;
-    said(&lab, leader, "does not decode").await;
+    said(&lab, leader, &["snapshot among the messages", &proven]).await;
+    said(&lab, leader, &["does not decode", &proven]).await;
     // A frame beyond all bounds ends the connection.
     let mut heartbeats = connection.open_uni(Kind::Heartbeat).await.unwrap();
     // The leader may stop reading in the midst of it.
     let _ = heartbeats.frame(vec![1; 1 << 20]).await;
-    said(&lab, leader, "protocol violation").await;
+    said(
+        &lab,
+        leader,
+        &["protocol violation", lab.node(villain).host()],
+    )
+    .await;
     let end = tokio::time::timeout(LIMIT, connection.closed()).await;
     println!("the connection ended: {:?}", end.unwrap());
     bystanders.unharmed(&lab, "noise of a member").await;
@@ -331,16 +408,19 @@ fn raft_message(kind: u8, to: u64, from: u64, term: u64) -> Vec<u8> {
     bytes
 }
 
-async fn said(lab: &Lab, index: u8, text: &str) {
-    until(&format!("n{index} logs {text:?}"), PATIENCE, || async {
-        if lab.node(index).log().contains(text) {
-            Ok(())
-        } else {
-            Err(lab.node(index).log_tail(5))
-        }
+/// Waits until a node has logged a line with all of these parts, and returns it.
+async fn said(lab: &Lab, index: u8, parts: &[&str]) -> String {
+    let what = format!("n{index} logs {parts:?}");
+    until(&what, PATIENCE, || async {
+        let log = lab.node(index).log();
+        let mut lines = log.split_inclusive('\n');
+        let meant = lines.find(|line| parts.iter().all(|part| line.contains(part)));
+        meant
+            .map(|line| line.trim_end().to_owned())
+            .ok_or_else(|| lab.node(index).log_tail(5))
     })
     .await
-    .unwrap();
+    .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,8 +14,11 @@
 //! | `JACO_NOISE` | datagrams of noise to each node | see `hostile` | 100000 |
 //! | `JACO_BACKUPS` | backups under load | see `recovery` | 20 |
 //! | `JACO_BEHIND` | entries that a member misses | see `catch_up` | 200000 |
+//! | `JACO_CATCH_UP_SHARE` | per cent of its rate that a leader keeps | printed | 80 |
+//! | `JACO_LIMITS` | `1` holds times to their limits | printed | 1 |
 //!
-//! `scripts/acceptance.sh` runs the full form.
+//! `scripts/acceptance.sh` runs the full form, of the release build: limits are for a machine that
+//! does nothing else.
 
 #![expect(
     clippy::unwrap_used,
@@ -23,7 +26,7 @@
     reason = "tests, whose figures are read by people"
 )]
 
-use std::{str::FromStr, time::Duration};
+use std::str::FromStr;
 
 mod calm;
 mod catch_up;
@@ -42,18 +45,4 @@ fn size<T: FromStr>(variable: &str, otherwise: T) -> T {
     given
         .and_then(|text| text.parse().ok())
         .unwrap_or(otherwise)
-}
-
-/// Prints the median and the 99th percentile of times, and all of them if they are few.
-fn figures(what: &str, mut times: Vec<Duration>) {
-    times.sort();
-    let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1));
-    let (median, high, max) = (at(50), at(99), times.last());
-    println!(
-        "{what}: n={} p50={median:?} p99={high:?} max={max:?}",
-        times.len()
-    );
-    if times.len() <= 10 {
-        println!("  {times:?}");
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Api, Rng, turn, until, wait::PATIENCE};
+use jaco_chaos::{Api, Rng, figures, turn, until, wait::PATIENCE};
 use jaco_proto::{error::DecodedError, v1};
 use tonic::Request;
 
@@ -10,6 +10,8 @@ use crate::world::{all_ready, cluster, containers, containers_as_placed, running
 
 /// The deadline of a patient client.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How soon a node that lost the majority says so.
+const PROMISED: Duration = Duration::from_secs(2);
 
 async fn write(api: &Api, identity: &str) -> Result<(), DecodedError> {
     let mut request = Request::new(v1::TokenIssueRequest {
@@ -45,13 +47,14 @@ async fn the_smaller_side_reads_refuses_writes_and_runs_on_until_it_is_healed() 
             Ok(()) => Err("it was accepted".to_owned()),
         }
     });
-    println!("quorum_lost {:?} after the cut", refused.await.unwrap());
+    let refused = refused.await.unwrap();
+    figures::time("quorum_lost after the cut", refused, PROMISED).unwrap();
     let asked = Instant::now();
     assert_eq!(
         write(&api, "minority").await.unwrap_err().code,
         "quorum_lost"
     );
-    println!("and then within {:?}", asked.elapsed());
+    figures::time("quorum_lost from then on", asked.elapsed(), PROMISED).unwrap();
     assert_eq!(api.replicas(&workload.name).await.unwrap().len(), 6);
     let consistent = api
         .linearizable()

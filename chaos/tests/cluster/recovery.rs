@@ -7,14 +7,16 @@
 use std::{
     fs::{self, File},
     net::IpAddr,
-    path::Path,
+    ops::Range,
+    path::{Path, PathBuf},
     process::Output,
     time::{Duration, Instant},
 };
 
 use jaco_chaos::{
-    Lab, Registers, Rng,
+    Api, Lab, Registers, Rng,
     disk::{self, Remains},
+    figures,
     lab::wire,
     turn, until,
     wait::PATIENCE,
@@ -22,6 +24,7 @@ use jaco_chaos::{
 use jaco_net::{pki::files::NodeFiles, quic::Settings};
 use jaco_proto::v1;
 use jaco_raftnode::{
+    State,
     archive::{self, Archive, Limits},
     restore::restored,
     storage,
@@ -35,8 +38,11 @@ use crate::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// More would make the followers drop the entries that lead to the backups.
-const WRITES: usize = 3000;
+/// How soon a node without a majority refuses a write.
+const REFUSED_WITHIN: Duration = Duration::from_secs(2);
+/// After so many writes the backups are checked: followers keep twice as many entries, so that
+/// those written during one more backup do no harm.
+const WRITES: usize = 2000;
 
 /// What a command that worked printed.
 fn json(output: &Output) -> Value {
@@ -86,16 +92,9 @@ async fn the_last_survivor_becomes_the_cluster() {
     let mut lab = three_voters(rng.number()).await;
     let apis = lab.nodes().iter().map(|node| node.api().clone()).collect();
     let clients = Registers::start(apis, 4, rng.number());
-    until("some writes", LIMIT, || async {
-        let accepted = clients.accepted();
-        if accepted >= 100 {
-            Ok(())
-        } else {
-            Err(accepted)
-        }
-    })
-    .await
-    .unwrap();
+    until("some writes", LIMIT, || async { some_writes(&clients) })
+        .await
+        .unwrap();
     let outcome = clients.stop().await.unwrap();
     // What only two disks hold is lost with them; that is told to whoever restores.
     lab.same_state().await.unwrap();
@@ -115,7 +114,7 @@ async fn the_last_survivor_becomes_the_cluster() {
     .unwrap();
     let asked = Instant::now();
     assert_eq!(issue(&lab, 1, "lost").await.unwrap_err(), "quorum_lost");
-    println!("a write is refused within {:?}", asked.elapsed());
+    figures::time("a write is refused", asked.elapsed(), REFUSED_WITHIN).unwrap();
     let mut credentials = lab.node(1).api().registry();
     let listed = credentials.list(v1::RegistryCredentialListRequest {}).await;
     assert!(!listed.unwrap().into_inner().credentials.is_empty());
@@ -165,6 +164,78 @@ async fn the_last_survivor_becomes_the_cluster() {
     }
 }
 
+fn some_writes(clients: &Registers) -> Result<(), usize> {
+    let accepted = clients.accepted();
+    if accepted >= 200 {
+        Ok(())
+    } else {
+        Err(accepted)
+    }
+}
+
+fn members(lab: &Lab) -> Vec<Api> {
+    let nodes = lab.nodes()[..3].iter();
+    nodes.map(|node| node.api().clone()).collect()
+}
+
+/// Takes backups of these numbers while clients write, through each member in turn, and returns
+/// their paths: fewer once so much was written that the log would not lead to the next one.
+async fn backups(lab: &Lab, load: &Registers, numbers: Range<usize>) -> Vec<PathBuf> {
+    until("some writes", LIMIT, || async { some_writes(load) })
+        .await
+        .unwrap();
+    let mut taken = Vec::new();
+    for n in numbers {
+        let before = load.accepted();
+        if before >= WRITES {
+            break;
+        }
+        load.next_accepted(Instant::now(), LIMIT).await.unwrap();
+        let path = lab.dir().join(format!("backup-{n}.tgz"));
+        let shown = path.display().to_string();
+        let through = lab.node(u8::try_from(n % 3 + 1).unwrap());
+        let words = ["backup", "--output", &shown, "-o", "json"];
+        json(&through.jaco(&words).await.unwrap());
+        println!("{} writes during backup {n}", load.accepted() - before);
+        taken.push(path);
+    }
+    taken
+}
+
+/// Checks each of these backups against what the logs of the members, which were stopped, make of
+/// an earlier state; returns the state that the first of them ended with.
+fn verified(lab: &Lab, taken: &[PathBuf], from: State, round: usize) -> State {
+    let ends: Vec<Remains> = (1..=3)
+        .map(|index| {
+            let copy = lab.dir().join(format!("end-{round}-{index}"));
+            disk::copy(&lab.node(index).path("data"), &copy).unwrap();
+            Remains::open(&copy).unwrap()
+        })
+        .collect();
+    // Who leads may drop what the others have.
+    let lead_there = ends.iter().zip(1..).filter(|(end, _)| end.follows(&from));
+    let lead_there: Vec<_> = lead_there.collect();
+    assert!(lead_there.len() >= 2, "the log of {lead_there:?} only");
+    for path in taken {
+        let archive = opened(path);
+        let index = archive.meta.snapshot_index;
+        for (end, member) in &lead_there {
+            let then = end.replay(from.clone(), index).unwrap();
+            assert_eq!(
+                hex(then.digest()),
+                hex(archive.state.digest()),
+                "{index} on n{member}"
+            );
+        }
+        let members = lead_there.len();
+        println!(
+            "index {index} on {members}: {}",
+            hex(archive.state.digest())
+        );
+    }
+    ends[0].state.clone()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_under_load_is_the_state_at_its_index_on_every_member_and_a_new_machine() {
     let _turn = turn::alone().await;
@@ -180,7 +251,7 @@ async fn a_backup_under_load_is_the_state_at_its_index_on_every_member_and_a_new
         lab.join(index, 1).await.unwrap();
     }
     lab.wait_voters(3).await.unwrap();
-    // From this state, the log leads to every later one.
+    // From this state, the log leads to those of the first backups.
     lab.same_state().await.unwrap();
     let begin = lab.dir().join("begin");
     lab.node_mut(3).stop().await.unwrap();
@@ -188,62 +259,32 @@ async fn a_backup_under_load_is_the_state_at_its_index_on_every_member_and_a_new
     lab.node_mut(3).start().await.unwrap();
     lab.agree(3).await.unwrap();
 
-    let apis = lab.nodes()[..3].iter().map(|node| node.api().clone());
-    let clients = Registers::start(apis.collect(), 8, rng.number());
-    until("some writes", LIMIT, || async {
-        let accepted = clients.accepted();
-        if accepted >= 200 {
-            Ok(())
-        } else {
-            Err(accepted)
-        }
-    })
-    .await
-    .unwrap();
+    let mut from = Remains::open(&begin).unwrap().state;
+    let count = size("JACO_BACKUPS", 4);
     let mut saved = Vec::new();
-    for n in 0..size("JACO_BACKUPS", 4) {
-        let before = clients.accepted();
-        clients.next_accepted(Instant::now(), LIMIT).await.unwrap();
-        let path = lab.dir().join(format!("backup-{n}.tgz"));
-        let shown = path.display().to_string();
-        let through = lab.node(u8::try_from(n % 3 + 1).unwrap());
-        let words = ["backup", "--output", &shown, "-o", "json"];
-        json(&through.jaco(&words).await.unwrap());
-        println!("{} writes during backup {n}", clients.accepted() - before);
-        if clients.accepted() < WRITES {
-            saved.push(path);
+    while saved.len() < count {
+        let load = Registers::start(members(&lab), 8, rng.number());
+        let taken = backups(&lab, &load, saved.len()..count).await;
+        let outcome = load.stop().await.unwrap();
+        println!("errors: {:?}", outcome.errors);
+        lab.same_state().await.unwrap();
+        for index in 1..=3 {
+            lab.node_mut(index).stop().await.unwrap();
+        }
+        from = verified(&lab, &taken, from, saved.len());
+        saved.extend(taken);
+        if saved.len() < count {
+            for index in 1..=3 {
+                lab.node_mut(index).start().await.unwrap();
+            }
+            lab.agree(3).await.unwrap();
         }
     }
-    let outcome = clients.stop().await.unwrap();
-    println!("errors: {:?}", outcome.errors);
-    lab.same_state().await.unwrap();
-    for index in 1..=3 {
-        lab.node_mut(index).stop().await.unwrap();
-    }
-    let begin = Remains::open(&begin).unwrap();
-    let ends: Vec<Remains> = (1..=3)
-        .map(|index| {
-            let copy = lab.dir().join(format!("end-{index}"));
-            disk::copy(&lab.node(index).path("data"), &copy).unwrap();
-            Remains::open(&copy).unwrap()
-        })
-        .collect();
-    for path in &saved {
-        let archive = opened(path);
-        let index = archive.meta.snapshot_index;
-        for (end, member) in ends.iter().zip(1..) {
-            let then = end.replay(begin.state.clone(), index).unwrap();
-            assert_eq!(
-                hex(then.digest()),
-                hex(archive.state.digest()),
-                "{index} on n{member}"
-            );
-        }
-        println!("index {index}: {}", hex(archive.state.digest()));
-    }
+    println!("{} backups are the state at their index", saved.len());
+    assert_eq!(saved.len(), count);
 
     // The last of them, on a machine that never was a member.
-    let path = saved.pop().unwrap();
+    let path = saved.pop().expect("at least one backup");
     let archive = opened(&path);
     let shown = path.display().to_string();
     lab.node_mut(4).stop().await.unwrap();

@@ -1,14 +1,16 @@
 //! A node of each role is killed, cut off or paused, and its replicas come up elsewhere.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Rng, Workload, turn};
+use jaco_chaos::{Lab, Rng, Workload, figures, turn};
 
 use crate::{
-    figures, size,
+    size,
     world::{all_ready, cluster, containers_as_placed, running, stateless},
 };
 
+/// How soon what a lost node ran runs elsewhere.
+const PROMISED: Duration = Duration::from_secs(15);
 /// Three voters and a learner.
 const NODES: u8 = 4;
 /// How many replicas each node has in the full form.
@@ -49,6 +51,7 @@ async fn what_a_lost_node_ran_comes_up_elsewhere_and_is_gone_when_it_returns() {
     let rounds = size("JACO_ROUNDS", 0);
     let passed_over =
         |variable: &str, name: String| std::env::var(variable).is_ok_and(|only| only != name);
+    let mut slow = Vec::new();
     for (role, fault) in pairs(rounds > 0) {
         let skipped = passed_over("JACO_FAULT", format!("{fault:?}"))
             || passed_over("JACO_ROLE", format!("{role:?}"));
@@ -59,12 +62,11 @@ async fn what_a_lost_node_ran_comes_up_elsewhere_and_is_gone_when_it_returns() {
         for _ in 0..rounds.max(1) {
             times.push(round(&mut lab, role, fault).await);
         }
-        figures(
-            &format!("{role:?} {fault:?}: until its replicas run elsewhere"),
-            times,
-        );
+        let what = format!("{role:?} {fault:?}: until its replicas run elsewhere");
+        slow.extend(figures::times(&what, times, PROMISED).err());
     }
     lab.same_state().await.unwrap();
+    assert!(slow.is_empty(), "{slow:?}");
 }
 
 /// Every role with every fault, or each of them once.
@@ -79,7 +81,7 @@ fn pairs(all: bool) -> Vec<(Role, Fault)> {
 }
 
 /// One victim; returns how long its replicas took to run elsewhere.
-async fn round(lab: &mut Lab, role: Role, fault: Fault) -> std::time::Duration {
+async fn round(lab: &mut Lab, role: Role, fault: Fault) -> Duration {
     let workload = stateless(each() * u32::from(NODES));
     let witness = apply(lab, &workload).await;
     let victim = victim(lab, role).await;

@@ -14,14 +14,14 @@ use anyhow::{Context, Result, ensure};
 use jaco_chaos::{
     Container, Daemon, History, Rng, Service, Settings, Workload,
     disk::{self, Remains},
-    turn, until,
+    figures, turn, until,
     wait::PATIENCE,
 };
 
 use crate::script::work;
 
 const CUTS: usize = 20;
-/// Longest time between the start of a process and a cluster with a leader.
+/// Longest time between the start of a process and a cluster with a leader, where limits are held.
 const BACK_WITHIN: Duration = Duration::from_secs(2);
 /// How often a founding is interrupted.
 const FOUNDINGS: u32 = 12;
@@ -126,7 +126,7 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
     history.applied(&steady.name, revision);
 
     let mut last: Option<Remains> = None;
-    let mut slowest = Duration::ZERO;
+    let mut times = Vec::new();
     let mut tails = [0; 2];
     let mut compacted = 0;
     for cut in 0..CUTS {
@@ -159,9 +159,7 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
             fs::remove_dir_all(copy)?;
         }
 
-        let took = daemon.start().await?;
-        slowest = slowest.max(took);
-        ensure!(took < BACK_WITHIN, "cut {cut}: back only after {took:?}");
+        times.push(daemon.start().await?);
         let shown = daemon.api().deployments().await?.deployments;
         history
             .check_deployments(&shown)
@@ -170,7 +168,8 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
         history.settle(&shown);
         last = Some(remains);
     }
-    println!("back after at most {slowest:?}; torn logs refused and accepted: {tails:?}");
+    println!("torn logs refused and accepted: {tails:?}");
+    let in_time = figures::times("back after a cut", times, BACK_WITHIN);
     ensure!(
         compacted < CUTS / 4,
         "after {compacted} cuts of {CUTS} the log was too short to check"
@@ -203,7 +202,7 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
     })
     .await?;
     ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
-    Ok(())
+    in_time
 }
 
 #[tokio::test(flavor = "multi_thread")]

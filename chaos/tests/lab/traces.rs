@@ -1,15 +1,21 @@
 //! What a lab leaves behind: nothing.
 
-use std::process::{Command, Stdio};
+use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
 
 use jaco_chaos::{
     Engine, Lab,
-    daemon::program,
+    daemon::{proc, program},
     engine::IMAGE,
     lab::{Name, clean},
     turn, until,
     wait::PATIENCE,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 #[tokio::test]
 async fn two_labs_stand_side_by_side_and_each_leaves_nothing() {
@@ -37,20 +43,73 @@ async fn two_labs_stand_side_by_side_and_each_leaves_nothing() {
 #[tokio::test]
 async fn a_lab_that_cannot_start_leaves_nothing() {
     let _turn = turn::shared().await;
-    let before = clean::list();
     let broken = Lab::builder()
         .nodes(1)
         .config("no_such_key: 1\n")
         .start()
         .await;
-    let why = format!("{:#}", broken.unwrap_err());
+    let error = broken.unwrap_err();
+    // Its machine was there: a daemon on it refused the configuration.
+    let why = format!("{error:#}");
     assert!(why.contains("no_such_key"), "{why}");
-    let mine = clean::list()
-        .into_iter()
-        .filter(|name| name.owner() == Some(std::process::id()));
-    let new: Vec<Name> = mine.filter(|name| !before.contains(name)).collect();
-    // Labs of other tests may stand by now, but they are whole.
-    assert!(new.iter().all(Name::is_owned), "{new:?}");
+    let said = error.to_string();
+    let name = said.strip_prefix("lab ").and_then(Name::parse).unwrap();
+    assert_eq!(clean::leftovers(&name), Vec::<String>::new());
+}
+
+/// An owner that waits forever: the daemon of its machine never answers.
+async fn building(dir: &Path) -> (Child, Name) {
+    let daemon = dir.join("jacod");
+    std::fs::write(&daemon, "#!/bin/sh\nexec sleep 86400\n").unwrap();
+    std::fs::set_permissions(&daemon, Permissions::from_mode(0o700)).unwrap();
+    let up = Command::new(program("jaco-lab").unwrap())
+        .args(["up", "1", "--no-engines"])
+        .env("JACO_BIN_DIR", dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let name = until("a machine on which something runs", PATIENCE, || async {
+        let mut labs = clean::list().into_iter();
+        let parent = |name: &Name| proc::parent(name.owner()?).ok();
+        let mine = labs.find(|name| parent(name) == Some(up.id()));
+        let name = mine.ok_or("no lab yet")?;
+        let left = clean::leftovers(&name).join(", ");
+        if left.contains("process") {
+            Ok(name)
+        } else {
+            Err("nothing runs yet")
+        }
+    });
+    let name = name.await.unwrap();
+    (up, name)
+}
+
+fn send(signal: Signal, pid: u32) {
+    let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+#[tokio::test]
+async fn a_lab_that_is_given_up_while_it_is_built_leaves_nothing() {
+    let _turn = turn::shared().await;
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut up, name) = building(dir.path()).await;
+        send(signal, up.id());
+        assert!(!up.wait().unwrap().success());
+        assert_eq!(clean::leftovers(&name), Vec::<String>::new(), "{signal:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lab_whose_owner_is_killed_while_it_builds_leaves_nothing() {
+    let _turn = turn::shared().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (mut up, name) = building(dir.path()).await;
+    send(Signal::KILL, name.owner().unwrap());
+    assert!(!up.wait().unwrap().success());
+    assert_eq!(clean::leftovers(&name), Vec::<String>::new());
 }
 
 /// Everything of a lab: engines, containers' control groups, mounts, a relay.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{
     args::ReadArgs,
     connection::Client,
-    failure::Stop,
+    failure::{Stop, one_line},
     node::NodeRow,
     output::{Ui, View},
     systemd::{self, Systemd},
@@ -163,8 +163,8 @@ impl View for StatusView {
                 .to_owned();
         }
         let leader = match self.leader.as_str() {
-            "" => "(no leader elected)",
-            leader => leader,
+            "" => "(no leader elected)".to_owned(),
+            leader => one_line(leader),
         };
         let mut text = format!(
             "Status: initialized\nLeader: {leader}\nRaft index: {}\nNodes ({}):\n",
@@ -178,8 +178,8 @@ impl View for StatusView {
             };
             text += &format!(
                 "- {} @ {} [{}, {suffrage}]\n",
-                node.hostname,
-                node.address,
+                one_line(&node.hostname),
+                one_line(&node.address),
                 node.status.to_uppercase()
             );
         }
@@ -259,6 +259,20 @@ mod tests {
         });
         assert!(removed.text().starts_with("Status: removed\n"));
         assert!(stranger.text().contains("--token") && !stranger.text().contains("Leader"));
+    }
+
+    #[test]
+    fn what_members_say_of_themselves_draws_no_lines_of_its_own() {
+        let mut response = response();
+        response.leader = "a:7001\u{1b}[2J\nNodes (0):".to_owned();
+        response.nodes[0].address = "a\r\n- x @ y [READY, VOTER]".to_owned();
+        response.nodes[1].hostname = "b\u{1b}]0;x\u{7}".to_owned();
+        let text = StatusView::from(response).text();
+        assert_eq!(text.lines().count(), 6, "{text:?}");
+        assert!(
+            !text.contains(|c: char| c.is_control() && c != '\n'),
+            "{text:?}"
+        );
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub(super) fn run(
                 notify(NotifyState::Stopping);
                 let stop = async {
                     node.drain().await;
+                    node.hand_over().await;
                     stop_actors(&node).await;
                 };
                 tokio::select! {

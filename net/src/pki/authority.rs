@@ -14,6 +14,8 @@ use super::{Error, Fingerprint, LIFETIME, NodeCert, NodeKey, check_hostname, par
 
 /// The common name of every cluster authority.
 pub const COMMON_NAME: &str = "JACO Cluster CA";
+/// Addresses that one signed request may name.
+pub const ADDRESSES: usize = 64;
 
 /// The authority of one cluster: its certificate and its key.
 pub struct ClusterCa {
@@ -104,7 +106,8 @@ impl ClusterCa {
     /// Signs a PEM signing request, taking nothing from it but its public key and addresses.
     ///
     /// The request may name `hostname` and nobody else: its common name and its one DNS name
-    /// must be exactly that, and its addresses must be ones a peer can dial.
+    /// must be exactly that, and its addresses must be ones a peer can dial, not `taken` by
+    /// other nodes, and no more than [`ADDRESSES`].
     ///
     /// # Errors
     /// [`Error::Pem`] if it does not parse, [`Error::Request`] if its signature is wrong or it
@@ -113,6 +116,7 @@ impl ClusterCa {
         &self,
         csr_pem: &str,
         hostname: &str,
+        taken: &[IpAddr],
         now: SystemTime,
     ) -> Result<NodeCert, Error> {
         check_hostname(hostname)?;
@@ -120,7 +124,7 @@ impl ClusterCa {
             .map_err(|_| Error::Pem("signing request"))?;
         let request = CertificateSigningRequestParams::from_der(&der)
             .map_err(|why| Error::Request(why.to_string()))?;
-        let ips = check_request(&request.params, hostname)?;
+        let ips = check_request(&request.params, hostname, taken)?;
         self.sign(&request.public_key, hostname, &ips, now)
     }
 
@@ -183,7 +187,11 @@ pub(super) fn public_key(der: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// The addresses a request asks for, provided it names nobody but `hostname`.
-fn check_request(params: &CertificateParams, hostname: &str) -> Result<Vec<IpAddr>, Error> {
+fn check_request(
+    params: &CertificateParams,
+    hostname: &str,
+    taken: &[IpAddr],
+) -> Result<Vec<IpAddr>, Error> {
     let refuse = |why: String| Err(Error::Request(why));
     if params.distinguished_name != common_name(hostname) {
         return refuse(format!("subject is not exactly CN={hostname}"));
@@ -191,13 +199,25 @@ fn check_request(params: &CertificateParams, hostname: &str) -> Result<Vec<IpAdd
     if matches!(params.is_ca, IsCa::Ca(_)) {
         return refuse("a node certificate cannot be an authority".to_owned());
     }
+    if params.subject_alt_names.len() > 1 + ADDRESSES {
+        return refuse(format!("names more than {ADDRESSES} addresses"));
+    }
     let mut named = false;
     let mut ips = Vec::new();
     for name in &params.subject_alt_names {
         match name {
             SanType::DnsName(dns) if dns.as_str() == hostname => named = true,
-            SanType::IpAddress(ip) if dialable(*ip) => ips.push(*ip),
-            SanType::IpAddress(ip) => return refuse(format!("address {ip} cannot be dialled")),
+            SanType::IpAddress(ip) => {
+                // The same machine answers to both forms.
+                let ip = ip.to_canonical();
+                if !dialable(ip) {
+                    return refuse(format!("address {ip} cannot be dialled"));
+                }
+                if taken.iter().any(|taken| taken.to_canonical() == ip) {
+                    return refuse(format!("address {ip} is that of another node"));
+                }
+                ips.push(ip);
+            }
             other => return refuse(format!("names {other:?}")),
         }
     }

@@ -62,14 +62,6 @@ impl Staging {
         &self.path
     }
 
-    /// Gives everything in the directory to `owner` (user and group), if there is one.
-    ///
-    /// # Errors
-    /// [`Error::File`] if that is not allowed.
-    pub fn give(&self, owner: Option<(u32, u32)>) -> Result<(), Error> {
-        give(&self.path, owner)
-    }
-
     /// Writes and syncs one file.
     ///
     /// # Errors
@@ -186,39 +178,11 @@ pub fn staging_path(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Gives a file, or a directory with everything in it, to `owner` (user and group), if there is
-/// one, and waits until the disk knows.
-///
-/// # Errors
-/// [`Error::File`] if that is not allowed.
-pub fn give(path: &Path, owner: Option<(u32, u32)>) -> Result<(), Error> {
-    let Some((user, group)) = owner else {
-        return Ok(());
-    };
-    let list = |path: &Path| -> io::Result<Vec<PathBuf>> {
-        if !fs::symlink_metadata(path)?.is_dir() {
-            return Ok(Vec::new());
-        }
-        fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
-    };
-    for below in list(path).map_err(Error::file("list", path))? {
-        give(&below, owner)?;
-    }
-    std::os::unix::fs::lchown(path, Some(user), Some(group))
-        .and_then(|()| File::open(path)?.sync_all())
-        .map_err(Error::file("change the owner of", path))
-}
-
 /// Replaces a file as a whole: a crash leaves the old content or the new one.
 ///
 /// # Errors
 /// [`Error::File`] if it cannot be written.
-pub fn replace(
-    path: &Path,
-    content: &[u8],
-    mode: u32,
-    owner: Option<(u32, u32)>,
-) -> Result<(), Error> {
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
     let staging = staging_path(path);
     match fs::remove_file(&staging) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => {
@@ -227,7 +191,6 @@ pub fn replace(
         Ok(()) | Err(_) => {}
     }
     write_new(&staging, content, mode).map_err(Error::file("write", &staging))?;
-    give(&staging, owner)?;
     fs::rename(&staging, path)
         .and_then(|()| sync_parent(path))
         .map_err(Error::file("replace", path))

@@ -79,7 +79,9 @@ fn a_restored_authority_signs_the_same_cluster() {
 
     let key = NodeKey::generate().unwrap();
     let csr = key.request(NAME, &[lan()]).unwrap();
-    let cert = again.sign_request(&csr, NAME, SystemTime::now()).unwrap();
+    let cert = again
+        .sign_request(&csr, NAME, &[], SystemTime::now())
+        .unwrap();
     cert.check_key(&key).unwrap();
     assert!(cert.check_key(&NodeKey::generate().unwrap()).is_err());
 
@@ -113,14 +115,25 @@ fn dns(name: &str) -> SanType {
 #[test]
 fn a_request_may_name_only_its_sender() {
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
-    let sign = |csr: &str| ca.sign_request(csr, NAME, SystemTime::now());
+    let taken: Vec<IpAddr> = vec![[10, 0, 0, 17].into(), [10, 0, 0, 8].into()];
+    let sign = |csr: &str| ca.sign_request(csr, NAME, &taken, SystemTime::now());
+    let ip = |ip: IpAddr| request(|p| p.subject_alt_names.push(SanType::IpAddress(ip)));
+    let ips = |count: u16| {
+        request(|p| {
+            let ips = (0..count)
+                .map(|n| SanType::IpAddress(IpAddr::from([10, 1, (n >> 8) as u8, n as u8])));
+            p.subject_alt_names = std::iter::once(dns(NAME)).chain(ips).collect();
+        })
+    };
+    assert!(sign(&ip([10, 0, 0, 9].into())).is_ok());
+    assert!(sign(&ips(ADDRESSES as u16)).is_ok());
     assert!(sign(&request(|_| {})).is_ok());
     assert!(
         sign(&request(|p| drop(p.subject_alt_names.pop()))).is_ok(),
         "addresses are optional"
     );
 
-    let refused: [(&str, String); 9] = [
+    let refused: [(&str, String); 12] = [
         (
             "another subject",
             request(|p| p.distinguished_name = common_name("node-2")),
@@ -159,6 +172,12 @@ fn a_request_may_name_only_its_sender() {
             "an authority",
             request(|p| p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
         ),
+        ("an address of another node", ip([10, 0, 0, 8].into())),
+        (
+            "the same, mapped into IPv6",
+            ip(std::net::Ipv4Addr::new(10, 0, 0, 8).to_ipv6_mapped().into()),
+        ),
+        ("more addresses than a node has", ips(ADDRESSES as u16 + 1)),
         ("no PEM", "hello".to_owned()),
     ];
     for (what, csr) in refused {
@@ -186,7 +205,7 @@ fn a_request_whose_signature_does_not_match_is_refused() {
         "-----BEGIN CERTIFICATE REQUEST-----\n{damaged}\n-----END CERTIFICATE REQUEST-----\n"
     );
     assert!(matches!(
-        ca.sign_request(&pem, NAME, SystemTime::now()),
+        ca.sign_request(&pem, NAME, &[], SystemTime::now()),
         Err(Error::Request(_))
     ));
 }

@@ -5,7 +5,9 @@ use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 use quinn::Side;
 use rustls_pki_types::CertificateDer;
 
-use super::{Closed, ConnectError, Kind, Member, Reason, Receiver, Roster, Sender, StreamError};
+use super::{
+    Closed, ConnectError, Kind, Member, Reason, Receiver, Roster, Sender, StreamError, verify,
+};
 use crate::pki::Fingerprint;
 
 /// Version of the greeting.
@@ -19,7 +21,7 @@ const HELLO: usize = 9;
 pub struct Connection {
     inner: quinn::Connection,
     member: Arc<Member>,
-    fingerprint: Fingerprint,
+    shown: Arc<[Fingerprint]>,
     incarnation: u64,
 }
 
@@ -32,7 +34,7 @@ impl Connection {
         incarnation: u64,
     ) -> Result<Self, ConnectError> {
         let result = Self::exchange(&inner, roster, incarnation).await;
-        let (member, fingerprint, incarnation) = result.inspect_err(|error| {
+        let (member, shown, incarnation) = result.inspect_err(|error| {
             let reason = match error {
                 ConnectError::Stranger => Reason::NotMember,
                 _ => Reason::Protocol,
@@ -42,7 +44,7 @@ impl Connection {
         Ok(Self {
             inner,
             member,
-            fingerprint,
+            shown,
             incarnation,
         })
     }
@@ -51,10 +53,10 @@ impl Connection {
         inner: &quinn::Connection,
         roster: &dyn Roster,
         incarnation: u64,
-    ) -> Result<(Arc<Member>, Fingerprint, u64), ConnectError> {
+    ) -> Result<(Arc<Member>, Arc<[Fingerprint]>, u64), ConnectError> {
         // Asked again: the roster may have changed since the certificate was verified.
-        let fingerprint = peer_fingerprint(inner).ok_or(ConnectError::Stranger)?;
-        let member = roster.member(&fingerprint).ok_or(ConnectError::Stranger)?;
+        let shown = shown_by(inner).ok_or(ConnectError::Stranger)?;
+        let member = verify::known(roster, &shown).ok_or(ConnectError::Stranger)?;
         let lost = |error: StreamError| match error {
             StreamError::Lost(closed) => ConnectError::Handshake(closed),
             _ => ConnectError::Greeting,
@@ -75,7 +77,7 @@ impl Connection {
         // A later version may say more, in frames that this one does not read.
         match hello.as_deref() {
             Some([VERSION, rest @ ..]) => match <[u8; 8]>::try_from(rest) {
-                Ok(theirs) => Ok((member, fingerprint, u64::from_be_bytes(theirs))),
+                Ok(theirs) => Ok((member, shown, u64::from_be_bytes(theirs))),
                 Err(_) => Err(ConnectError::Greeting),
             },
             _ => Err(ConnectError::Greeting),
@@ -88,10 +90,11 @@ impl Connection {
         &self.member
     }
 
-    /// The certificate it showed.
+    /// What it proved to be known by: its certificate, and others that it showed for the same
+    /// key.
     #[must_use]
-    pub fn fingerprint(&self) -> &Fingerprint {
-        &self.fingerprint
+    pub fn shown(&self) -> &Arc<[Fingerprint]> {
+        &self.shown
     }
 
     /// A number of the other side's endpoint: another one says that it was started again.
@@ -187,8 +190,9 @@ impl fmt::Debug for Connection {
     }
 }
 
-fn peer_fingerprint(connection: &quinn::Connection) -> Option<Fingerprint> {
+fn shown_by(connection: &quinn::Connection) -> Option<Arc<[Fingerprint]>> {
     let identity = connection.peer_identity()?;
     let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-    chain.first().map(|leaf| Fingerprint::of(leaf))
+    let (leaf, rest) = chain.split_first()?;
+    Some(verify::shown(leaf, rest).into())
 }

@@ -16,7 +16,7 @@ use rustix::net::sockopt;
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use super::{
-    BindError, ConnectError, Connection, Reason, Roster, Settings,
+    BindError, Closed, ConnectError, Connection, Reason, Roster, Settings,
     gate::{Gate, Verdict},
     verify::configurations,
 };
@@ -138,7 +138,7 @@ impl Endpoint {
                 .map_err(|error| ConnectError::Undialable(error.to_string()))?;
             let connected = connecting
                 .await
-                .map_err(|error| ConnectError::Handshake(error.into()))?;
+                .map_err(|error| ConnectError::Handshake(Closed::from(error).by_anybody()))?;
             Connection::greet(connected, &*self.roster, self.incarnation).await
         };
         let connection = timeout(self.settings.handshake, attempt)
@@ -162,8 +162,8 @@ impl Endpoint {
                 () = arrivals.closed() => return,
                 Some(ended) = handshakes.join_next_with_id(), if !handshakes.is_empty() => {
                     let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-                    if let Some((address, member)) = inside.remove(&id) {
-                        gate.left(address, member);
+                    if let Some((address, member, proven)) = inside.remove(&id) {
+                        gate.left(address, member, proven);
                     }
                 }
                 incoming = self.inner.accept() => {
@@ -178,7 +178,7 @@ impl Endpoint {
                             let handshake = handshakes.spawn(async move {
                                 this.receive(incoming, from, arrivals).await;
                             });
-                            inside.insert(handshake.id(), (from.ip(), member));
+                            inside.insert(handshake.id(), (from.ip(), member, proven));
                         }
                         // One that was asked before and may not be asked again gets nothing.
                         Verdict::Prove => if let Err(refused) = incoming.retry() {

@@ -79,6 +79,14 @@ impl Closed {
     pub fn is_refusal(&self) -> bool {
         *self == Self::There(Reason::NotMember)
     }
+
+    /// The same from somebody who has not proved who it is: no word of a member.
+    pub(super) fn by_anybody(self) -> Self {
+        match self {
+            Self::There(reason) => Self::Other(format!("closed unproven: {}", reason.text())),
+            other => other,
+        }
+    }
 }
 
 impl From<ConnectionError> for Closed {

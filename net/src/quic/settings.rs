@@ -19,8 +19,10 @@ pub struct Settings {
     pub strangers: usize,
     /// The same, with addresses of members; on top of `strangers`.
     pub members: usize,
-    /// Handshakes under way at once with one address.
+    /// Handshakes under way at once with one address that has proved itself.
     pub per_address: usize,
+    /// The same of one that has not, and that anybody can claim: more have to prove it.
+    pub claimed: usize,
     /// Handshakes under way from which on an address must prove that it receives what is sent
     /// to it.
     pub unproven: usize,
@@ -43,6 +45,7 @@ impl Default for Settings {
             strangers: 64,
             members: 64,
             per_address: 16,
+            claimed: 2,
             unproven: 16,
             calls: 1024,
             streams: 32,

@@ -153,7 +153,7 @@ async fn members_connect_and_know_each_other() {
         (there.member().hostname.as_str(), there.dialled_here()),
         ("a", false)
     );
-    assert_eq!(there.fingerprint(), &a.cert.fingerprint());
+    assert_eq!(**there.shown(), [a.cert.fingerprint()]);
     assert_eq!(here.incarnation(), {
         let again = a.endpoint.dial("b", b.address).await.unwrap();
         again.incarnation()
@@ -259,10 +259,72 @@ async fn a_new_certificate_is_shown_from_the_next_handshake_on() {
     b.refused().await;
     a.slot.replace(&Identity::node(&renewed).unwrap());
     a.endpoint.dial("b", b.address).await.unwrap();
-    assert_eq!(
-        b.admitted().await.fingerprint(),
-        &renewed.cert.fingerprint()
-    );
+    assert_eq!(**b.admitted().await.shown(), [renewed.cert.fingerprint()]);
+}
+
+/// A certificate of `hostname` for the key of `files`, made anew.
+fn renew(ca: &ClusterCa, files: &NodeFiles, hostname: &str) -> NodeCert {
+    let csr = files.key.request(hostname, &[]).unwrap();
+    ca.sign_request(&csr, hostname, &[], SystemTime::now())
+        .unwrap()
+}
+
+#[tokio::test]
+async fn who_renewed_its_certificate_is_known_by_the_former_one_that_it_shows() {
+    let ca = ca();
+    let (mut own, mut b) = (files(&ca, "a"), node(&ca, "b", 2));
+    let former = own.cert.clone();
+    own.cert = renew(&ca, &own, "a");
+    let mut a = node_with(&own, ca.cert_pem(), 1, Settings::default());
+    a.known.add(&b.cert, "b", b.address);
+    b.known.add(&former, "a", a.address);
+    // It has to show it, whoever dials.
+    assert!(a.endpoint.dial("b", b.address).await.is_err());
+    b.refused().await;
+    assert!(b.endpoint.dial("a", a.address).await.is_err());
+    a.refused().await;
+    let showing = Identity::node(&own).unwrap().with_others([&former]);
+    a.slot.replace(&showing);
+    let both = [own.cert.fingerprint(), former.fingerprint()];
+    a.endpoint.dial("b", b.address).await.unwrap();
+    assert_eq!(**b.admitted().await.shown(), both);
+    let there = b.endpoint.dial("a", a.address).await.unwrap();
+    assert_eq!(**there.shown(), both);
+    a.admitted().await;
+    // Who knows the new one needs no other.
+    b.known.remove(&former);
+    b.known.add(&own.cert, "a", a.address);
+    a.endpoint.dial("b", b.address).await.unwrap();
+    b.admitted().await;
+    b.known.remove(&own.cert);
+    assert!(a.endpoint.dial("b", b.address).await.is_err());
+    b.refused().await;
+}
+
+#[tokio::test]
+async fn the_certificate_of_another_proves_nothing() {
+    let ca = ca();
+    let (victim, mut b) = (files(&ca, "a"), node(&ca, "b", 2));
+    // Of the same name, by the same authority, and shown with what the victim is known by.
+    let thief = files(&ca, "a");
+    let mut a = node_with(&thief, ca.cert_pem(), 1, Settings::default());
+    let showing = Identity::node(&thief).unwrap().with_others([&victim.cert]);
+    a.slot.replace(&showing);
+    a.known.add(&b.cert, "b", b.address);
+    b.known.add(&victim.cert, "a", a.address);
+    assert!(a.endpoint.dial("b", b.address).await.is_err());
+    b.refused().await;
+    assert!(b.endpoint.dial("a", a.address).await.is_err());
+    a.refused().await;
+    // Its own key under another name is not the member either.
+    let mut renamed = files(&ca, "a");
+    let former = renamed.cert.clone();
+    renamed.cert = renew(&ca, &renamed, "c");
+    b.known.add(&former, "a", a.address);
+    a.slot
+        .replace(&Identity::node(&renamed).unwrap().with_others([&former]));
+    assert!(a.endpoint.dial("b", b.address).await.is_err());
+    b.refused().await;
 }
 
 #[tokio::test]
@@ -453,4 +515,61 @@ async fn half_open_connections_take_only_their_share() {
         "{}",
         b.endpoint.open_connections()
     );
+}
+
+#[tokio::test]
+async fn whoever_claims_the_address_of_a_member_does_not_keep_it_out() {
+    let ca = ca();
+    let mut b = node(&ca, "b", 2);
+    let member = node(&ca, "a", 1);
+    member.known.add(&b.cert, "b", b.address);
+    b.known.add(&member.cert, "a", member.address);
+    let stranger = node(&ca, "x", 3);
+    // As many as one address may have under way, and more than have to prove nothing.
+    for _ in 0..40 {
+        let datagram = first_datagram(&stranger).await;
+        let socket = UdpSocket::bind((member.address.ip(), 0)).unwrap();
+        socket.send_to(&datagram, b.address).unwrap();
+    }
+    member.endpoint.dial("b", b.address).await.unwrap();
+    b.admitted().await;
+}
+
+/// Has no certificate, which rustls tells the other side in the words of a refusal.
+#[derive(Debug)]
+struct Nobody;
+
+impl rustls::server::ResolvesServerCert for Nobody {
+    fn resolve(
+        &self,
+        _hello: rustls::server::ClientHello<'_>,
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn whoever_proves_nothing_refuses_in_nobodys_name() {
+    let ca = ca();
+    let (a, b) = (node(&ca, "a", 1), files(&ca, "b"));
+    let mut tls = rustls::ServerConfig::builder_with_provider(ring::default_provider().into())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Nobody));
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls).unwrap();
+    let config = quinn::ServerConfig::with_crypto(Arc::new(tls));
+    let address = (Ipv4Addr::new(127, 0, 0, 2), 0).into();
+    let nobody = quinn::Endpoint::server(config, address).unwrap();
+    let address = nobody.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Some(incoming) = nobody.accept().await {
+            let _ = incoming.await; // it fails
+        }
+    });
+    a.known.add(&b.cert, "b", address);
+    let error = a.endpoint.dial("b", address).await.unwrap_err();
+    assert!(!error.is_refusal(), "{error}");
+    assert!(error.to_string().contains("not a member"), "{error}");
 }

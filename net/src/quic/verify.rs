@@ -10,7 +10,8 @@ use rustls::{
         verify_server_name,
     },
     server::{
-        NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier,
+        ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
+        WebPkiClientVerifier,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
     sign::CertifiedKey,
@@ -22,6 +23,9 @@ use crate::{
     pki::{Fingerprint, certificates},
     tls::{CertSlot, Error, provider, roots, signatures_by},
 };
+
+/// Certificates after the first that are looked at: the authority's, and a few for the same key.
+const OTHERS: usize = 8;
 
 /// TLS configurations of both sides: TLS 1.3, mutual, nothing to resume and no early data.
 pub(super) fn configurations(
@@ -45,7 +49,7 @@ pub(super) fn configurations(
             path: clients,
             roster: roster.clone(),
         }))
-        .with_cert_resolver(identity.clone());
+        .with_cert_resolver(Arc::new(Presented(identity.clone())));
     server.alpn_protocols = vec![ALPN.to_vec()];
     // A resumed session would not show its certificate again.
     server.session_storage = Arc::new(NoServerSessionStorage {});
@@ -67,11 +71,39 @@ pub(super) fn configurations(
     Ok((server, client))
 }
 
+/// What whoever proves itself by `leaf` may be known by: that certificate, and those among the
+/// `rest` that were made for the same key.
+///
+/// Who renews its certificate keeps its key, so a roster that is behind, or ahead, still tells
+/// who it is: by a certificate that names a key which nobody else has.
+pub(super) fn shown(leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>]) -> Vec<Fingerprint> {
+    let mut shown = vec![Fingerprint::of(leaf)];
+    if let Ok(parsed) = ParsedCertificate::try_from(leaf) {
+        let key = parsed.subject_public_key_info();
+        let same_key = |other: &&CertificateDer<'_>| {
+            ParsedCertificate::try_from(*other)
+                .is_ok_and(|other| other.subject_public_key_info() == key)
+        };
+        let others = rest.iter().take(OTHERS).filter(same_key);
+        shown.extend(others.map(|other| Fingerprint::of(other)));
+    }
+    shown
+}
+
+/// The member that is known by one of `shown`.
+pub(super) fn known(roster: &dyn Roster, shown: &[Fingerprint]) -> Option<Arc<Member>> {
+    shown.iter().find_map(|print| roster.member(print))
+}
+
 /// The member that `leaf` belongs to, whose name it must carry.
-fn member(roster: &dyn Roster, leaf: &CertificateDer<'_>) -> Result<Arc<Member>, rustls::Error> {
+fn member(
+    roster: &dyn Roster,
+    leaf: &CertificateDer<'_>,
+    rest: &[CertificateDer<'_>],
+) -> Result<Arc<Member>, rustls::Error> {
     // Told to the other side as `access_denied`, which no other check is.
     let stranger = CertificateError::ApplicationVerificationFailure;
-    let member = roster.member(&Fingerprint::of(leaf)).ok_or(stranger)?;
+    let member = known(roster, &shown(leaf, rest)).ok_or(stranger)?;
     let name = ServerName::try_from(member.hostname.as_str())
         .map_err(|_| CertificateError::NotValidForName)?;
     verify_server_name(&ParsedCertificate::try_from(leaf)?, &name)?;
@@ -95,7 +127,7 @@ impl ServerCertVerifier for Servers {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let verified = self.path.verify_server_cert(leaf, rest, name, ocsp, now)?;
-        let member = member(&*self.roster, leaf)?;
+        let member = member(&*self.roster, leaf, rest)?;
         if name.to_str() != member.hostname.as_str() {
             return Err(CertificateError::NotValidForName.into());
         }
@@ -124,23 +156,29 @@ impl ClientCertVerifier for Clients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.path.verify_client_cert(leaf, rest, now)?;
-        member(&*self.roster, leaf)?;
+        member(&*self.roster, leaf, rest)?;
         Ok(verified)
     }
 
     signatures_by!(path);
 }
 
-/// Shows the certificate in the slot to whoever is dialled.
+/// Shows the other side what is in the slot for members.
 #[derive(Debug)]
 struct Presented(Arc<CertSlot>);
 
 impl ResolvesClientCert for Presented {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.current())
+        Some(self.0.to_members())
     }
 
     fn has_certs(&self) -> bool {
         true
+    }
+}
+
+impl ResolvesServerCert for Presented {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.to_members())
     }
 }

@@ -10,11 +10,9 @@ use std::{
 
 use jaco_proto::{Error, ErrorCode, v1};
 use prost::Message as _;
-use protobuf::Message as _;
 use ractor::ActorRef;
-use raft::eraftpb::{Message, MessageType};
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Semaphore, oneshot, watch},
     time::timeout,
 };
 
@@ -64,6 +62,9 @@ pub(super) struct Shared {
     /// burst of them costs the actor one.
     proposals: Mutex<Vec<Proposal>>,
     pub(super) threads: watch::Sender<usize>,
+    /// Held by the thread of the actor: one at a time writes, even if whoever started the last
+    /// one gave up on it.
+    pub(super) turn: Arc<Semaphore>,
     pub(super) incoming: Arc<Slot>,
     pub(super) refused_snapshots: AtomicU64,
     /// Storage of the running actor, which is not kept open by this, and where it is.
@@ -165,6 +166,7 @@ impl RaftHandle {
                 mailbox: AtomicUsize::new(0),
                 proposals: Mutex::default(),
                 threads: watch::Sender::new(0),
+                turn: Arc::new(Semaphore::new(1)),
                 incoming: Arc::default(),
                 refused_snapshots: AtomicU64::new(0),
                 storage: Mutex::default(),
@@ -237,38 +239,6 @@ impl RaftHandle {
         timeout(budget, attempt)
             .await
             .unwrap_or(Err(ReadError::Unavailable))
-    }
-
-    /// Hands an encoded message of a peer to raft; dropped while raft does not run.
-    ///
-    /// `from` is the raft id that the connection proved. A message that does not decode, says that
-    /// somebody else sent it, or is about a snapshot, is logged and dropped.
-    pub fn deliver(&self, from: u64, message: Vec<u8>) {
-        let mut decoded = Message::default();
-        if let Err(error) = decoded.merge_from_bytes(&message) {
-            tracing::warn!(subsystem = "raft", from, %error, "peer message does not decode");
-            return;
-        }
-        if decoded.from != from {
-            let claimed = decoded.from;
-            tracing::warn!(
-                subsystem = "raft",
-                from,
-                claimed,
-                "peer message of another sender"
-            );
-            return;
-        }
-        if decoded.msg_type == MessageType::MsgSnapshot as i32 {
-            tracing::warn!(
-                subsystem = "raft",
-                from,
-                "snapshot among the messages of a peer"
-            );
-            return;
-        }
-        // Raft does without it while it does not run.
-        let _ = self.cast(Msg::Deliver(Box::new(decoded)));
     }
 
     /// Reports that a message to `peer` was lost.

@@ -33,7 +33,8 @@ pub(crate) struct Received {
 
 impl RaftHandle {
     /// Starts to receive a snapshot: `message` is [`OutgoingSnapshot::message`] of the sender,
-    /// and `from` is the raft id that the connection proved.
+    /// and `from` is the raft id that the connection proved. `None` if all of it is committed here
+    /// already: the sender must be told that it was taken, or it offers the same again for ever.
     ///
     /// May touch the disk, as everything about an incoming snapshot does.
     ///
@@ -45,12 +46,16 @@ impl RaftHandle {
         &self,
         from: u64,
         message: Vec<u8>,
-    ) -> Result<IncomingSnapshot, SnapshotRefused> {
+    ) -> Result<Option<IncomingSnapshot>, SnapshotRefused> {
         let received = self.receive(from, &message);
         received.inspect_err(|refused| self.shared.refuse_snapshot(from, refused))
     }
 
-    fn receive(&self, from: u64, bytes: &[u8]) -> Result<IncomingSnapshot, SnapshotRefused> {
+    fn receive(
+        &self,
+        from: u64,
+        bytes: &[u8],
+    ) -> Result<Option<IncomingSnapshot>, SnapshotRefused> {
         let mut message = Message::default();
         message
             .merge_from_bytes(bytes)
@@ -64,14 +69,13 @@ impl RaftHandle {
         if message.msg_type != MessageType::MsgSnapshot as i32 || !empty {
             return Err(SnapshotRefused::NotASnapshot);
         }
-        let index = snapshot.get_metadata().index;
         let status = self.status();
         if status.role == Role::Stopped {
             return Err(SnapshotRefused::Unavailable);
         }
-        if index <= status.commit {
-            let commit = status.commit;
-            return Err(SnapshotRefused::Stale { index, commit });
+        // The leader may have missed that an earlier one was installed.
+        if snapshot.get_metadata().index <= status.commit {
+            return Ok(None);
         }
         let directory = self.shared.snapshots();
         let claim = self.shared.incoming.claim(message.term, Instant::now());
@@ -79,12 +83,12 @@ impl RaftHandle {
         let limit = self.shared.limits.snapshot_bytes;
         let spool =
             Spool::create(&directory, claim.number(), limit).map_err(SnapshotRefused::Io)?;
-        Ok(IncomingSnapshot {
+        Ok(Some(IncomingSnapshot {
             handle: self.clone(),
             message,
             spool,
             claim,
-        })
+        }))
     }
 }
 

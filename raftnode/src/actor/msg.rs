@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raft::eraftpb::Message;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     handle::{Claim, ReadError},
     incoming::Received,
+    inlet::Delivery,
 };
 use crate::{
     Committed, ProposeError, State,
@@ -63,7 +63,7 @@ pub(crate) enum Msg {
     /// A linearizable read.
     Read(ReadReply),
     /// A message of a peer.
-    Deliver(Box<Message>),
+    Deliver(Box<Delivery>),
     /// A snapshot of a peer, received whole.
     Install(Box<Received>),
     /// A message to this peer did not arrive.

@@ -153,7 +153,7 @@ impl Shell {
                 self.reads.insert(ticket, reply);
                 self.core.handle_read(ticket);
             }
-            Msg::Deliver(message) => self.deliver(*message),
+            Msg::Deliver(delivery) => self.deliver(delivery.message),
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
             Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
             Msg::ChangeMembers(change, reply) => {
@@ -244,8 +244,14 @@ impl Shell {
 
     /// Performs every step that raft has, then tells those who wait.
     fn run(&mut self) -> Result<(), Failure> {
-        while let Some(write) = self.core.poll_write()? {
-            self.perform(write)?;
+        loop {
+            while let Some(write) = self.core.poll_write()? {
+                self.perform(write)?;
+            }
+            let halted = self.applier.halted().is_some();
+            if !self.core.handle_halted(halted) {
+                break;
+            }
         }
         let status = core::RaftStatus {
             halted: self.applier.halted().map(str::to_owned),

@@ -40,11 +40,13 @@ pub enum SpawnError {
 
 /// Starts the actor on a thread of its own, linked to `supervisor`.
 ///
-/// Returns once the state is loaded and, if this node is the only voter, once it leads.
+/// Returns once the state is loaded and, if this node is the only voter, once it leads. An actor
+/// of the same handle has ended before. If the future is dropped, so does this one.
 ///
 /// # Errors
 /// [`SpawnError`]; nothing runs then.
 pub async fn spawn(args: RaftArgs, supervisor: ActorCell) -> Result<ActorCell, SpawnError> {
+    let turn = Arc::clone(&args.handle.shared.turn).acquire_owned().await;
     let (started, answer) = oneshot::channel();
     let alive = args.handle.thread();
     thread::Builder::new()
@@ -52,6 +54,7 @@ pub async fn spawn(args: RaftArgs, supervisor: ActorCell) -> Result<ActorCell, S
         .spawn(move || {
             run(args, supervisor, started);
             drop(alive);
+            drop(turn);
         })
         .map_err(SpawnError::Thread)?;
     answer.await.map_err(|_| SpawnError::Lost)?
@@ -75,7 +78,9 @@ fn run(
     runtime.block_on(async {
         match Actor::spawn_linked(None, RaftActor, args, supervisor).await {
             Ok((actor, ended)) => {
-                let _ = started.send(Ok(actor.get_cell()));
+                if started.send(Ok(actor.get_cell())).is_err() {
+                    actor.kill(); // nobody waits for it any more
+                }
                 // A panic of the actor has been reported to the supervisor.
                 let _ = ended.await;
             }

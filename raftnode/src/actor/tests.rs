@@ -15,7 +15,7 @@ use prost_types::Timestamp;
 use protobuf::Message as _;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::{
@@ -295,6 +295,36 @@ async fn handle_works_across_a_kill_and_answered_proposals_survive_it() {
     assert_eq!(keys, ["after", "before"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn start_that_nobody_waits_for_leaves_the_directory_to_the_next() {
+    let mut fixture = Fixture::start().await;
+    for n in 0..20 {
+        fixture.kill().await;
+        let starting = spawn(fixture.args.clone(), fixture.parent.clone());
+        tokio::select! {
+            biased;
+            _ = starting => {}
+            () = tokio::task::yield_now() => {}
+        }
+        fixture.restart().await;
+        fixture
+            .handle()
+            .propose(store(&n.to_string()))
+            .await
+            .unwrap();
+        // A running actor is two: its thread, and its state.
+        let mut threads = fixture.handle().shared.threads.subscribe();
+        tokio::time::timeout(
+            std::time::Duration::from_secs(60),
+            threads.wait_for(|n| *n == 2),
+        )
+        .await
+        .unwrap()
+        .unwrap();
+    }
+    assert_eq!(fixture.handle().state().cert_blobs.len(), 20);
+}
+
 #[tokio::test]
 async fn proposals_in_flight_when_the_actor_dies_are_unknown_or_hold() {
     let mut fixture = Fixture::start().await;
@@ -405,13 +435,14 @@ async fn long_log_is_compacted_and_the_node_restarts_from_its_rows() {
 async fn messages_of_peers_that_make_no_sense_are_survived() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
-    for bytes in [
-        &b""[..],
-        b"\xff\xff\xff",
-        &[8, 1, 16, 1, 24, 2],
-        &[8, 99, 16, 1, 24, 2],
+    for (bytes, expected) in [
+        (&b""[..], Err(Unfit::Sender { claimed: 0 })),
+        (b"\xff\xff\xff", Err(Unfit::Undecodable)),
+        // Raft's core refuses these.
+        (&[8, 1, 16, 1, 24, 2], Ok(())),
+        (&[8, 99, 16, 1, 24, 2], Ok(())),
     ] {
-        handle.deliver(2, bytes.to_vec());
+        assert_eq!(handle.deliver(2, bytes), expected);
         assert!(handle.receive_snapshot(2, bytes.to_vec()).is_err());
     }
     handle.unreachable(9);
@@ -419,6 +450,47 @@ async fn messages_of_peers_that_make_no_sense_are_survived() {
     handle.transfer_leadership(9);
     handle.propose(store("a")).await.unwrap();
     assert_eq!(handle.mailbox_depth(), 0);
+}
+
+#[tokio::test]
+async fn connection_that_sends_more_than_raft_takes_has_to_wait() {
+    let fixture = Fixture::start().await;
+    let handle = fixture.handle();
+    let mut beat = Message {
+        from: 2,
+        to: 1,
+        ..Message::default()
+    };
+    beat.set_msg_type(MessageType::MsgHeartbeatResponse);
+    beat.context = vec![0; 16 << 20];
+    let beat = beat.write_to_bytes().unwrap();
+    let mut inlet = handle.inlet(2);
+    // Raft cannot show its status while somebody looks at it.
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (looking, looks) = oneshot::channel();
+    let looked_at = fixture.handle();
+    let look = std::thread::spawn(move || {
+        looked_at.with_status(|_| {
+            looking.send(()).unwrap();
+            let _ = released.recv();
+        });
+    });
+    looks.await.unwrap();
+    let mut sent = 0;
+    loop {
+        tokio::select! {
+            biased;
+            () = inlet.deliver(&beat) => sent += 1,
+            () = std::future::ready(()) => break,
+        }
+        assert!(sent < 20, "nothing holds it back");
+    }
+    drop(release);
+    look.join().unwrap();
+    for _ in 0..20 {
+        inlet.deliver(&beat).await;
+    }
+    handle.propose(store("a")).await.unwrap();
 }
 
 #[tokio::test]
@@ -537,30 +609,28 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     let refused = |from, message: Vec<u8>| handle.receive_snapshot(from, message).unwrap_err();
     let message = bytes(snapshot_for(3));
     // On the stream of ordinary messages it is dropped.
-    handle.deliver(1, message.clone());
+    assert_eq!(handle.deliver(1, &message), Err(Unfit::Snapshot));
     let mut inline = snapshot_for(3);
     inline.mut_snapshot().data = state.encode_snapshot();
-    let mut empty = snapshot_for(3);
-    empty.mut_snapshot().mut_metadata().index = 0;
     for (from, message, reason) in [
         (2, message.clone(), "sender"),
         (1, bytes(inline), "message"),
-        (1, bytes(empty), "stale"),
         (1, b"\xff\xff".to_vec(), "message"),
     ] {
         assert_eq!(refused(from, message).reason(), reason);
     }
     let directory = dir.path().join("snapshots");
-    let mut damaged = handle.receive_snapshot(1, message.clone()).unwrap();
+    let receive = || handle.receive_snapshot(1, message.clone()).unwrap();
+    let mut damaged = receive().unwrap();
     damaged
         .write(b"not a snapshot, and long enough for a trailer behind it")
         .unwrap();
     assert_eq!(refused(1, message.clone()).reason(), "busy");
     assert_eq!(damaged.finish().unwrap_err().reason(), "damaged");
-    assert_eq!(handle.refused_snapshots(), 6);
+    assert_eq!(handle.refused_snapshots(), 5);
     assert_eq!(handle.state().applied_index, 0);
 
-    let mut incoming = handle.receive_snapshot(1, message).unwrap();
+    let mut incoming = receive().unwrap();
     for chunk in chunks(&state) {
         incoming.write(&chunk).unwrap();
     }
@@ -584,6 +654,9 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     assert_eq!((status.role, status.leader_id), (Role::Follower, Some(1)));
     assert_eq!(args.storage.load_state().unwrap().digest(), state.digest());
     assert_eq!(args.storage.applied(), 40);
+    // What is committed already is not taken again, and not refused.
+    assert!(receive().is_none());
+    assert_eq!(handle.refused_snapshots(), 5);
 }
 
 #[derive(Default)]

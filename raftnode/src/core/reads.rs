@@ -1,15 +1,21 @@
 //! Linearizable reads: ask the leader for its commit index, once it has proved that it leads.
 //!
+//! Each question costs a round of messages to all members, so reads that come while questions are
+//! open share the next one. An answer holds for every read that was asked before it.
+//!
 //! Source: Ongaro, "Consensus: Bridging Theory and Practice", section 6.4.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use super::Ticket;
 
-/// Ticks after which an unanswered read is sent again: messages get lost.
-const RESEND_TICKS: u32 = 5;
-/// Ticks after which it is given up: two election timeouts without a majority.
-const EXPIRY_TICKS: u32 = 20;
+/// Ticks after which an unanswered question is sent again: messages get lost.
+const RESEND_TICKS: u64 = 5;
+/// Ticks after which a read is given up: two election timeouts without a majority.
+const EXPIRY_TICKS: u64 = 20;
+/// Questions that may be open before the next one waits, for at most a tick: the answer to one
+/// of them may be lost.
+const OPEN: usize = 2;
 
 /// Why a read has no index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +26,17 @@ pub enum ReadFailure {
     QuorumLost,
 }
 
-#[derive(Debug)]
-struct Pending {
+#[derive(Clone, Copy, Debug)]
+struct Read {
     ticket: Ticket,
-    age: u32,
+    since: u64,
+}
+
+/// A question, and the reads that share it.
+#[derive(Debug)]
+struct Round {
+    reads: Vec<Read>,
+    since: u64,
     sent: bool,
 }
 
@@ -32,7 +45,11 @@ pub(super) struct Reads {
     id: u64,
     incarnation: u64,
     next: u64,
-    pending: BTreeMap<u64, Pending>,
+    tick: u64,
+    /// Reads for the next question.
+    waiting: Vec<Read>,
+    /// Open questions, by number.
+    rounds: BTreeMap<u64, Round>,
 }
 
 impl Reads {
@@ -41,49 +58,65 @@ impl Reads {
             id,
             incarnation,
             next: 0,
-            pending: BTreeMap::new(),
+            tick: 0,
+            waiting: Vec::new(),
+            rounds: BTreeMap::new(),
         }
     }
 
     pub(super) fn add(&mut self, ticket: Ticket) {
-        let pending = Pending {
-            ticket,
-            age: 0,
-            sent: false,
-        };
-        self.pending.insert(self.next, pending);
-        self.next += 1;
+        let since = self.tick;
+        self.waiting.push(Read { ticket, since });
     }
 
     pub(super) fn tick(&mut self) {
-        for read in self.pending.values_mut() {
-            read.age += 1;
-            read.sent &= !read.age.is_multiple_of(RESEND_TICKS);
+        self.tick += 1;
+        // The answer to the newest question answers them all.
+        if let Some(mut newest) = self.rounds.last_entry() {
+            let newest = newest.get_mut();
+            newest.sent &= !(self.tick - newest.since).is_multiple_of(RESEND_TICKS);
         }
     }
 
-    /// Contexts of the reads to hand to raft now.
+    /// Contexts of the questions to hand to raft now.
     pub(super) fn due(&mut self) -> Vec<Vec<u8>> {
+        let newest = self.rounds.last_key_value();
+        let asked = newest.is_some_and(|(_, round)| round.since == self.tick);
+        if !self.waiting.is_empty() && (self.rounds.len() < OPEN || !asked) {
+            let round = Round {
+                reads: mem::take(&mut self.waiting),
+                since: self.tick,
+                sent: false,
+            };
+            self.rounds.insert(self.next, round);
+            self.next += 1;
+        }
         let (id, incarnation) = (self.id, self.incarnation);
-        self.pending
-            .iter_mut()
-            .filter(|(_, read)| !read.sent)
-            .map(|(number, read)| {
-                read.sent = true;
+        let unsent = self.rounds.iter_mut().filter(|(_, round)| !round.sent);
+        unsent
+            .map(|(number, round)| {
+                round.sent = true;
                 context(id, incarnation, *number)
             })
             .collect()
     }
 
-    /// The read that an answer with `context` belongs to; `None` if it was answered or given up
-    /// before, or is another run's.
-    pub(super) fn answered(&mut self, answer: &[u8]) -> Option<Ticket> {
-        let number = answer.get(16..24)?.try_into().ok()?;
-        let number = u64::from_be_bytes(number);
-        if answer != context(self.id, self.incarnation, number) {
-            return None;
+    /// The reads that an answer with `context` belongs to; none if they were answered or given up
+    /// before, or are another run's.
+    pub(super) fn answered(&mut self, answer: &[u8]) -> Vec<Ticket> {
+        let number = answer.get(16..24).and_then(|bytes| bytes.try_into().ok());
+        let Some(number) = number.map(u64::from_be_bytes) else {
+            return Vec::new();
+        };
+        if number >= self.next || answer != context(self.id, self.incarnation, number) {
+            return Vec::new();
         }
-        self.pending.remove(&number).map(|read| read.ticket)
+        let later = self.rounds.split_off(&(number + 1));
+        let answered = mem::replace(&mut self.rounds, later).into_values();
+        answered
+            .flat_map(|round| round.reads)
+            .map(|read| read.ticket)
+            .collect()
     }
 
     /// Reads that are given up: too old, or all if it is known that no majority is in reach.
@@ -98,13 +131,19 @@ impl Reads {
             ReadFailure::NoLeader
         };
         let mut expired = Vec::new();
-        self.pending.retain(|_, read| {
-            let keep = read.age < EXPIRY_TICKS && !quorum_lost;
+        let tick = self.tick;
+        let mut keep = |read: &Read| {
+            let keep = tick - read.since < EXPIRY_TICKS && !quorum_lost;
             if !keep {
                 expired.push((read.ticket, failure));
             }
             keep
+        };
+        self.rounds.retain(|_, round| {
+            round.reads.retain(&mut keep);
+            !round.reads.is_empty()
         });
+        self.waiting.retain(&mut keep);
         expired
     }
 }
@@ -120,6 +159,8 @@ fn context(id: u64, incarnation: u64, number: u64) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    const NONE: [Ticket; 0] = [];
+
     #[test]
     fn read_is_sent_once_then_again_when_unanswered() {
         let mut reads = Reads::new(1, 7);
@@ -131,8 +172,52 @@ mod tests {
         }
         let again = reads.due();
         assert_eq!(again, [context(1, 7, 0)]);
-        assert_eq!(reads.answered(&again[0]), Some(40));
-        assert_eq!(reads.answered(&again[0]), None, "answers come once");
+        assert_eq!(reads.answered(&again[0]), [40]);
+        assert_eq!(reads.answered(&again[0]), NONE, "answers come once");
+    }
+
+    #[test]
+    fn reads_that_come_while_questions_are_open_share_the_next() {
+        let mut reads = Reads::new(1, 7);
+        for ticket in 0..100 {
+            reads.add(ticket);
+            let asked: Vec<_> = [context(1, 7, ticket)].into();
+            let expected = if ticket < 2 { asked } else { vec![] };
+            assert_eq!(reads.due(), expected);
+        }
+        assert_eq!(reads.answered(&context(1, 7, 0)), [0]);
+        assert_eq!(reads.due(), [context(1, 7, 2)]);
+        assert!(reads.due().is_empty());
+        // What answers the last question answers those before it.
+        let all: Vec<_> = (1..100).collect();
+        assert_eq!(reads.answered(&context(1, 7, 2)), all);
+        assert_eq!(reads.answered(&context(1, 7, 1)), NONE);
+    }
+
+    #[test]
+    fn lost_answers_delay_the_reads_after_them_by_a_tick() {
+        let mut reads = Reads::new(1, 7);
+        for ticket in 0..3 {
+            reads.add(ticket);
+            reads.due();
+        }
+        reads.tick();
+        assert_eq!(reads.due(), [context(1, 7, 2)]);
+        assert_eq!(reads.answered(&context(1, 7, 3)), NONE, "nobody asked that");
+        assert_eq!(reads.answered(&context(1, 7, 2)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn read_that_waits_for_its_question_expires_too() {
+        let mut reads = Reads::new(1, 7);
+        reads.add(40);
+        for _ in 0..EXPIRY_TICKS {
+            reads.tick();
+        }
+        reads.add(41);
+        assert_eq!(reads.expired(false, false), [(40, ReadFailure::NoLeader)]);
+        assert_eq!(reads.expired(true, true), [(41, ReadFailure::QuorumLost)]);
+        assert!(reads.due().is_empty());
     }
 
     #[test]
@@ -140,7 +225,7 @@ mod tests {
         let mut reads = Reads::new(1, 8);
         reads.add(40);
         for foreign in [context(1, 7, 0), context(2, 8, 0), vec![], vec![0; 24]] {
-            assert_eq!(reads.answered(&foreign), None);
+            assert_eq!(reads.answered(&foreign), NONE);
         }
     }
 

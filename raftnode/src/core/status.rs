@@ -98,7 +98,8 @@ pub struct RaftStatus {
     /// Part of this node in the term.
     pub role: Role,
     /// Whether this node leads, has applied an entry of its own term, so that its state holds
-    /// everything that was acknowledged before, and is not handing leadership over.
+    /// everything that was acknowledged before, goes on applying, and is not handing leadership
+    /// over.
     pub leading: bool,
     /// Leader of the term, if it is known.
     pub leader_id: Option<u64>,
@@ -156,7 +157,10 @@ impl<S: Storage> RaftCore<S> {
             raft_id: raft.id,
             term: raft.term,
             role: raft.state.into(),
-            leading: leader && self.applied_term == raft.term && raft.lead_transferee.is_none(),
+            leading: leader
+                && !self.halted
+                && self.applied_term == raft.term
+                && raft.lead_transferee.is_none(),
             leader_id: (raft.leader_id != raft::INVALID_ID).then_some(raft.leader_id),
             last_index: raft.raft_log.last_index(),
             commit: raft.raft_log.committed,

@@ -1,6 +1,7 @@
 //! Nodes in memory: a network that loses and delays, disks that forget what was not synced.
 
 mod contact;
+mod halted;
 mod hostile;
 mod sim;
 

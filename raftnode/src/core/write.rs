@@ -71,9 +71,10 @@ impl<S: Storage> RaftCore<S> {
                 write.sync = ready.must_sync();
                 committed = ready.take_committed_entries();
                 for state in ready.take_read_states() {
-                    if let Some(ticket) = self.reads.answered(&state.request_ctx) {
-                        self.outcomes.push(Outcome::Read(ticket, Ok(state.index)));
-                    }
+                    let answered = self.reads.answered(&state.request_ctx).into_iter();
+                    let index = state.index;
+                    self.outcomes
+                        .extend(answered.map(|ticket| Outcome::Read(ticket, Ok(index))));
                 }
                 self.stage = Stage::Ready(Box::new(ready));
             }

@@ -39,14 +39,6 @@ pub enum SnapshotRefused {
     /// The message carries its content in itself, or is about something else.
     #[error("the message is not about a snapshot alone")]
     NotASnapshot,
-    /// This node is past it.
-    #[error("the snapshot is of index {index}, this node has committed {commit}")]
-    Stale {
-        /// Index of the snapshot.
-        index: u64,
-        /// Commit index of this node.
-        commit: u64,
-    },
     /// Another one is being received.
     #[error("another snapshot is being received")]
     Busy,
@@ -81,7 +73,6 @@ impl SnapshotRefused {
             Self::Unavailable => "unavailable",
             Self::Undecodable | Self::Message(_) | Self::NotASnapshot => "message",
             Self::Sender { .. } => "sender",
-            Self::Stale { .. } => "stale",
             Self::Busy => "busy",
             Self::Superseded => "superseded",
             Self::TooLarge { .. } => "too_large",

@@ -6,8 +6,9 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use jaco_proto::Error;
 use tonic::{Status, body::Body};
 
-use super::{APPLIED, FRAME_HEADER};
+use super::APPLIED;
 use crate::{
+    api::body::FRAME_HEADER,
     node::leader::typed,
     peer::{CallError, Peers},
 };

@@ -88,6 +88,22 @@ impl World {
 use NodeStatus::{DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Unhealthy};
 
 #[test]
+fn a_member_that_stopped_applying_the_log_is_unhealthy_though_it_is_heard() {
+    let mut world = World::leader(&[("a", NodeStatus::Ready)]);
+    world.run(4 * BEAT, &["a"]);
+    assert_eq!(world.said(), []);
+    world.tell(Input::Halted("a".to_owned(), true));
+    world.run(10 * BEAT, &["a"]);
+    assert_eq!(world.said(), [("a", NodeStatus::Unhealthy)]);
+    // A newer version goes on.
+    world.tell(Input::Halted("a".to_owned(), false));
+    world.state.insert("a".to_owned(), NodeStatus::Ready);
+    world.show();
+    world.run(10 * BEAT, &["a"]);
+    assert_eq!(world.said().len(), 1);
+}
+
+#[test]
 fn a_silent_member_is_unhealthy_then_offline_each_said_once() {
     let mut world = World::leader(&[("a", Ready), ("b", Ready)]);
     world.run(ms(20_000), &["a", "b"]);

@@ -86,6 +86,11 @@ impl World {
                 self.policy = Policy::new();
             }
             Action::Forget(id) => assert!(view.rows.remove(&id).is_some()),
+            Action::Keep(id) => {
+                assert_eq!(id, view.leader);
+                let row = view.rows.get_mut(&id).unwrap();
+                assert!(std::mem::replace(&mut row.leaving, false));
+            }
         }
         assert!(self.view.voters.contains(&self.view.leader));
         assert!(self.view.voters.len() <= MAX_VOTERS);
@@ -310,8 +315,61 @@ fn what_would_end_the_majority_is_not_done() {
 fn the_last_member_cannot_leave() {
     let mut world = World::new();
     world.leave("a");
-    assert_eq!(world.settle(), []);
     assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
+    world.now += HEIRLESS;
+    assert_eq!(world.plan(), Verdict::Act(Action::Keep(1)));
+    world.act(Action::Keep(1));
+    assert_eq!(world.settle(), []);
+}
+
+#[test]
+fn a_leader_that_cannot_leave_holds_up_no_other_removal() {
+    // `b` is dead, and it was the wrong one that was to leave.
+    let mut world = World::of(2);
+    world.set_active(2, false);
+    world.leave("a");
+    assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
+    world.leave("b");
+    let gone = [Action::Remove(2), Action::Forget(2), Action::Keep(1)];
+    let mut done = Vec::new();
+    for _ in 0..10 {
+        world.now += TICK;
+        if let Verdict::Act(action) = world.plan() {
+            world.act(action);
+            done.push(action);
+        }
+    }
+    assert_eq!(done, gone);
+    assert_eq!(world.settle(), []);
+    assert_eq!((world.voters(), world.learners()), ("a".into(), "".into()));
+}
+
+#[test]
+fn a_leader_that_leaves_waits_for_an_heir_that_is_on_its_way() {
+    // `b` is there, and far behind.
+    let mut world = World::of(2);
+    world.view.commit = 1000;
+    world.view.progress.get_mut(&2).unwrap().matched = 0;
+    world.leave("a");
+    for _ in 0..10 {
+        world.now += TICK;
+        assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
+    }
+    // It goes away for less than it takes to give up, and comes back.
+    world.set_active(2, false);
+    for _ in 0..3 {
+        world.now += TICK;
+        assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
+    }
+    world.set_active(2, true);
+    world.now += TICK;
+    assert_eq!(world.plan(), Verdict::Act(Action::Promote(2)));
+    // The time starts over.
+    world.set_active(2, false);
+    world.now += TICK;
+    assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
+    world.now += HEIRLESS;
+    assert_eq!(world.plan(), Verdict::Act(Action::Keep(1)));
 }
 
 #[test]

@@ -2,27 +2,61 @@
 
 use jaco_proto::{
     Error, ErrorCode,
-    v1::{self, AuditEventType, command::Payload},
+    v1::{self, AuditEventType, NodeStatus, command::Payload},
 };
+use jaco_raftnode::{State, command};
+use prost_types::Timestamp;
 
-/// Value of `drain_mark` that sets the mark, which only the leader does.
+use super::form;
+use crate::membership::leaving;
+
+/// Values of `drain_mark`: only the leader sets the mark.
 const SET_DRAINING: i32 = 1;
+const CLEAR_DRAINING: i32 = 2;
 
-/// Whether the member `sender` may submit `command`.
+/// What the leader proposes for the member `sender` that submitted `submitted`: the same, by a
+/// writer and at a time that are not the member's to choose.
 ///
 /// # Errors
-/// `privilege_denied`, with the name of the variant.
-pub(crate) fn permit(sender: &str, command: &v1::Command) -> Result<(), Error> {
-    let Some(payload) = &command.payload else {
+/// `privilege_denied` with the name of the variant, `validation_failed` for what no node says.
+pub(crate) fn admit(
+    sender: &str,
+    submitted: v1::Command,
+    state: &State,
+    now: Timestamp,
+) -> Result<v1::Command, Error> {
+    let Some(mut payload) = submitted.payload else {
         return Err(
             Error::new(ErrorCode::ValidationFailed, "the command is empty")
                 .with("field", "command"),
         );
     };
+    permit(sender, &payload, state)?;
+    form::check(&payload)?;
+    let writer = form::writer(&payload);
+    if let Payload::AuditAppend(v1::AuditAppend { event: Some(event) }) = &mut payload {
+        // Taken from the command instead.
+        event.identity.clear();
+        event.ts = None;
+    }
+    Ok(command(writer, now, payload))
+}
+
+/// Whether `command` clears a drain mark: what it depends on may not change until it is written.
+pub(crate) fn clears_mark(command: &v1::Command) -> bool {
+    matches!(
+        &command.payload,
+        Some(Payload::NodeStatusUpdate(update)) if update.drain_mark == CLEAR_DRAINING
+    )
+}
+
+/// Whether the member `sender` may submit `payload`.
+fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
     let allowed = match payload {
         Payload::NodeUpdateSelf(update) => update.hostname == sender,
         Payload::NodeStatusUpdate(update) => {
-            update.hostname == sender && update.drain_mark != SET_DRAINING
+            let row = state.nodes.get(sender);
+            update.hostname == sender && row.is_some_and(|row| may_say(row, update))
         }
         Payload::ReplicaObservedUpdate(update) => update
             .replica
@@ -74,7 +108,27 @@ pub(crate) fn permit(sender: &str, command: &v1::Command) -> Result<(), Error> {
     .with("command", payload.op()))
 }
 
-/// Whether `event` is one that nodes write, about the node that writes it.
+/// Whether the member of `row` may say this of itself. It has no say in its removal: one that
+/// was taken over would stay for ever.
+fn may_say(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
+    match update.drain_mark {
+        SET_DRAINING => return false,
+        // A restart ends a drain that ran out of time, and no other.
+        CLEAR_DRAINING if row.status() != NodeStatus::DrainTimeout => return false,
+        _ => {}
+    }
+    match update.status() {
+        NodeStatus::DrainTimeout => false,
+        // The mark stays, and so does what it leads to.
+        NodeStatus::Unspecified | NodeStatus::Ready => true,
+        NodeStatus::Joining
+        | NodeStatus::Unhealthy
+        | NodeStatus::Offline
+        | NodeStatus::IsolationUnavailable => !leaving(row),
+    }
+}
+
+/// Whether `event` is one that nodes write, about the node that writes it, as its writer.
 fn tells_of_itself(sender: &str, event: &v1::AuditEvent) -> bool {
     let kind = matches!(
         event.r#type(),
@@ -85,25 +139,55 @@ fn tells_of_itself(sender: &str, event: &v1::AuditEvent) -> bool {
     let named = ["node", "hostname"]
         .iter()
         .filter_map(|key| event.payload.get(*key));
-    kind && named.into_iter().all(|host| host == sender)
+    let writer = event.identity.is_empty() || event.identity == form::audit_writer(event);
+    kind && writer && named.into_iter().all(|host| host == sender)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
-    fn allowed(payload: Payload) -> bool {
-        let command = v1::Command {
-            payload: Some(payload),
-            ..Default::default()
-        };
-        match permit("n2", &command) {
-            Ok(()) => true,
+    const NOW: Timestamp = Timestamp {
+        seconds: 7,
+        nanos: 0,
+    };
+
+    /// Members `n1` and `n2`, the second as given.
+    fn state(status: NodeStatus, draining: bool) -> State {
+        let mut state = State::default();
+        for (hostname, status, draining) in
+            [("n1", NodeStatus::Ready, false), ("n2", status, draining)]
+        {
+            let node = v1::Node {
+                hostname: hostname.to_owned(),
+                status: status.into(),
+                draining,
+                ..Default::default()
+            };
+            state.nodes.insert(hostname.to_owned(), Arc::new(node));
+        }
+        state
+    }
+
+    fn submitted(payload: Payload) -> v1::Command {
+        let past = Timestamp::default();
+        command("ci", past, payload)
+    }
+
+    fn allowed_in(state: &State, payload: Payload) -> bool {
+        match admit("n2", submitted(payload), state, NOW) {
+            Ok(_) => true,
             Err(error) => {
                 assert_eq!(error.code, ErrorCode::PrivilegeDenied);
                 false
             }
         }
+    }
+
+    fn allowed(payload: Payload) -> bool {
+        allowed_in(&state(NodeStatus::Ready, false), payload)
     }
 
     fn update_self(hostname: &str) -> Payload {
@@ -160,7 +244,7 @@ mod tests {
             (update_self("n1"), false),
             (update_self(""), false),
             (status("n2", 0), true),
-            (status("n2", 2), true),
+            (status("n2", 2), false),
             (status("n2", 1), false),
             (status("n1", 0), false),
             (status("n1", 2), false),
@@ -169,6 +253,85 @@ mod tests {
             (observed(None), false),
         ] {
             assert_eq!(allowed(payload.clone()), expected, "{payload:?}");
+        }
+    }
+
+    #[test]
+    fn a_member_does_not_call_off_its_removal() {
+        use NodeStatus::{
+            DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Unhealthy, Unspecified,
+        };
+        let say = |status: NodeStatus, drain_mark| {
+            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+                hostname: "n2".to_owned(),
+                status: status.into(),
+                drain_mark,
+                ..Default::default()
+            })
+        };
+        type Row = (NodeStatus, bool, NodeStatus, i32, bool);
+        let table: &[Row] = &[
+            // What it is, whether it is marked, what it says of its status and of the mark.
+            (Ready, true, Unspecified, CLEAR_DRAINING, false),
+            (Ready, true, Ready, CLEAR_DRAINING, false),
+            (Offline, true, Ready, CLEAR_DRAINING, false),
+            (Ready, true, DrainTimeout, 0, false),
+            (Ready, true, DrainTimeout, CLEAR_DRAINING, false),
+            (Ready, false, DrainTimeout, 0, false),
+            (DrainTimeout, true, DrainTimeout, 0, false),
+            (Ready, true, IsolationUnavailable, 0, false),
+            (Ready, true, Joining, 0, false),
+            (Ready, true, Offline, 0, false),
+            (Ready, true, Unhealthy, 0, false),
+            // It comes back, and leaves all the same.
+            (Offline, true, Ready, 0, true),
+            (Ready, true, Unspecified, 0, true),
+            (DrainTimeout, true, Ready, CLEAR_DRAINING, true),
+            (DrainTimeout, true, Unspecified, CLEAR_DRAINING, true),
+            (Ready, false, IsolationUnavailable, 0, true),
+            (Unhealthy, false, Ready, 0, true),
+        ];
+        for &(status, marked, says, mark, expected) in table {
+            let row = state(status, marked);
+            assert_eq!(
+                allowed_in(&row, say(says, mark)),
+                expected,
+                "{status:?} marked={marked}: {says:?} {mark}"
+            );
+        }
+        assert!(!allowed_in(&State::default(), say(Ready, 0)), "no row");
+        let clear = submitted(say(Ready, CLEAR_DRAINING));
+        assert!(clears_mark(&clear) && !clears_mark(&submitted(say(Ready, 0))));
+    }
+
+    #[test]
+    fn writer_and_time_are_the_leaders() {
+        let state = state(NodeStatus::Ready, false);
+        let own = [("node", "n2")];
+        let ruleset = AuditEventType::IsolationRulesetReconciled;
+        for (payload, writer) in [
+            (update_self("n2"), "node-update-self"),
+            (status("n2", 0), "node-health"),
+            (observed(Some("n2")), "runtime"),
+            (event(ruleset, &own), "firewall"),
+            (event(AuditEventType::UpgradeFailed, &own), "system"),
+        ] {
+            let stamped = admit("n2", submitted(payload.clone()), &state, NOW).unwrap();
+            assert_eq!(stamped, command(writer, NOW, payload));
+        }
+        // An event that says itself who wrote it, and when.
+        for (identity, expected) in [("", true), ("firewall", true), ("ci", false), ("n2", false)] {
+            let Payload::AuditAppend(mut append) = event(ruleset, &own) else {
+                unreachable!()
+            };
+            let said = append.event.as_mut().unwrap();
+            said.identity = identity.to_owned();
+            said.ts = Some(Timestamp::default());
+            let stamped = admit("n2", submitted(Payload::AuditAppend(append)), &state, NOW);
+            assert_eq!(stamped.is_ok(), expected, "{identity}");
+            if let Ok(stamped) = stamped {
+                assert_eq!(stamped, command("firewall", NOW, event(ruleset, &own)));
+            }
         }
     }
 
@@ -244,7 +407,8 @@ mod tests {
         ] {
             assert!(!allowed(payload.clone()), "{payload:?}");
         }
-        let empty = permit("n2", &v1::Command::default()).unwrap_err();
+        let state = State::default();
+        let empty = admit("n2", v1::Command::default(), &state, NOW).unwrap_err();
         assert_eq!(empty.code, ErrorCode::ValidationFailed);
     }
 }

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 use crate::{
     clock::Clock,
-    peer::{self, Heartbeat, Network, Origin, Pulse, Services},
+    peer::{self, Heartbeat, Network, Origin, Pulse, Sender, Services},
     supervision::{ChildSpec, Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
@@ -57,11 +57,11 @@ impl Pulse for Ear {
         }
     }
 
-    fn heard(&self, from: &str, heartbeat: Heartbeat) {
+    fn heard(&self, from: &Sender, heartbeat: Heartbeat) {
         self.heard
             .lock()
             .unwrap()
-            .insert(from.to_owned(), heartbeat);
+            .insert(from.hostname.clone(), heartbeat);
     }
 }
 

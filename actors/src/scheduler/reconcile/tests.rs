@@ -367,20 +367,17 @@ fn moved_replica_remembers_its_old_host_while_that_is_a_member() {
 }
 
 #[test]
-fn what_belongs_to_no_deployment_goes() {
+fn what_belongs_to_no_deployment_or_no_member_goes() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     world.pass();
-    for deployment in ["app", "gone"] {
-        let key = (
-            deployment.to_owned(),
-            "_default".to_owned(),
-            "n1".to_owned(),
-        );
+    for (deployment, host) in [("app", "n1"), ("app", "left"), ("gone", "n1")] {
+        let network = "_default".to_owned();
+        let key = (deployment.to_owned(), network, host.to_owned());
         let row = v1::Subnet {
             deployment: deployment.into(),
             network: "_default".into(),
-            host: "n1".into(),
+            host: host.into(),
             ..Default::default()
         };
         world.state.subnets.insert(key, Arc::new(row));
@@ -393,7 +390,8 @@ fn what_belongs_to_no_deployment_goes() {
         .state
         .replicas_desired
         .insert("gone-web-0".into(), Arc::new(row));
-    assert_eq!(world.pass(), ["remove gone-web-0", "free gone _default n1"]);
+    let freed = ["free app _default left", "free gone _default n1"];
+    assert_eq!(world.pass(), [&["remove gone-web-0"], &freed[..]].concat());
     assert_eq!(world.plan(), Pass::default());
 }
 

@@ -78,7 +78,7 @@ async fn connections_that_are_never_finished_cost_the_others_nothing() {
     }
     println!("{} begun in {:?}", attempts.len(), start.elapsed());
     // They arrived, and their time ran out.
-    said(&lab, leader, "the handshake did not end in time").await;
+    said(&lab, leader, &["the handshake did not end in time"]).await;
     bystanders.unharmed(&lab, "half-open connections").await;
 
     // A member that is started again meanwhile is let in, though others use its address.

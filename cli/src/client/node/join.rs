@@ -1,8 +1,9 @@
 //! `jaco node issue-join-token` and `jaco node join`: the two ends of a join.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use jaco_proto::{
+    config::is_hostname,
     secret::SecretString,
     v1::{self, cluster_client::ClusterClient},
 };
@@ -72,7 +73,7 @@ pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) ->
         ca_cert,
         leader_addrs,
     } = client.unary(ISSUE_DEADLINE, call).await?;
-    let peer = client.server().or(leader_addrs.into_iter().next());
+    let peer = client.server().or(first_plain(leader_addrs));
     let peer = peer.unwrap_or_else(|| SOME_ADDRESS.to_owned());
     // Nobody can ask for the secret again, so it is shown however quiet the command is to be.
     ui.data(&IssuedView {
@@ -84,6 +85,19 @@ pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) ->
             .show_ca
             .then(|| String::from_utf8_lossy(&ca_cert).into_owned()),
     })
+}
+
+/// The first address that is one, with a host that is an IP address or a name: members say
+/// themselves what theirs is, and the line around it is pasted into a shell.
+fn first_plain(addresses: Vec<String>) -> Option<String> {
+    let plain = |address: &String| {
+        if address.parse::<SocketAddr>().is_ok() {
+            return true;
+        }
+        let parts = address.rsplit_once(':');
+        parts.is_some_and(|(host, port)| is_hostname(host) && port.parse::<u16>().is_ok())
+    };
+    addresses.into_iter().find(plain)
 }
 
 /// The join token that the flags or the environment hold; what it says is the daemon's business.
@@ -170,6 +184,27 @@ mod tests {
 
         fn contexts(&self) -> Result<Option<Contexts>, Failure> {
             Ok(None)
+        }
+    }
+
+    #[test]
+    fn only_an_address_gets_into_the_line_to_paste() {
+        for (addresses, expected) in [
+            (&["10.0.0.1:7000"][..], Some("10.0.0.1:7000")),
+            (&["[fd00::1]:7000"], Some("[fd00::1]:7000")),
+            (&["node-1.example:7000"], Some("node-1.example:7000")),
+            (&["x:1;reboot", "10.0.0.1:7000"], Some("10.0.0.1:7000")),
+            (&["$(reboot):7000"], None),
+            (&["a b:7000"], None),
+            (&["n1:7000 --token=x"], None),
+            (&["n1:7000\nreboot"], None),
+            (&["n1"], None),
+            (&["n1:99999"], None),
+            (&["`x`:1", ""], None),
+            (&[], None),
+        ] {
+            let found = first_plain(addresses.iter().map(|&text| text.to_owned()).collect());
+            assert_eq!(found.as_deref(), expected, "{addresses:?}");
         }
     }
 

@@ -126,6 +126,33 @@ async fn damaged_snapshot_is_refused_and_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn snapshot_whose_answer_was_lost_counts_once_it_is_offered_again() {
+    let mut group = Group::start(3, small_log()).await;
+    let leader = group.leader().await;
+    let behind = leader % 3 + 1;
+    let other = behind % 3 + 1;
+    group.kill(behind).await;
+    group.forgotten(leader, behind).await;
+    for n in 0..150 {
+        group.write(&format!("k{n}")).await;
+    }
+    group.faults(|f| f.mute_receiver = true);
+    group.revive(behind).await;
+    group.until(behind, |s| s.applied >= 150).await;
+    // Now these two are the majority, and the leader must find out how far the other one is.
+    group.faults(|f| {
+        f.muted = None;
+        f.cut.insert(other);
+    });
+    tokio::time::timeout(Duration::from_secs(60), group.write("more"))
+        .await
+        .unwrap();
+    assert_eq!(group.handle(behind).refused_snapshots(), 0);
+    group.faults(|f| f.cut.clear());
+    group.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn node_joins_by_snapshot_is_promoted_and_leaves() {
     let mut group = Group::start(1, Limits::default()).await;
     group.write("a").await;

@@ -31,6 +31,10 @@ pub(super) struct Faults {
     pub(super) delay: Duration,
     /// Changes a byte of the next snapshot.
     pub(super) damage: bool,
+    /// Whoever is sent the next snapshot is muted by its first chunk.
+    pub(super) mute_receiver: bool,
+    /// Loses everything that this node says, and that it took a snapshot.
+    pub(super) muted: Option<u64>,
 }
 
 type Between = Arc<dyn Fn(u64) + Send + Sync>;
@@ -77,6 +81,9 @@ impl Transport for Wire {
         let Some(peer) = network.handle(to) else {
             return;
         };
+        if faults.muted == Some(own) {
+            return;
+        }
         if network.is_cut(own, to) || network.random(100) < faults.loss {
             if let Some(handle) = network.handle(own) {
                 handle.unreachable(to);
@@ -84,12 +91,12 @@ impl Transport for Wire {
             return;
         }
         if faults.delay.is_zero() {
-            return peer.deliver(own, message);
+            return peer.deliver(own, &message).unwrap();
         }
         let delay = faults.delay.mul_f64(network.random(100) as f64 / 100.0);
         self.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
-            peer.deliver(own, message);
+            peer.deliver(own, &message).unwrap();
         });
     }
 
@@ -101,23 +108,31 @@ impl Transport for Wire {
         network.snapshots.fetch_add(1, Ordering::Relaxed);
         thread::spawn(move || {
             let message = snapshot.message.clone();
-            let sent = peer
-                .receive_snapshot(own, message)
-                .and_then(|mut incoming| {
-                    while let Some(mut chunk) = snapshot.next_chunk() {
-                        if std::mem::take(&mut network.faults.lock().unwrap().damage) {
+            let sent = peer.receive_snapshot(own, message).and_then(|incoming| {
+                let Some(mut incoming) = incoming else {
+                    return Ok(());
+                };
+                while let Some(mut chunk) = snapshot.next_chunk() {
+                    {
+                        let mut faults = network.faults.lock().unwrap();
+                        if std::mem::take(&mut faults.damage) {
                             chunk[0] ^= 1;
                         }
-                        incoming.write(&chunk)?;
-                        let between = network.between.lock().unwrap().clone();
-                        if let Some(between) = between {
-                            between(own);
+                        if std::mem::take(&mut faults.mute_receiver) {
+                            faults.muted = Some(to);
                         }
                     }
-                    incoming.finish()
-                });
+                    incoming.write(&chunk)?;
+                    let between = network.between.lock().unwrap().clone();
+                    if let Some(between) = between {
+                        between(own);
+                    }
+                }
+                incoming.finish()
+            });
+            let muted = network.faults.lock().unwrap().muted == Some(to);
             if let Some(handle) = network.handle(own) {
-                handle.snapshot_sent(to, sent.is_ok());
+                handle.snapshot_sent(to, sent.is_ok() && !muted);
             }
         });
     }

@@ -247,6 +247,11 @@ impl World {
         self.drive(id);
     }
 
+    pub(super) fn halt(&mut self, id: u64, halted: bool) {
+        assert!(self.core(id).handle_halted(halted));
+        self.drive(id);
+    }
+
     pub(super) fn member(&mut self, id: u64, change: MemberChange) -> Result<(), ChangeRefused> {
         let appended = self.core(id).handle_member_change(change);
         self.drive(id);

@@ -1,0 +1,85 @@
+//! What a call shows of its caller, kept to be looked at again: a token may be revoked between
+//! the headers of a request and the moment it is served.
+
+use http::{HeaderValue, Request};
+use jaco_proto::Error;
+use tonic::body::Body;
+
+use super::{
+    admission::{Admitted, Facts, Shown, Transport, admit},
+    forwarded::Forwarded,
+    methods::{Class, Method, Place},
+};
+use crate::{
+    node::{Shared, leader::Whereabouts, removed},
+    peer::Sender,
+};
+
+/// Who a caller says it is, and to do what.
+pub(super) struct Claim {
+    transport: Transport,
+    method: Method,
+    authorization: Option<HeaderValue>,
+    sender: Option<Sender>,
+    forwarded: Result<Option<Forwarded>, Error>,
+}
+
+impl Claim {
+    /// The claim of `request`, from which what only members may say is taken.
+    pub(super) fn take(transport: Transport, method: Method, request: &mut Request<Body>) -> Self {
+        let sender = match transport {
+            Transport::Peer => request.extensions_mut().remove::<Sender>(),
+            Transport::Process | Transport::Local | Transport::Api => None,
+        };
+        let headers = request.headers_mut();
+        let forwarded = match sender {
+            Some(_) => Forwarded::read(headers),
+            None => Ok(None),
+        };
+        // From anybody else it means nothing, and nobody behind this shall take it for more.
+        Forwarded::strip(headers);
+        Self {
+            transport,
+            method,
+            authorization: headers.get("authorization").cloned(),
+            sender,
+            forwarded,
+        }
+    }
+
+    /// The member that calls, or passes the call on.
+    pub(super) fn sender(&self) -> Option<&Sender> {
+        self.sender.as_ref()
+    }
+
+    /// Decides whether the call may proceed as things are now.
+    ///
+    /// # Errors
+    /// The first failure in the order of the checks.
+    pub(super) fn admit(&self, shared: &Shared) -> Result<Admitted, Error> {
+        if shared.is_removed() && self.method.class != Class::Public {
+            return Err(removed());
+        }
+        if self.transport == Transport::Peer && self.method.place == Place::Leader {
+            // A request is passed on once; who has lost the lead says so before anything else,
+            // for it may not know a token that the next leader does.
+            let node = shared.running()?;
+            if node.leader.whereabouts() != Whereabouts::Here {
+                return Err(node.leader.leaderless());
+            }
+        }
+        let state = shared.state();
+        let facts = Facts {
+            state: state.as_deref(),
+            member: shared.is_member(),
+            setup_token: shared.setup_token(),
+        };
+        let forwarded = self.forwarded.as_ref().map_err(Clone::clone)?;
+        let shown = Shown {
+            authorization: self.authorization.as_ref().map(HeaderValue::as_bytes),
+            sender: self.sender.as_ref(),
+            forwarded: forwarded.as_ref(),
+        };
+        admit(self.transport, self.method, shown, &facts)
+    }
+}

@@ -1,0 +1,137 @@
+//! A node has another certificate; no crash on the way locks it out.
+
+use std::time::Duration;
+
+use jaco_actors::supervision::KillMode;
+use jaco_net::pki::NodeCert;
+
+use super::lab::{Machine, PATIENCE};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_another_address_gets_a_certificate_for_it() {
+    let a = Machine::founder("a").await;
+    let b = Machine::joined("b", &a).await;
+    let before = b.certificate();
+    let address = [10, 9, 9, 9].into();
+    let b = b.restart_at(&[address]).await;
+    let old = before.fingerprint().as_bytes().to_vec();
+    a.until("b has another certificate", |state| {
+        state.nodes["b"].server_cert_fingerprint != old
+    })
+    .await;
+    let tokens = a.state().join_tokens.len() + 1;
+    let _ = a.token().await;
+    b.until("what was written since", |state| {
+        state.join_tokens.len() == tokens
+    })
+    .await;
+    let renewed = b.certificate();
+    assert_eq!(renewed.ips().unwrap(), [address]);
+    let state = b.state();
+    let print = renewed.fingerprint();
+    assert_eq!(state.nodes["b"].server_cert_fingerprint, print.as_bytes());
+    for node in [b, a] {
+        node.node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lifecycle_that_starts_again_keeps_to_the_certificate_in_force() {
+    let a = Machine::founder("a").await;
+    let b = Machine::joined("b", &a).await;
+    let old = b.certificate();
+    let b = b.restart_at(&[[10, 9, 9, 9].into()]).await;
+    a.until("b has another certificate", |state| {
+        state.nodes["b"].server_cert_fingerprint != old.fingerprint().as_bytes()
+    })
+    .await;
+    in_force(&b, |cert| cert.fingerprint() != old.fingerprint()).await;
+    let renewed = b.certificate();
+    // Something to announce, so that it can be told when it has.
+    a.publish("b", &renewed).await;
+    b.until("its older version", |state| {
+        state.nodes["b"].version == "0.0.0-older"
+    })
+    .await;
+    b.node
+        .tree()
+        .kill("node/lifecycle", KillMode::Kill)
+        .unwrap();
+    let state = a.announced("b").await;
+    let row = &state.nodes["b"];
+    assert_eq!(
+        row.server_cert_fingerprint,
+        renewed.fingerprint().as_bytes()
+    );
+    for node in [b, a] {
+        node.node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_was_published_before_a_crash_is_in_force_after_it() {
+    let a = Machine::founder("a").await;
+    let next = a.leave_certificate();
+    a.publish("a", &next).await;
+    let a = a.restart().await;
+    assert_eq!(a.certificate().fingerprint(), next.fingerprint());
+    let state = a.announced("a").await;
+    let row = &state.nodes["a"];
+    assert_eq!(row.server_cert_fingerprint, next.fingerprint().as_bytes());
+    // It is what the others are shown.
+    let b = Machine::joined("b", &a).await;
+    b.until("the cluster", |state| state.nodes.contains_key("b"))
+        .await;
+    for node in [b, a] {
+        node.node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_began_before_a_crash_is_finished_after_it() {
+    let a = Machine::founder("a").await;
+    let next = a.leave_certificate();
+    let a = a.restart().await;
+    in_force(&a, |cert| cert.fingerprint() == next.fingerprint()).await;
+    let print = next.fingerprint();
+    assert_eq!(
+        a.state().nodes["a"].server_cert_fingerprint,
+        print.as_bytes()
+    );
+    a.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_down_when_its_certificate_was_committed_comes_back() {
+    let a = Machine::founder("a").await;
+    let b = Machine::joined("b", &a).await;
+    let next = b.leave_certificate();
+    let b = b.stop().await;
+    a.publish("b", &next).await;
+    // Its own state does not hold the new fingerprint yet.
+    let b = b.start().await;
+    in_force(&b, |cert| cert.fingerprint() == next.fingerprint()).await;
+    let tokens = a.state().join_tokens.len() + 1;
+    let _ = a.token().await;
+    let state = b
+        .until("what was written since", |state| {
+            state.join_tokens.len() == tokens
+        })
+        .await;
+    let print = next.fingerprint();
+    assert_eq!(state.nodes["b"].server_cert_fingerprint, print.as_bytes());
+    for node in [b, a] {
+        node.node.stop().await;
+    }
+}
+
+/// Waits until the certificate on disk satisfies `check`.
+async fn in_force(machine: &Machine, check: impl Fn(&NodeCert) -> bool) {
+    let found = async {
+        while !check(&machine.certificate()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, found).await;
+    found.expect("the certificate was not replaced");
+}

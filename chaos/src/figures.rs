@@ -1,0 +1,99 @@
+//! Times that a test takes: printed always, held to their limits only where that is asked for.
+//!
+//! No ordinary test depends on the speed of its machine. `JACO_LIMITS=1` says that this one does
+//! nothing else, so that what was promised of it can be demanded.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+/// The variable that asks for the limits.
+const VARIABLE: &str = "JACO_LIMITS";
+/// So few times are printed one by one.
+const FEW: usize = 10;
+
+/// Prints the median and the 99th percentile of times, and all of them if they are few.
+///
+/// # Errors
+/// When limits are held and the 99th percentile is not below this one, or nothing was measured.
+#[expect(clippy::print_stdout, reason = "for whoever reads what a test prints")]
+pub fn times(what: &str, mut times: Vec<Duration>, limit: Duration) -> Result<()> {
+    times.sort();
+    let (median, high) = (percentile(&times, 50), percentile(&times, 99));
+    let max = times.last();
+    println!(
+        "{what}: n={} p50={median:?} p99={high:?} max={max:?} limit={limit:?}",
+        times.len()
+    );
+    if times.len() <= FEW {
+        println!("  {times:?}");
+    }
+    judge(are_held(), what, high, limit)
+}
+
+/// Prints one time.
+///
+/// # Errors
+/// When limits are held and it is not below this one.
+#[expect(clippy::print_stdout, reason = "for whoever reads what a test prints")]
+pub fn time(what: &str, took: Duration, limit: Duration) -> Result<()> {
+    println!("{what}: {took:?} limit={limit:?}");
+    judge(are_held(), what, Some(took), limit)
+}
+
+/// Whether limits are held.
+#[must_use]
+pub fn are_held() -> bool {
+    std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
+}
+
+fn judge(held: bool, what: &str, time: Option<Duration>, limit: Duration) -> Result<()> {
+    ensure!(
+        !held || time.is_some_and(|time| time < limit),
+        "{what}: {time:?} is not below {limit:?}"
+    );
+    Ok(())
+}
+
+/// Of sorted times, the smallest that so many per cent of them do not exceed.
+fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_one_of_the_times() {
+        let times: Vec<_> = (1..=200).map(Duration::from_millis).collect();
+        for (count, percent, expected) in [
+            (0, 99, None),
+            (1, 50, Some(1)),
+            (3, 50, Some(2)),
+            (50, 99, Some(50)),
+            (100, 99, Some(99)),
+            (200, 99, Some(198)),
+        ] {
+            let expected = expected.map(Duration::from_millis);
+            assert_eq!(percentile(&times[..count], percent), expected, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_held_only_where_asked_for() {
+        let limit = Duration::from_secs(3);
+        let under = Some(limit.checked_sub(Duration::from_millis(1)).unwrap());
+        for (held, time, good) in [
+            (false, Some(limit), true),
+            (false, None, true),
+            (true, under, true),
+            (true, Some(limit), false),
+            (true, None, false),
+        ] {
+            let judged = judge(held, "it", time, limit).is_ok();
+            assert_eq!(judged, good, "{held} {time:?}");
+        }
+    }
+}

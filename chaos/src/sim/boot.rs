@@ -1,0 +1,157 @@
+//! How daemons start from what their disks hold, and end.
+
+use std::{rc::Rc, sync::Arc};
+
+use jaco_proto::v1::{self, NodeStatus, command::Payload};
+use jaco_raftnode::{
+    State, batch, command,
+    core::{Config, RaftCore},
+};
+
+use super::{
+    calls::Who,
+    disk::{Crash, View},
+    mutation::Mutation,
+    node::Daemon,
+    runtime::SWEEP,
+    time::{MS, SECOND},
+    world::{Local, World},
+};
+
+impl World {
+    pub(super) fn start(&mut self, id: u64) {
+        self.runs += 1;
+        let (run, seed) = (self.runs, self.chance.number());
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        if machine.daemon.is_some() || machine.removed {
+            return;
+        }
+        let loaded = machine.disk.borrow().current().load();
+        let state = match loaded {
+            Ok(state) => Arc::new(state),
+            Err(error) => {
+                let what = format!("{id} cannot load its state: {error}");
+                return self.oracle.violate("state on disk", what);
+            }
+        };
+        let (applied, last, commit) = {
+            let mut disk = machine.disk.borrow_mut();
+            disk.state = Some(Arc::clone(&state));
+            let content = disk.current();
+            let commit = content.hard_state.commit;
+            (content.applied, content.last().0, commit)
+        };
+        if applied > last || applied > commit {
+            let what = format!("{id} has applied {applied}, logged {last} and committed {commit}");
+            return self.oracle.violate("applied is durable", what);
+        }
+        let (heartbeat_ticks, election_ticks) = self.ticks;
+        let config = Config {
+            seed,
+            heartbeat_ticks,
+            election_ticks,
+            ..Config::new(id, applied, run)
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let core = RaftCore::new(&config, View(Rc::clone(&machine.disk)), &logger);
+        let mut core = match core {
+            Ok(core) => core,
+            Err(error) => {
+                let what = format!("raft of {id} does not start: {error}");
+                return self.oracle.violate("state on disk", what);
+            }
+        };
+        if let Err(error) = core.handle_start() {
+            let what = format!("raft of {id} does not start: {error}");
+            return self.oracle.violate("state on disk", what);
+        }
+        machine.run = run;
+        machine.daemon = Some(Daemon::new(core, &state, &machine.host));
+        self.note(&[1, id, applied, last], || {
+            format!("n{id} starts at {applied}")
+        });
+        if applied > 0 {
+            self.oracle.reaches(id, &state);
+        }
+        self.look_at(id);
+        let phase = self.chance.within(0..100 * MS);
+        self.later(id, phase, Local::Tick);
+        self.later(id, phase, Local::Beat);
+        self.later(id, SWEEP, Local::Sweep);
+        self.later(id, 3 * SECOND + phase, Local::Membership);
+        self.later(id, 0, Local::Notice);
+        self.drive(id);
+    }
+
+    /// The daemon of `id` ends.
+    pub(super) fn crash(&mut self, id: u64, crash: Crash) {
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let Some(daemon) = machine.daemon.take() else {
+            return;
+        };
+        machine.run = 0;
+        machine.paused_until = 0;
+        let checked = self.plan.mutation != Some(Mutation::AcceptTornWrite);
+        let left = machine
+            .disk
+            .borrow_mut()
+            .crash(crash, &mut self.disk_chance, checked);
+        if crash == Crash::PowerCut {
+            machine.engine.power_cut();
+        }
+        let applied = machine.disk.borrow().current().applied;
+        self.count(match crash {
+            Crash::Kill => "killed daemons",
+            Crash::PowerCut => "power cuts",
+        });
+        self.note(&[2, id, applied], || {
+            format!("n{id} ends by {crash:?}, at {applied} on disk")
+        });
+        if let Err(error) = left {
+            let what = format!("{id} cannot recover: {error}");
+            self.oracle.violate("state on disk", what);
+        }
+        for who in daemon.abandoned() {
+            if let Who::Client(op) = who {
+                self.clients.gone(op, self.now, &mut self.agenda);
+            }
+        }
+    }
+}
+
+/// The state in which every founder starts.
+pub(super) fn founded(members: u64) -> State {
+    let ts = prost_types::Timestamp::default();
+    let mut children = vec![Payload::ClusterInit(v1::ClusterInit {
+        cluster_id: "00000000-0000-4000-8000-000000000001".to_owned(),
+        self_hostname: "n1".to_owned(),
+        self_address: "n1:7947".to_owned(),
+        self_grpc_address: "n1:7946".to_owned(),
+        self_raft_id: 1,
+        ..v1::ClusterInit::default()
+    })];
+    for id in 2..=members {
+        children.push(Payload::NodeJoin(v1::NodeJoin {
+            hostname: format!("n{id}"),
+            address: format!("n{id}:7947"),
+            grpc_address: format!("n{id}:7946"),
+            raft_id: id,
+            ..v1::NodeJoin::default()
+        }));
+        children.push(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: format!("n{id}"),
+            status: NodeStatus::Ready.into(),
+            ..v1::NodeStatusUpdate::default()
+        }));
+    }
+    let children = children.into_iter().map(|p| command("founder", ts, p));
+    let founding = batch("founder", ts, children.collect());
+    match jaco_raftnode::fsm::apply(&State::default(), 1, &founding) {
+        Ok(applied) => applied.state,
+        Err(_) => State::default(),
+    }
+}

@@ -1,0 +1,178 @@
+//! What the deployments ask for once nothing fails any more, worked out from what is promised and
+//! not by asking the scheduler or the membership policy.
+//!
+//! Where a replica is among the hosts that may hold it is not judged: it stays where an earlier
+//! revision or membership put it, also two on one host of a service that names its hosts by now.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jaco_proto::v1::{
+    self, DeploymentStatus, NodeStatus, ReplicaDesired, service_spec::PlacementMode,
+};
+use jaco_raftnode::State;
+
+use super::documents;
+
+/// How many of so many members vote.
+pub(super) fn voters(members: usize) -> usize {
+    match members {
+        0..=2 => members.min(1),
+        3..=4 => 3,
+        5..=6 => 5,
+        _ => 7,
+    }
+}
+
+/// The rows of one service: each id, and the hosts it may be on.
+type Wanted<'a> = BTreeMap<String, BTreeSet<&'a str>>;
+
+/// The rows that `spec` asks for; `None` if the members cannot hold them.
+fn wanted<'a>(
+    deployment: &str,
+    spec: &'a v1::ServiceSpec,
+    ready: &BTreeSet<&'a str>,
+) -> Option<Wanted<'a>> {
+    let replicas = usize::try_from(spec.replicas).unwrap_or(0);
+    let hosts = match spec.placement() {
+        PlacementMode::Global => {
+            let row = |host: &&'a str| {
+                let id = format!("{deployment}-{}-{host}", spec.name);
+                (id, BTreeSet::from([*host]))
+            };
+            return Some(ready.iter().map(row).collect());
+        }
+        PlacementMode::Hosts => {
+            let listed = spec.hosts.iter().map(String::as_str);
+            let listed: BTreeSet<&str> = listed.filter(|host| ready.contains(host)).collect();
+            if listed.len() < replicas {
+                return None;
+            }
+            listed
+        }
+        PlacementMode::Unspecified | PlacementMode::Spread | PlacementMode::Pack => ready.clone(),
+    };
+    let id = |index| format!("{deployment}-{}-{index}", spec.name);
+    let rows = (0..replicas).map(|index| (id(index), hosts.clone()));
+    Some(rows.collect())
+}
+
+/// Whether a service of `row` asks for more than the members can hold, so that its rows stay as
+/// they are.
+pub(super) fn is_left_alone(state: &State, row: &ReplicaDesired) -> bool {
+    let ready = ready(state);
+    let deployment = state.deployments.get(&row.deployment);
+    deployment.is_some_and(|deployment| {
+        deployment.services.iter().any(|spec| {
+            spec.name == row.service && wanted(&deployment.name, spec, &ready).is_none()
+        })
+    })
+}
+
+/// In what the rows of `state`, at rest, are not what its deployments ask for.
+pub(super) fn wrong_rows(state: &State) -> Option<String> {
+    let ready = ready(state);
+    let mut rows: BTreeMap<(&str, &str), Vec<&ReplicaDesired>> = BTreeMap::new();
+    for row in state.replicas_desired.values() {
+        let owner = (row.deployment.as_str(), row.service.as_str());
+        rows.entry(owner).or_default().push(row);
+    }
+    for deployment in state.deployments.values() {
+        // Whether all replicas of a service that names too few hosts are placed already, by an
+        // earlier revision: then it is as good as satisfied.
+        let mut undecided = false;
+        let mut blocked = false;
+        let images = documents::read(&deployment.compose_yaml);
+        for spec in &deployment.services {
+            let owner = (deployment.name.as_str(), spec.name.as_str());
+            let there = rows.remove(&owner).unwrap_or_default();
+            let Some(wanted) = wanted(&deployment.name, spec, &ready) else {
+                let placed = there.len() >= usize::try_from(spec.replicas).unwrap_or(0);
+                blocked |= !placed;
+                undecided |= placed;
+                continue;
+            };
+            let image = images.get(spec.name.as_str()).copied().unwrap_or_default();
+            if let Some(wrong) = compare(spec, image, &wanted, &there) {
+                return Some(wrong);
+            }
+        }
+        let status = match blocked {
+            true => DeploymentStatus::Pending,
+            false => DeploymentStatus::Active,
+        };
+        if deployment.status() != status && (blocked || !undecided) {
+            let (name, is) = (&deployment.name, deployment.status());
+            return Some(format!("{name} is {is:?} and not {status:?}"));
+        }
+    }
+    let stray = rows.values().flatten().next();
+    stray.map(|row| format!("no service asks for {}", row.id))
+}
+
+fn compare(
+    spec: &v1::ServiceSpec,
+    image: &str,
+    wanted: &Wanted<'_>,
+    there: &[&ReplicaDesired],
+) -> Option<String> {
+    let known: BTreeMap<&str, &ReplicaDesired> =
+        there.iter().map(|row| (row.id.as_str(), *row)).collect();
+    let missing = wanted.keys().find(|id| !known.contains_key(id.as_str()));
+    if let Some(id) = missing {
+        return Some(format!("{id} has no row, though {spec:?} asks for it"));
+    }
+    if let Some(id) = known.keys().find(|id| !wanted.contains_key(**id)) {
+        return Some(format!(
+            "{id} has a row, though {spec:?} does not ask for it"
+        ));
+    }
+    for (id, hosts) in wanted {
+        let row = known.get(id.as_str())?;
+        if row.image != image || !hosts.contains(row.host.as_str()) {
+            let host = &row.host;
+            return Some(format!(
+                "{id} is to run {image} on one of {hosts:?}, not {} on {host}",
+                row.image
+            ));
+        }
+    }
+    None
+}
+
+fn ready(state: &State) -> BTreeSet<&str> {
+    let nodes = state.nodes.values();
+    let ready = nodes.filter(|node| node.status() == NodeStatus::Ready && !node.draining);
+    ready.map(|node| node.hostname.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(mode: PlacementMode, replicas: i32) -> v1::ServiceSpec {
+        v1::ServiceSpec {
+            name: "web".to_owned(),
+            replicas,
+            placement: mode.into(),
+            hosts: vec!["n2".to_owned(), "n9".to_owned()],
+            networks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_mode_asks_for_its_rows() {
+        let ready = BTreeSet::from(["n1", "n2"]);
+        for (mode, replicas, ids) in [
+            (PlacementMode::Spread, 2, Some(vec!["a-web-0", "a-web-1"])),
+            (PlacementMode::Pack, 1, Some(vec!["a-web-0"])),
+            (PlacementMode::Hosts, 1, Some(vec!["a-web-0"])),
+            (PlacementMode::Hosts, 2, None),
+            (PlacementMode::Global, 9, Some(vec!["a-web-n1", "a-web-n2"])),
+        ] {
+            let spec = spec(mode, replicas);
+            let rows = wanted("a", &spec, &ready);
+            let found = rows.as_ref().map(|rows| rows.keys().map(String::as_str));
+            assert_eq!(found.map(Vec::from_iter), ids, "{mode:?} {replicas}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a node asks of its engine, and what becomes of the answers.
+
+use jaco_actors::runtime::{
+    engine::{EngineError, Found},
+    replica::core::{Input, PrepareError},
+};
+
+use super::{Doing, Goal};
+use crate::sim::{
+    engine::{Answer, Request, latency},
+    mutation::Mutation,
+    oracle::Made,
+    world::{Event, Local, World},
+};
+
+impl World {
+    pub(super) fn ask_engine(&mut self, id: u64, doing: Doing) {
+        let Some(run) = self.machines.get(&id).map(|machine| machine.run) else {
+            return;
+        };
+        let takes = latency(&doing.request, &mut self.engine_chance);
+        let event = Event::Engine(id, run, doing);
+        self.agenda.add(self.now + takes, event);
+    }
+
+    /// The engine carries a request out, whatever has become of the daemon that made it.
+    pub(in crate::sim) fn engine(&mut self, id: u64, run: u64, mut doing: Doing) {
+        let share = self.engine_errors.values().max().copied().unwrap_or(0);
+        let fails = self.engine_chance.within(0..1000) < share;
+        let (late, kind) = (
+            self.engine_chance.within(0..2),
+            self.engine_chance.within(0..2),
+        );
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        // A request that was on its way when the machine lost its power is gone.
+        if machine.daemon.is_none() && machine.run == 0 && self.engine_chance.within(0..2) == 0 {
+            return;
+        }
+        let mut outcome = Err(EngineError::Api {
+            status: 500,
+            message: "on purpose".into(),
+        });
+        if !fails || late == 1 {
+            let before = machine.engine.running().count();
+            outcome = machine.engine.perform(&doing.replica, &doing.request);
+            if let (Ok(Answer::Created(container)), Request::Create(raft_index)) =
+                (&outcome, &doing.request)
+            {
+                let made = Made {
+                    replica: doing.replica.clone(),
+                    host: machine.host.clone(),
+                    raft_index: *raft_index,
+                };
+                self.oracle.creates(container, made);
+                *self.counts.entry("containers made").or_default() += 1;
+            }
+            let after = machine.engine.running().count();
+            self.note(&[30, id, before as u64, after as u64], || {
+                format!(
+                    "engine of n{id}: {:?} for {}: {outcome:?}",
+                    doing.request, doing.replica
+                )
+            });
+        }
+        let refused = fails || matches!(outcome, Err(EngineError::Unreachable(_)));
+        if refused && let Some(machine) = self.machines.get_mut(&id) {
+            machine.engine.refused = Some(self.now);
+        }
+        if fails {
+            outcome = Err(match kind {
+                0 => EngineError::Unreachable("on purpose".into()),
+                _ => EngineError::Api {
+                    status: 500,
+                    message: "on purpose".into(),
+                },
+            });
+        }
+        self.look_at(id);
+        doing.outcome = Some(outcome);
+        self.agenda
+            .add(self.now, Event::Node(id, run, Local::Engine(doing)));
+    }
+
+    pub(in crate::sim) fn engine_answered(&mut self, id: u64, mut doing: Doing) {
+        let Some(outcome) = doing.outcome.take() else {
+            return;
+        };
+        let replica = doing.replica.clone();
+        let runtime = self.daemon(id).map(|daemon| &daemon.runtime);
+        let tended = runtime.and_then(|runtime| runtime.replicas.get(&replica));
+        // What an actor was doing ends with it, half-way or not.
+        if doing.instance != 0 && tended.is_none_or(|t| t.instance != doing.instance) {
+            return;
+        }
+        let done = outcome.clone().map(drop);
+        let input = match doing.goal {
+            Goal::Lookup(g) => Input::Found(g, self.listing(id, &replica, outcome)),
+            Goal::Prepare(g) => Input::Prepared(g, done.map_err(PrepareError::Engine)),
+            Goal::Pull(g) => Input::Pulled(g, done),
+            Goal::Start(g) => Input::Started(g, done),
+            Goal::Inspect(g) => Input::Inspected(
+                g,
+                outcome.and_then(|answer| match answer {
+                    Answer::Inspected(seen) => Ok(seen),
+                    _ => Err(EngineError::NotFound("no answer".into())),
+                }),
+            ),
+            Goal::Launch(g) => match (&doing.request, outcome) {
+                (Request::Create(_), Ok(Answer::Created(container))) => {
+                    doing.request = Request::Start(container);
+                    return self.ask_engine(id, doing);
+                }
+                (Request::Start(container), Ok(_)) => Input::Launched(g, Ok(container.clone())),
+                (request, Err(error)) => {
+                    if let Request::Start(container) = request {
+                        self.ask_engine(
+                            id,
+                            Doing {
+                                replica: replica.clone(),
+                                instance: 0,
+                                request: Request::Remove(container.clone()),
+                                goal: Goal::Undo,
+                                rest: Vec::new(),
+                                outcome: None,
+                            },
+                        );
+                    }
+                    Input::Launched(g, Err(error))
+                }
+                (_, Ok(_)) => return,
+            },
+            Goal::Discard(g) => match (done, doing.rest.pop()) {
+                (Ok(()), Some(next)) => {
+                    doing.request = next;
+                    return self.ask_engine(id, doing);
+                }
+                (done, _) => Input::Discarded(g, done),
+            },
+            Goal::Sweep(stretch) => return self.listed(id, stretch, outcome),
+            Goal::Reclaim => match (done, doing.rest.pop()) {
+                (Ok(()), Some(next)) => {
+                    doing.request = next;
+                    return self.ask_engine(id, doing);
+                }
+                (done, _) => return self.reclaimed(id, &doing, done.is_ok()),
+            },
+            Goal::Undo => return,
+        };
+        self.replica(id, &replica, input);
+    }
+
+    /// What a lookup shows the replica.
+    fn listing(
+        &mut self,
+        id: u64,
+        replica: &str,
+        outcome: Result<Answer, EngineError>,
+    ) -> Result<Vec<Found>, EngineError> {
+        let blind = self.has(Mutation::AdoptAnyRow);
+        let row = self
+            .daemon(id)
+            .and_then(|d| d.state.replicas_desired.get(replica).map(|r| r.raft_index));
+        let mut found = match outcome? {
+            Answer::Found(found) => found,
+            _ => Vec::new(),
+        };
+        if blind {
+            for found in &mut found {
+                found.raft_index = row.or(found.raft_index);
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,145 @@
+//! The look for containers that no row wants, and the way back of a node that was away.
+
+use std::sync::Arc;
+
+use jaco_actors::runtime::{assignment, engine::EngineError};
+
+use super::{Doing, Goal, SWEEP};
+use crate::sim::{
+    engine::{Answer, Request},
+    mutation::Mutation,
+    time::{SECOND, Time},
+    world::{Local, World},
+};
+
+impl World {
+    /// Thirty seconds passed.
+    pub(in crate::sim) fn runtime_tick(&mut self, id: u64) {
+        self.later(id, SWEEP, Local::Sweep);
+        self.sweep(id);
+        self.dispatch(id);
+        self.say_again(id);
+    }
+
+    /// Whether the node is caught up may have changed.
+    pub(in crate::sim) fn caught_up_changed(&mut self, id: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let current = daemon.control.is_current();
+        let runtime = &mut daemon.runtime;
+        if std::mem::replace(&mut runtime.current, current) == current {
+            return;
+        }
+        runtime.stretch += 1;
+        let lost = !current && std::mem::replace(&mut runtime.settled, false);
+        self.note(&[31, id, u64::from(current)], || {
+            format!("n{id} has caught up: {current}")
+        });
+        if lost {
+            self.dispatch(id);
+        }
+        self.sweep(id);
+    }
+
+    pub(super) fn sweep(&mut self, id: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let runtime = &mut daemon.runtime;
+        if runtime.listing || !runtime.current || daemon.state.cluster.is_none() {
+            return;
+        }
+        runtime.listing = true;
+        let stretch = runtime.stretch;
+        self.ask_engine(
+            id,
+            Doing {
+                replica: String::new(),
+                instance: 0,
+                request: Request::List,
+                goal: Goal::Sweep(stretch),
+                rest: Vec::new(),
+                outcome: None,
+            },
+        );
+    }
+
+    pub(super) fn look_again(&mut self, id: u64, after: Time) {
+        if let Some(daemon) = self.daemon(id)
+            && !daemon.runtime.settled
+        {
+            self.later(id, after, Local::LookAgain);
+        }
+    }
+
+    pub(in crate::sim) fn looks_again(&mut self, id: u64) {
+        if self.daemon(id).is_some_and(|d| !d.runtime.settled) {
+            self.sweep(id);
+        }
+    }
+
+    pub(super) fn listed(&mut self, id: u64, stretch: u64, outcome: Result<Answer, EngineError>) {
+        let keeps = self.has(Mutation::KeepMovedContainers);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let host = machine.host.clone();
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let state = Arc::clone(&daemon.state);
+        let runtime = &mut daemon.runtime;
+        runtime.listing = false;
+        if stretch != runtime.stretch {
+            return self.sweep(id);
+        }
+        let Ok(Answer::Found(found)) = outcome else {
+            return self.look_again(id, SECOND);
+        };
+        let here = assignment::here(&state, &host);
+        let mut settles = false;
+        if !runtime.settled && runtime.current {
+            let wanted = |replica: &String| here.contains(replica);
+            let clean = found.iter().flat_map(|f| &f.replica_id).all(wanted)
+                && runtime.replicas.keys().all(wanted);
+            settles = clean || keeps;
+            runtime.settled = settles;
+        }
+        let mut orphans = Vec::new();
+        for container in found {
+            let replica = container.replica_id.unwrap_or_default();
+            let tended = here.contains(&replica) || runtime.replicas.contains_key(&replica);
+            if !tended && !keeps && runtime.reclaiming.insert(container.id.clone()) {
+                orphans.push((replica, container.id));
+            }
+        }
+        if settles {
+            self.dispatch(id);
+        } else {
+            self.look_again(id, SECOND);
+        }
+        for (replica, container) in orphans {
+            self.ask_engine(
+                id,
+                Doing {
+                    replica,
+                    instance: 0,
+                    request: Request::Stop(container.clone()),
+                    goal: Goal::Reclaim,
+                    rest: vec![Request::Remove(container)],
+                    outcome: None,
+                },
+            );
+        }
+    }
+
+    pub(super) fn reclaimed(&mut self, id: u64, doing: &Doing, done: bool) {
+        if let Some(daemon) = self.daemon(id)
+            && let Request::Stop(container) | Request::Remove(container) = &doing.request
+        {
+            daemon.runtime.reclaiming.remove(container);
+        }
+        self.look_again(id, if done { 0 } else { SECOND });
+    }
+}
