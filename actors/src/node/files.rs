@@ -412,7 +412,7 @@ impl Layout {
             dir.join("server.key"),
             dir.join("setup-token"),
         );
-        if !token.exists() {
+        if ![&cert, &key, &token].iter().all(|path| path.exists()) {
             let staging = Staging::begin(&dir, SECRET_DIR)?;
             let made =
                 BootstrapCert::generate(hostname, &config.certificate_ips, config.clock.now())?;
@@ -428,6 +428,8 @@ impl Layout {
                 secret.expose().as_bytes(),
                 pki::files::SECRET,
             )?;
+            // One that lacks a file is of no use to anybody.
+            remove_tree(&dir)?;
             staging.commit()?;
         }
         let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));
