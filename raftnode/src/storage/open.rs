@@ -234,7 +234,7 @@ fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
 /// As [`Storage::open`].
 pub fn examine(path: &Path) -> Result<(State, Position), Error> {
     check_files(path)?;
-    let (_lock, synced) = Watermark::open(path)?;
+    let (_lock, synced) = Watermark::open_read_only(path)?;
     let db =
         DB::open_cf_descriptors_read_only(&options::database(), path, options::tables(), false)
             .map_err(|e| opening(path, e))?;
