@@ -145,6 +145,7 @@ impl Shell {
                 self.install(received)?;
                 return Ok(Ask::Nothing);
             }
+            Msg::Halt(reason) => self.applier.halt(reason),
             // Taken by an earlier flush, it needs none.
             Msg::Propose if !self.take_proposals() => return Ok(Ask::Nothing),
             Msg::Propose => {}
@@ -253,6 +254,9 @@ impl Shell {
         };
         self.shared.status.send_if_modified(|old| {
             let changed = *old != status;
+            if let (None, Some(reason)) = (&old.halted, &status.halted) {
+                tracing::error!(subsystem = "fsm", %reason, "this version is too old: nothing is applied any more");
+            }
             *old = status;
             changed
         });

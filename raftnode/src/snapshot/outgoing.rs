@@ -65,6 +65,13 @@ impl OutgoingSnapshot {
         Some(chunk).filter(|chunk| !chunk.is_empty())
     }
 
+    /// Puts `field`, with its key, behind the others.
+    #[cfg(test)]
+    pub(crate) fn add_field(&mut self, field: Vec<u8>) {
+        let fields = self.fields.take();
+        self.fields = fields.map(|fields| Box::new(fields.chain([field])) as _);
+    }
+
     /// The next field of the message, and after the last one the trailer.
     fn next_field(&mut self) -> Option<Vec<u8>> {
         let fields = self.fields.as_mut()?;

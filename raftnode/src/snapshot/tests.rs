@@ -90,6 +90,10 @@ fn damage_is_refused() {
     let digest = <sha2::Sha256 as sha2::Digest>::digest(content);
     let whole = [&content[..], &trailer(5, digest.into())].concat();
     assert!(matches!(refused(&whole), SnapshotRefused::Content(_)));
+    let content = b"\xc0\x3e\x01";
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(content);
+    let whole = [&content[..], &trailer(3, digest.into())].concat();
+    assert!(matches!(refused(&whole), SnapshotRefused::Newer(_)));
 }
 
 #[test]

@@ -28,7 +28,7 @@ struct Kind {
     length: fn(&State, u32) -> u64,
     encoded: for<'a> fn(&'a State, u32) -> encode::Fields<'a>,
     owned: fn(&State, u32) -> owned::OwnedFields,
-    insert: fn(&mut State, u32, &[u8]) -> Result<(), SnapshotError>,
+    insert: fn(&mut State, u32, &[u8], &Rules) -> Result<(), SnapshotError>,
 }
 
 const fn kind<E: Entity>(field: u32) -> Kind {

@@ -31,6 +31,8 @@ pub(super) struct Faults {
     pub(super) delay: Duration,
     /// Changes a byte of the next snapshot.
     pub(super) damage: bool,
+    /// Snapshots hold a field of a newer version.
+    pub(super) newer: bool,
 }
 
 type Between = Arc<dyn Fn(u64) + Send + Sync>;
@@ -100,6 +102,9 @@ impl Transport for Wire {
         };
         network.snapshots.fetch_add(1, Ordering::Relaxed);
         thread::spawn(move || {
+            if network.faults.lock().unwrap().newer {
+                snapshot.add_field(b"\xc0\x3e\x01".to_vec());
+            }
             let message = snapshot.message.clone();
             let sent = peer
                 .receive_snapshot(own, message)
