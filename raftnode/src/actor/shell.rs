@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -23,7 +23,7 @@ use crate::{
     apply::{Answer, Applier, Probe, Progress},
     command_name,
     core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
-    snapshot,
+    snapshot::{self, Bound},
     storage::{self, LogView, Update},
 };
 
@@ -69,6 +69,8 @@ pub(super) struct Shell {
     /// Content of the snapshot that raft is being told of.
     received: Option<Box<Received>>,
     next_ticket: Ticket,
+    /// Whether it was told that the state is too large to be sent.
+    oversize_told: Arc<AtomicBool>,
     /// Messages of peers that were refused, and when that was last told.
     refused: u64,
     refused_told: Option<Instant>,
@@ -109,6 +111,7 @@ impl Shell {
             answers: Vec::new(),
             received: None,
             next_ticket: 0,
+            oversize_told: Arc::default(),
             refused: 0,
             refused_told: None,
             args,
@@ -360,7 +363,11 @@ impl Shell {
         match self.args.storage.take_outgoing(to) {
             Some(state) if state.applied_index == index => {
                 tracing::debug!(subsystem = "raft", to, index, "sending a snapshot");
-                let snapshot = OutgoingSnapshot::new(bytes, state, abandoned);
+                let bound = Bound {
+                    bytes: self.args.limits.snapshot_bytes,
+                    told: Arc::clone(&self.oversize_told),
+                };
+                let snapshot = OutgoingSnapshot::new(bytes, state, bound, abandoned);
                 self.args.transport.send_snapshot(to, snapshot);
             }
             // Raft has asked for another one since: this one is lost.

@@ -21,6 +21,7 @@ use super::*;
 use crate::{
     OutgoingSnapshot, Propose, ProposeError, State, command,
     core::Role,
+    snapshot::Bound,
     storage::{self, Storage},
 };
 
@@ -491,7 +492,7 @@ impl Transport for Outbox {
 
 /// Content of a snapshot as it is sent.
 fn chunks(state: &Arc<State>) -> Vec<Vec<u8>> {
-    let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::clone(state), || {});
+    let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::clone(state), Bound::none(), || {});
     std::iter::from_fn(|| outgoing.next_chunk()).collect()
 }
 
