@@ -411,9 +411,13 @@ impl Shell {
 
     fn compact(&mut self) -> Result<(), Failure> {
         let first = self.args.storage.log_range().0.index + 1;
-        let limit = self.args.limits.compact_entries;
-        if let Some(index) = self.core.compaction(first, limit) {
-            self.args.storage.write(Update {
+        let storage = &self.args.storage;
+        let limits = &self.args.limits;
+        let many = self.core.compaction(first, limits.compact_entries);
+        let heavy = storage.log_excess(limits.log_bytes);
+        let heavy = heavy.map(|index| index.min(storage.applied()));
+        if let Some(index) = many.max(heavy).filter(|&index| index >= first) {
+            storage.write(Update {
                 compact: Some(index),
                 ..Update::default()
             })?;
