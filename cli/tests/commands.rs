@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    io::Read,
+    io::{Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::Path,
     process::{Command, Output, Stdio},
@@ -269,4 +269,36 @@ fn an_interrupt_ends_a_stream_well_and_anything_else_badly() {
         assert_eq!(output.status.code(), Some(status), "{line}");
         assert_eq!(text(&output.stderr), "", "{line}");
     }
+}
+
+#[test]
+fn an_interrupt_ends_work_on_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("archive");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let child = Command::new(env!("CARGO_BIN_EXE_jaco"))
+        .args(["restore", "--name", "two", "--data-dir"])
+        .arg(dir.path().join("data"))
+        .arg("--config")
+        .arg(dir.path().join("none.yaml"))
+        .arg("--input")
+        .arg(&pipe)
+        .env_clear()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Opens once somebody reads. A gzip stream with a name, which never ends.
+    let mut archive = fs::File::create(&pipe).unwrap();
+    archive.write_all(b"\x1f\x8b\x08\x08\0\0\0\0\0\0").unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    while archive.write_all(b"a").is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    assert!(!dir.path().join("data").exists());
 }
