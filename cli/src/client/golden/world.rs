@@ -386,6 +386,12 @@ pub(super) fn diverged(script: &mut Script) {
     script.digest = digest(&[2; 32]);
 }
 
+/// A cluster whose other members do not answer.
+pub(super) fn alone(script: &mut Script) {
+    full(script);
+    script.digest.nodes.pop();
+}
+
 /// Two members that answer, the second with `other`, and one that does not.
 fn digest(other: &[u8]) -> v1::DigestResponse {
     let node = |hostname: &str, digest: &[u8], error: &str| v1::NodeDigest {
