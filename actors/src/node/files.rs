@@ -284,6 +284,9 @@ impl Layout {
                 fs::rename(&aside, &node).map_err(FilesError::io("move back", &aside))?;
             }
             pki::files::remove(&self.marker())?;
+            // Only an empty one goes. It would make what is placed before raft state look like a
+            // membership that lost its own.
+            let _ = fs::remove_dir(self.raft());
         }
         let staged = [self.raft(), self.node()].map(|path| pki::files::staging_path(&path));
         for path in staged {
@@ -317,13 +320,18 @@ impl Layout {
         self.sweep()
     }
 
-    /// Whether raft state says that this node is a member; an empty directory says nothing.
+    /// Whether raft state says that this node is a member. An empty directory says nothing, unless
+    /// there is a membership: then the state is lost, which nobody must take for a new node.
     pub(super) fn is_member(&self) -> Result<bool, FilesError> {
         let raft = self.raft();
         match fs::read_dir(&raft) {
             Ok(mut entries) => match entries.next() {
                 Some(Err(error)) => Err(FilesError::io("list", &raft)(error)),
-                entry => Ok(entry.is_some()),
+                Some(Ok(_)) => Ok(true),
+                None => {
+                    let path = self.membership();
+                    path.try_exists().map_err(FilesError::io("look at", &path))
+                }
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             // Whatever it is, opening it says what is wrong with it.

@@ -371,7 +371,7 @@ async fn what_a_killed_restore_leaves_can_be_cleared_by_the_owner_of_the_directo
 }
 
 #[tokio::test]
-async fn an_empty_raft_directory_is_none() {
+async fn an_empty_raft_directory_is_none_unless_a_membership_belongs_to_it() {
     let (_old, _, bytes) = source().await;
     let (lab, config) = target();
     fs::create_dir_all(lab.data().join("raft")).unwrap();
@@ -380,6 +380,13 @@ async fn an_empty_raft_directory_is_none() {
     node.stop().await;
     drop(node);
     run(&config, &bytes).unwrap();
+    fs::remove_dir_all(lab.data().join("raft")).unwrap();
+    fs::create_dir(lab.data().join("raft")).unwrap();
+    let error = lab.try_start().await.err().unwrap();
+    let text = jaco_proto::chain(&error);
+    assert!(text.contains("CURRENT"), "{text}");
+    let error = run(&config, &bytes).unwrap_err();
+    assert!(matches!(error, RestoreError::Occupied(_)), "{error}");
 }
 
 #[tokio::test]
