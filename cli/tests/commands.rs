@@ -5,7 +5,10 @@
 use std::{
     fs,
     io::{Read, Write},
-    os::unix::{fs::PermissionsExt, net::UnixListener},
+    os::unix::{
+        fs::{OpenOptionsExt, PermissionsExt},
+        net::UnixListener,
+    },
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -277,11 +280,14 @@ fn an_interrupt_ends_work_on_this_machine() {
     let pipe = dir.path().join("archive");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
-    let child = Command::new(env!("CARGO_BIN_EXE_jaco"))
+    let config = dir.path().join("jacod.yaml");
+    let text_of_it = "listen_addr: 127.0.0.1:7000\ncluster_addr: 127.0.0.1:7001\n";
+    fs::write(&config, text_of_it).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_jaco"))
         .args(["restore", "--name", "two", "--data-dir"])
         .arg(dir.path().join("data"))
         .arg("--config")
-        .arg(dir.path().join("none.yaml"))
+        .arg(&config)
         .arg("--input")
         .arg(&pipe)
         .env_clear()
@@ -289,8 +295,20 @@ fn an_interrupt_ends_work_on_this_machine() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Opens once somebody reads. A gzip stream with a name, which never ends.
-    let mut archive = fs::File::create(&pipe).unwrap();
+    // A gzip stream with a name that never ends, once somebody reads.
+    let mut archive = loop {
+        let opened = fs::File::options()
+            .write(true)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+            .open(&pipe);
+        match opened {
+            Ok(file) => break file,
+            Err(_) if child.try_wait().unwrap().is_none() => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}: {:?}", child.wait_with_output()),
+        }
+    };
     archive.write_all(b"\x1f\x8b\x08\x08\0\0\0\0\0\0").unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
