@@ -32,7 +32,7 @@ pub use export::Export;
 pub use files::FilesError;
 pub use init::Founding;
 pub use jaco_raftnode::archive;
-pub use restore::{RestoreError, RestoreStep, Restored, restore};
+pub use restore::{Prepared, RestoreError, RestoreStep, Restored, restore};
 pub use shared::{Running, Shared};
 pub use start::{Node, StartError};
 

@@ -29,6 +29,7 @@ mod token;
 mod transport;
 mod validate;
 mod version;
+mod winding_up;
 
 #[cfg(test)]
 mod fake;
@@ -42,6 +43,7 @@ use std::{
     io::{self, IsTerminal},
     path::Path,
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::{CommandFactory, Parser};
@@ -59,6 +61,9 @@ use crate::logging;
 const INTERRUPTED: u8 = 130;
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
+/// How long work on this machine may take to end after Ctrl-C: a process that exits while the
+/// database is in use may abort instead.
+const WIND_UP: Duration = Duration::from_secs(10);
 
 /// Runs one command.
 ///
@@ -139,6 +144,7 @@ fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
 /// Runs a command that talks to a daemon, until it ends or Ctrl-C.
 fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<End, Stop> {
     let endless = command.is_endless();
+    let works_here = command.works_here();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -153,8 +159,12 @@ fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
             result = remote(command, globals, ui) => result.map(|()| End::Done),
         }
     });
-    // A name lookup that hangs must not keep a finished command alive.
-    runtime.shutdown_background();
+    if works_here {
+        runtime.shutdown_timeout(WIND_UP);
+    } else {
+        // A name lookup that hangs must not keep a finished command alive.
+        runtime.shutdown_background();
+    }
     result
 }
 

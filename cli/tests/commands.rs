@@ -4,8 +4,11 @@
 
 use std::{
     fs,
-    io::Read,
-    os::unix::{fs::PermissionsExt, net::UnixListener},
+    io::{Read, Write},
+    os::unix::{
+        fs::{OpenOptionsExt, PermissionsExt},
+        net::UnixListener,
+    },
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -269,4 +272,51 @@ fn an_interrupt_ends_a_stream_well_and_anything_else_badly() {
         assert_eq!(output.status.code(), Some(status), "{line}");
         assert_eq!(text(&output.stderr), "", "{line}");
     }
+}
+
+#[test]
+fn an_interrupt_ends_work_on_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("archive");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let config = dir.path().join("jacod.yaml");
+    let text_of_it = "listen_addr: 127.0.0.1:7000\ncluster_addr: 127.0.0.1:7001\n";
+    fs::write(&config, text_of_it).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_jaco"))
+        .args(["restore", "--name", "two", "--data-dir"])
+        .arg(dir.path().join("data"))
+        .arg("--config")
+        .arg(&config)
+        .arg("--input")
+        .arg(&pipe)
+        .env_clear()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A gzip stream with a name that never ends, once somebody reads.
+    let mut archive = loop {
+        let opened = fs::File::options()
+            .write(true)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+            .open(&pipe);
+        match opened {
+            Ok(file) => break file,
+            Err(_) if child.try_wait().unwrap().is_none() => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}: {:?}", child.wait_with_output()),
+        }
+    };
+    archive.write_all(b"\x1f\x8b\x08\x08\0\0\0\0\0\0").unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    while archive.write_all(b"a").is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    assert!(!dir.path().join("data").exists());
 }

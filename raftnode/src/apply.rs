@@ -93,8 +93,13 @@ impl Applier {
         }
     }
 
-    /// Continues from the state of a received snapshot. It may hold the effect of the entry that
-    /// stopped this node, so applying resumes.
+    /// Applies nothing from here on, for `reason`, unless it has stopped already.
+    pub fn halt(&mut self, reason: String) {
+        self.halted.get_or_insert(reason);
+    }
+
+    /// Continues from the state of a received snapshot, nothing of which is unknown. It holds the
+    /// effect of the entry, or of the snapshot, that stopped this node, so applying resumes.
     pub fn install(&mut self, state: State) {
         *self = Self::new(state);
     }
@@ -270,5 +275,23 @@ mod tests {
             applier.apply(vec![entry(4, store("c"))], &mut ()).applied,
             None
         );
+    }
+
+    #[test]
+    fn a_halted_node_applies_nothing_until_a_state_it_knows_is_installed() {
+        let mut applier = Applier::new(State::default());
+        applier.halt("first".to_owned());
+        applier.halt("second".to_owned());
+        assert_eq!(applier.halted(), Some("first"));
+        let progress = applier.apply(vec![entry(1, store("a"))], &mut ());
+        assert_eq!(progress.applied, None);
+        assert_eq!(progress.answers, [(10, Answer::Halted("first".into()))]);
+        applier.install(State {
+            applied_index: 4,
+            ..State::default()
+        });
+        assert_eq!(applier.halted(), None);
+        let progress = applier.apply(vec![entry(5, store("a"))], &mut ());
+        assert_eq!(progress.applied, Some((5, 2)));
     }
 }

@@ -16,7 +16,7 @@ mod write;
 
 pub use meta::{Meta, SCHEMA_VERSION};
 pub use read::{Archive, Error, Limits, read};
-pub use write::write;
+pub use write::{check_size, write};
 
 /// Name of the first entry.
 const META: &str = "meta.json";

@@ -18,6 +18,7 @@ mod tests;
 pub use outgoing::{CHUNK_BYTES, OutgoingSnapshot};
 pub use spool::SnapshotRefused;
 
+pub(crate) use outgoing::Bound;
 pub(crate) use slot::{Claim, Slot};
 pub(crate) use spool::{Spool, clear};
 

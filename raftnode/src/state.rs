@@ -18,7 +18,7 @@ pub(crate) use entity::{Entity, row_key};
 pub(crate) use key::Key;
 pub(crate) use rows::cluster_key;
 pub use rows::{LoadError, Row, RowName, load};
-pub use snapshot::{Rules, SnapshotError, Snapshotted};
+pub use snapshot::{Extent, Rules, SnapshotError, Snapshotted};
 pub use table::Table;
 
 /// Everything the cluster knows, at one log index.

@@ -14,6 +14,7 @@ mod schema;
 mod tail;
 mod update;
 mod watermark;
+mod weight;
 
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub use update::{Refill, Row, Update};
 use crate::State;
 use tail::Tail;
 use watermark::Watermark;
+use weight::Weight;
 
 /// An open directory; holding one is holding its lock.
 pub struct Storage {
@@ -75,6 +77,7 @@ struct Cursor {
     last: Position,
     applied: u64,
     tail: Tail,
+    weight: Weight,
     /// The applied state, for snapshots; set once the state machine is loaded.
     state: Option<Arc<State>>,
 }
@@ -124,6 +127,13 @@ impl Storage {
     pub fn log_range(&self) -> (Position, Position) {
         let cursor = self.cursor();
         (cursor.truncated, cursor.last)
+    }
+
+    /// Index up to which the log would have to be dropped to hold clearly fewer than `bytes` bytes;
+    /// `None` while it holds no more than that. Not all of it need be applied.
+    #[must_use]
+    pub fn log_excess(&self, bytes: u64) -> Option<u64> {
+        self.cursor().weight.excess(bytes)
     }
 
     /// Writes since opening; one batch of proposals costs one synced write.

@@ -10,7 +10,6 @@ use jaco_proto::{
     v1::{self, internal_server::Internal},
 };
 use jaco_raftnode::Propose as _;
-use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -65,10 +64,10 @@ impl Internal for InternalService {
     ) -> Result<Response<v1::SubmitResponse>, Status> {
         let (sender, node) = self.led(&request)?;
         let bytes = request.into_inner().command_bytes;
-        let command = v1::Command::decode(bytes.as_slice()).map_err(|error| {
+        let command = jaco_raftnode::fsm::decode(&bytes).map_err(|error| {
             Error::new(ErrorCode::ValidationFailed, "the command does not decode")
                 .with("field", "command_bytes")
-                .with("reason", error)
+                .with("reason", jaco_proto::chain(&error))
         })?;
         // What it depends on is not to change before it is committed.
         let _alone = match limits::clears_mark(&command) {

@@ -5,7 +5,7 @@ use std::{io::Write, path::Path};
 use jaco_proto::{Error, ErrorCode, chain};
 use jaco_raftnode::{
     State,
-    archive::{self, Meta},
+    archive::{self, Limits, Meta},
     storage,
 };
 
@@ -49,6 +49,8 @@ impl Export {
             return Err(none());
         }
         let (state, position) = storage::examine(&layout.raft()).map_err(|error| failed(&error))?;
+        // Written nobody could restore it.
+        archive::check_size(&state, &Limits::default()).map_err(|error| failed(&error))?;
         // Nobody leads a node that does not run.
         let meta = Meta::new(&state, position.term, version, "", clock.timestamp());
         let meta = meta.ok_or_else(none)?;

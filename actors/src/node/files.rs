@@ -10,7 +10,7 @@ use std::{
 use jaco_net::{
     pki::{
         self, BootstrapCert, Fingerprint, NodeCert,
-        files::{NodeFiles, PUBLIC, PUBLIC_DIR, Staging},
+        files::{NodeFiles, PUBLIC, SECRET_DIR, Staging},
     },
     tls::Identity,
 };
@@ -175,6 +175,12 @@ impl Layout {
         self.root.join("bootstrap")
     }
 
+    /// Key, certificate, CA and membership that were here when a restore put its own in their
+    /// place.
+    fn identity_aside(&self) -> PathBuf {
+        self.root.join("node.aside")
+    }
+
     fn membership(&self) -> PathBuf {
         self.node().join("join.json")
     }
@@ -289,7 +295,7 @@ impl Layout {
     pub(super) fn open(&self) -> Result<DirectoryLock, FilesError> {
         fs::DirBuilder::new()
             .recursive(true)
-            .mode(pki::files::SECRET_DIR)
+            .mode(SECRET_DIR)
             .create(&self.root)
             .map_err(FilesError::io("create", &self.root))?;
         let path = self.lock_file();
@@ -321,27 +327,76 @@ impl Layout {
     }
 
     /// Removes what a crash left of building a membership: never part of one.
+    ///
+    /// What a restore had set aside comes back, unless that restore was completed.
     pub(super) fn sweep(&self) -> Result<(), FilesError> {
+        let (aside, node) = (self.identity_aside(), self.node());
+        let exists = |path: &Path| path.try_exists().map_err(FilesError::io("look at", path));
+        if self.is_member()? {
+            // The marker is there until the first start after a restore that was completed.
+            if exists(&self.marker())? {
+                self.drop_identity_aside()?;
+            }
+        } else {
+            if exists(&aside)? {
+                remove_tree(&node)?;
+                fs::rename(&aside, &node).map_err(FilesError::io("move back", &aside))?;
+            }
+            pki::files::remove(&self.marker())?;
+            // Only an empty one goes. It would make what is placed before raft state look like a
+            // membership that lost its own.
+            let _ = fs::remove_dir(self.raft());
+        }
         let staged = [self.raft(), self.node()].map(|path| pki::files::staging_path(&path));
         for path in staged {
-            match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(FilesError::io("remove", &path)(error));
-                }
-                Ok(()) | Err(_) => {}
-            }
+            remove_tree(&path)?;
         }
-        if !self.is_member()? {
-            pki::files::remove(&self.marker())?;
-        }
-        Ok(())
+        Ok(pki::files::remove(&pki::files::staging_path(
+            &self.marker(),
+        ))?)
     }
 
-    /// Whether raft state says that this node is a member.
+    /// Moves key, certificate and membership of whoever this node was out of the way.
+    pub(super) fn set_identity_aside(&self) -> Result<(), FilesError> {
+        let node = self.node();
+        match fs::rename(&node, self.identity_aside()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(FilesError::io("move aside", &node)(error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Removes what was set aside, if anything was.
+    pub(super) fn drop_identity_aside(&self) -> Result<(), FilesError> {
+        remove_tree(&self.identity_aside())
+    }
+
+    /// Removes the identity that a restore has placed, if it does not go on to place its raft
+    /// state, and brings back what was there before it.
+    pub(super) fn undo_identity(&self) -> Result<(), FilesError> {
+        remove_tree(&self.node())?;
+        self.sweep()
+    }
+
+    /// Whether raft state says that this node is a member. An empty directory says nothing, unless
+    /// there is a membership: then the state is lost, which nobody must take for a new node.
     pub(super) fn is_member(&self) -> Result<bool, FilesError> {
-        self.raft()
-            .try_exists()
-            .map_err(FilesError::io("look at", &self.raft()))
+        let raft = self.raft();
+        match fs::read_dir(&raft) {
+            Ok(mut entries) => match entries.next() {
+                Some(Err(error)) => Err(FilesError::io("list", &raft)(error)),
+                Some(Ok(_)) => Ok(true),
+                None => {
+                    let path = self.membership();
+                    path.try_exists().map_err(FilesError::io("look at", &path))
+                }
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            // Whatever it is, opening it says what is wrong with it.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(true),
+            Err(error) => Err(FilesError::io("look at", &raft)(error)),
+        }
     }
 
     /// Puts key, certificate and membership in their place, in that of whatever a crash left
@@ -353,16 +408,11 @@ impl Layout {
         staged: impl FnOnce(),
     ) -> Result<(), FilesError> {
         let dir = self.node();
-        let staging = Staging::begin(&dir, PUBLIC_DIR)?;
+        let staging = Staging::begin(&dir, SECRET_DIR)?;
         files.stage(&staging)?;
         staging.file("join.json", &membership.to_json(), PUBLIC)?;
         staged();
-        match fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(FilesError::io("remove", &dir)(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        remove_tree(&dir)?;
         Ok(staging.commit()?)
     }
 
@@ -424,8 +474,8 @@ impl Layout {
             dir.join("server.key"),
             dir.join("setup-token"),
         );
-        if !token.exists() {
-            let staging = Staging::begin(&dir, pki::files::SECRET_DIR)?;
+        if ![&cert, &key, &token].iter().all(|path| path.exists()) {
+            let staging = Staging::begin(&dir, SECRET_DIR)?;
             let made =
                 BootstrapCert::generate(hostname, &config.certificate_ips, config.clock.now())?;
             let secret = random_token().map_err(|error| FilesError::Randomness(error.message))?;
@@ -440,6 +490,8 @@ impl Layout {
                 secret.expose().as_bytes(),
                 pki::files::SECRET,
             )?;
+            // One that lacks a file is of no use to anybody.
+            remove_tree(&dir)?;
             staging.commit()?;
         }
         let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));
@@ -464,6 +516,16 @@ impl Layout {
             }
             Ok(()) | Err(_) => {}
         }
+    }
+}
+
+/// Removes a directory with everything in it, if it is there.
+fn remove_tree(path: &Path) -> Result<(), FilesError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(FilesError::io("remove", path)(error))
+        }
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{self, Read},
+    ops::ControlFlow,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -31,6 +32,7 @@ use super::{
     NodeConfig,
     announce::text,
     files::{FilesError, Layout, Membership},
+    lock::DirectoryLock,
     marker::Marker,
 };
 
@@ -61,6 +63,9 @@ pub enum RestoreError {
     /// The data directory is in use, or cannot be read or written.
     #[error(transparent)]
     Files(#[from] FilesError),
+    /// Whoever hears of the steps did not want the next one.
+    #[error("the restore was stopped after {0:?}")]
+    Stopped(RestoreStep),
 }
 
 /// What was restored.
@@ -78,6 +83,9 @@ pub struct Restored {
     pub former_members: Vec<String>,
     /// Fields of the snapshot that this version does not know and has left out.
     pub unknown_fields: BTreeSet<u32>,
+    /// Whether this ran as root and the data directory is root's, with all that is in it: a daemon
+    /// of another user cannot use it.
+    pub owned_by_root: bool,
 }
 
 /// How far a restore has come; a crash between any two leaves what the first describes.
@@ -87,6 +95,8 @@ pub enum RestoreStep {
     Read,
     /// The data directory is there and locked.
     Claimed,
+    /// There is an empty directory for the raft state beside its place.
+    StateBegun,
     /// The raft state is complete beside its place.
     StateStaged,
     /// Key and certificate are complete beside their place.
@@ -101,9 +111,10 @@ pub enum RestoreStep {
 
 impl RestoreStep {
     /// Every step, in order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Read,
         Self::Claimed,
+        Self::StateBegun,
         Self::StateStaged,
         Self::IdentityStaged,
         Self::IdentityPlaced,
@@ -112,12 +123,8 @@ impl RestoreStep {
     ];
 }
 
-/// Makes `hostname` the only member of the cluster in the archive `input`.
-///
-/// Directory, addresses, version and clock are those of `config`. As root, everything is done
-/// with the rights of the owner of the data directory, whose links are followed no further than
-/// these reach. The threads that the database starts keep these rights: a process that restores
-/// for another user had better do nothing else. `step` hears of each step once it is done.
+/// Makes `hostname` the only member of the cluster in the archive `input`: [`Prepared::read`] and
+/// [`Prepared::place`] in one. `step` hears of each step once it is done.
 ///
 /// # Errors
 /// [`RestoreError`]; of what was built nothing is left in its place.
@@ -127,48 +134,178 @@ pub fn restore(
     input: impl Read,
     mut step: impl FnMut(RestoreStep),
 ) -> Result<Restored, RestoreError> {
-    check_hostname(hostname).map_err(|_| RestoreError::Hostname(hostname.to_owned()))?;
-    if let Some(configured) = config.hostname.as_ref().filter(|name| *name != hostname) {
-        return Err(RestoreError::Renamed {
-            configured: configured.clone(),
-            asked: hostname.to_owned(),
-        });
-    }
-    let layout = Layout::new(&config.data_dir);
-    let _acting = act_as_owner(&config.data_dir)?;
-    let held = layout.claim()?;
-    refuse_occupied(&layout)?;
-
-    let archive = archive::read(input, &config.version, &Limits::default())?;
-    let (files, cluster) = identity(config, hostname, &archive)?;
-    step(RestoreStep::Read);
-
-    let lock = match held {
-        Some(lock) => lock,
-        None => layout.open()?,
+    let mut step = |done| {
+        step(done);
+        ControlFlow::Continue(())
     };
-    // Whoever held the lock in between may have founded a cluster.
-    refuse_occupied(&layout)?;
-    step(RestoreStep::Claimed);
-    let placed = place(config, hostname, &layout, &archive, &files, &mut step);
-    if placed.is_err() && !layout.is_member().unwrap_or(true) {
-        clear(&layout);
-    }
-    placed?;
-    drop(lock);
+    Prepared::read(config, hostname, input, &mut step)?.place(&mut step)
+}
 
-    let former_members = archive.state.nodes.keys();
-    Ok(Restored {
-        cluster_id: cluster,
-        snapshot_index: archive.meta.snapshot_index,
-        state_digest: archive.state.digest(),
-        taken_at: archive.meta.taken_at,
-        former_members: former_members
-            .filter(|name| *name != hostname)
-            .cloned()
-            .collect(),
-        unknown_fields: archive.unknown_fields,
-    })
+/// A restore that can begin: the archive was read, and no daemon can take the data directory.
+#[derive(Debug)]
+pub struct Prepared {
+    config: NodeConfig,
+    hostname: String,
+    archive: Archive,
+    files: NodeFiles,
+    cluster_id: String,
+    layout: Layout,
+    _lock: DirectoryLock,
+}
+
+impl Prepared {
+    /// Reads the archive `input` for the member `hostname`, and locks the data directory, which
+    /// is made if it is not there.
+    ///
+    /// Directory, addresses, version and clock are those of `config`. As root, everything here and
+    /// in [`Prepared::place`] is done with the rights of the owner of the data directory, whose
+    /// links are followed no further than these reach. The threads that the database starts keep
+    /// these rights: a process that restores for another user had better do nothing else. `step` hears of each step once it is done, and says
+    /// whether to go on.
+    ///
+    /// # Errors
+    /// [`RestoreError`]; at most an empty data directory with its lock file is new then.
+    pub fn read(
+        config: &NodeConfig,
+        hostname: &str,
+        input: impl Read,
+        step: &mut impl FnMut(RestoreStep) -> ControlFlow<()>,
+    ) -> Result<Self, RestoreError> {
+        check_hostname(hostname).map_err(|_| RestoreError::Hostname(hostname.to_owned()))?;
+        if let Some(configured) = config.hostname.as_ref().filter(|name| *name != hostname) {
+            return Err(RestoreError::Renamed {
+                configured: configured.clone(),
+                asked: hostname.to_owned(),
+            });
+        }
+        let layout = Layout::new(&config.data_dir);
+        let _acting = act_as_owner(&config.data_dir)?;
+        let held = layout.claim()?;
+        refuse_occupied(&layout)?;
+
+        let archive = archive::read(input, &config.version, &Limits::default())?;
+        let (files, cluster_id) = identity(config, hostname, &archive)?;
+        tell(step, RestoreStep::Read)?;
+
+        let lock = match held {
+            Some(lock) => lock,
+            None => layout.open()?,
+        };
+        // Whoever held the lock in between may have founded a cluster.
+        refuse_occupied(&layout)?;
+        tell(step, RestoreStep::Claimed)?;
+        Ok(Self {
+            config: config.clone(),
+            hostname: hostname.to_owned(),
+            archive,
+            files,
+            cluster_id,
+            layout,
+            _lock: lock,
+        })
+    }
+
+    /// Builds the node and puts it in its place; `step` as in [`Prepared::read`].
+    ///
+    /// # Errors
+    /// [`RestoreError`]; the data directory is as it was then.
+    pub fn place(
+        self,
+        step: &mut impl FnMut(RestoreStep) -> ControlFlow<()>,
+    ) -> Result<Restored, RestoreError> {
+        let acting = act_as_owner(&self.config.data_dir)?;
+        // What a restore before this one left may stand in the way, or be somebody's identity.
+        self.layout.sweep()?;
+        let mut replaced = false;
+        let placed = self.build(&mut replaced, step);
+        if placed.is_err() && replaced && !self.layout.is_member().unwrap_or(true) {
+            // The failure that led here is the one to tell about.
+            let _ = self.layout.undo_identity();
+        }
+        placed?;
+        let root = rustix::process::geteuid().is_root();
+        let former_members = self.archive.state.nodes.keys();
+        Ok(Restored {
+            cluster_id: self.cluster_id,
+            snapshot_index: self.archive.meta.snapshot_index,
+            state_digest: self.archive.state.digest(),
+            former_members: former_members
+                .filter(|name| **name != self.hostname)
+                .cloned()
+                .collect(),
+            taken_at: self.archive.meta.taken_at,
+            unknown_fields: self.archive.unknown_fields,
+            owned_by_root: root && acting.is_none(),
+        })
+    }
+
+    /// `replaced` is set once what is in the place of the identity is what is put there here.
+    fn build(
+        &self,
+        replaced: &mut bool,
+        step: &mut impl FnMut(RestoreStep) -> ControlFlow<()>,
+    ) -> Result<(), RestoreError> {
+        let (config, layout) = (&self.config, &self.layout);
+        let now = config.clock.timestamp();
+        let own = v1::Node {
+            hostname: self.hostname.clone(),
+            address: text(config.cluster_addr),
+            grpc_address: text(config.listen_addr),
+            server_cert_fingerprint: self.files.cert.fingerprint().as_bytes().to_vec(),
+            joined_at: Some(now),
+            version: config.version.clone(),
+            ..Default::default()
+        };
+        let meta = &self.archive.meta;
+        let (state, raft_id) = restored(&self.archive.state, own);
+        let raft = Staging::begin(&layout.raft(), SECRET_DIR).map_err(FilesError::from)?;
+        tell(step, RestoreStep::StateBegun)?;
+        storage::restore(raft.path(), raft_id, meta.position(), &state).map_err(|source| {
+            FilesError::Storage {
+                path: raft.path().to_owned(),
+                source,
+            }
+        })?;
+        keep_secret(raft.path())?;
+        tell(step, RestoreStep::StateStaged)?;
+
+        let membership = Membership {
+            cluster_id: meta.cluster_id.clone(),
+            hostname: self.hostname.clone(),
+            raft_id,
+            advertise_addr: text(config.cluster_addr),
+            peers: Vec::new(),
+        };
+        let mut go_on = Ok(());
+        // Without its raft state it may still be all that proves who this node was.
+        layout.set_identity_aside()?;
+        *replaced = true;
+        layout.place_identity(&self.files, &membership, || {
+            go_on = tell(step, RestoreStep::IdentityStaged);
+        })?;
+        go_on?;
+        tell(step, RestoreStep::IdentityPlaced)?;
+        let marker = Marker::new(meta, now);
+        pki::files::replace(&layout.marker(), marker.to_text().as_bytes(), SECRET)
+            .map_err(FilesError::from)?;
+        tell(step, RestoreStep::MarkerPlaced)?;
+        raft.commit().map_err(FilesError::from)?;
+        // Done, whoever wants no more; what was set aside goes at the next start at the latest.
+        let _ = layout.drop_identity_aside();
+        let _ = step(RestoreStep::StatePlaced);
+        Ok(())
+    }
+}
+
+/// Tells of a step; an error if that is to be the last one.
+fn tell(
+    step: &mut impl FnMut(RestoreStep) -> ControlFlow<()>,
+    done: RestoreStep,
+) -> Result<(), RestoreError> {
+    match step(done) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(RestoreError::Stopped(done)),
+    }
 }
 
 fn refuse_occupied(layout: &Layout) -> Result<(), RestoreError> {
@@ -201,61 +338,6 @@ fn identity(
     let files = NodeFiles::found(&ca, hostname, &config.certificate_ips, config.clock.now())
         .map_err(RestoreError::Authority)?;
     Ok((files, cluster_id))
-}
-
-fn place(
-    config: &NodeConfig,
-    hostname: &str,
-    layout: &Layout,
-    archive: &Archive,
-    files: &NodeFiles,
-    step: &mut impl FnMut(RestoreStep),
-) -> Result<(), FilesError> {
-    let now = config.clock.timestamp();
-    let own = v1::Node {
-        hostname: hostname.to_owned(),
-        address: text(config.cluster_addr),
-        grpc_address: text(config.listen_addr),
-        server_cert_fingerprint: files.cert.fingerprint().as_bytes().to_vec(),
-        joined_at: Some(now),
-        version: config.version.clone(),
-        ..Default::default()
-    };
-    let (state, raft_id) = restored(&archive.state, own);
-    let raft = Staging::begin(&layout.raft(), SECRET_DIR)?;
-    storage::restore(raft.path(), raft_id, archive.meta.position(), &state).map_err(|source| {
-        FilesError::Storage {
-            path: raft.path().to_owned(),
-            source,
-        }
-    })?;
-    keep_secret(raft.path())?;
-    step(RestoreStep::StateStaged);
-
-    let membership = Membership {
-        cluster_id: archive.meta.cluster_id.clone(),
-        hostname: hostname.to_owned(),
-        raft_id,
-        advertise_addr: text(config.cluster_addr),
-        peers: Vec::new(),
-    };
-    layout.place_identity(files, &membership, || {
-        step(RestoreStep::IdentityStaged);
-    })?;
-    step(RestoreStep::IdentityPlaced);
-    let marker = Marker::new(&archive.meta, now);
-    pki::files::replace(&layout.marker(), marker.to_text().as_bytes(), SECRET)?;
-    step(RestoreStep::MarkerPlaced);
-    raft.commit()?;
-    step(RestoreStep::StatePlaced);
-    Ok(())
-}
-
-/// Takes away what a failed restore has put in place; it is nobody's without raft state.
-fn clear(layout: &Layout) {
-    // The failure that led here is the one to tell about.
-    let _ = fs::remove_dir_all(layout.node());
-    let _ = fs::remove_file(layout.marker());
 }
 
 /// The rights of whoever owns the data directory, for root where that is another user.

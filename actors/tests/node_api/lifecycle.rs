@@ -103,6 +103,21 @@ async fn the_setup_phase_survives_a_restart_and_ends_with_init() {
 }
 
 #[tokio::test]
+async fn incomplete_files_of_the_setup_phase_are_made_anew() {
+    let lab = Lab::new();
+    lab.start().await.stop().await;
+    for missing in ["setup-token", "server.crt", "server.key"] {
+        fs::remove_file(lab.data().join("bootstrap").join(missing)).unwrap();
+        let node = lab.start().await;
+        lab.remote(&lab.setup_trust(), Some(&lab.setup_token()))
+            .status()
+            .await
+            .unwrap();
+        node.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn what_a_crash_left_of_an_init_is_no_membership() {
     let lab = Lab::new();
     // A crash between the two renames: identity in place, state not. And one during each of them.

@@ -103,6 +103,7 @@ async fn a_restored_cluster_is_the_old_one_on_a_new_host() {
         taken_at: archive.meta.taken_at.clone(),
         former_members: vec!["one".to_owned()],
         unknown_fields: Default::default(),
+        owned_by_root: rustix::process::geteuid().is_root(),
     };
     assert_eq!(done, expected);
     check_disk(&config, &archive);
@@ -110,8 +111,7 @@ async fn a_restored_cluster_is_the_old_one_on_a_new_host() {
         let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         let text = path.strip_prefix(lab.data()).unwrap().display().to_string();
         let expected = match text.as_str() {
-            "" | "raft" => 0o700,
-            "node" => 0o755,
+            "" | "raft" | "node" => 0o700,
             "node/two.crt" | "node/ca.crt" | "node/join.json" => 0o644,
             _ => 0o600,
         };
@@ -266,6 +266,127 @@ async fn what_a_crash_left_makes_no_member_and_its_marker_tells_nothing() {
     lab.local().issue("ci", false).await.unwrap();
     assert_eq!(restores_in(&state(&node)), 0);
     node.stop().await;
+}
+
+/// Puts the identity of an earlier membership into a data directory without its raft state, as an
+/// operator leaves it who moves only that out of the way.
+fn leave_identity(data: &Path) {
+    fs::create_dir_all(data.join("node")).unwrap();
+    fs::write(data.join("node/old.key"), "key").unwrap();
+}
+
+/// What is left of the identity and what a restore may leave beside it.
+fn identity_in(data: &Path) -> Vec<String> {
+    let mut found: Vec<_> = below(data)
+        .into_iter()
+        .map(|path| path.strip_prefix(data).unwrap().display().to_string())
+        .filter(|path| path.contains("node") || path.contains("restore"))
+        .collect();
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn a_failed_restore_leaves_an_earlier_identity_where_it_is() {
+    let (_old, _, bytes) = source().await;
+    for (fails_after, in_the_way) in [
+        (RestoreStep::Claimed, "raft.new"),
+        (RestoreStep::StateStaged, "node.new"),
+        (RestoreStep::IdentityPlaced, "restore.txt.new/x"),
+    ] {
+        for earlier in [true, false] {
+            let (lab, config) = target();
+            if earlier {
+                leave_identity(&lab.data());
+            }
+            let at = lab.data().join(in_the_way);
+            let failed = restore(&config, "two", &*bytes, |done| {
+                if done == fails_after {
+                    // As no disk full can be arranged: what is to be written is there already.
+                    fs::create_dir_all(at.parent().unwrap()).unwrap();
+                    fs::write(&at, "").unwrap();
+                }
+            });
+            let error = failed.unwrap_err();
+            assert!(matches!(error, RestoreError::Files(_)), "{error}");
+            let _ = fs::remove_file(&at);
+            let _ = fs::remove_dir(lab.data().join("restore.txt.new"));
+            let expected: &[&str] = match earlier {
+                true => &["node", "node/old.key"],
+                false => &[],
+            };
+            assert_eq!(identity_in(&lab.data()), expected, "{in_the_way}");
+            run(&config, &bytes).unwrap();
+            let found = identity_in(&lab.data());
+            assert!(!found.iter().any(|name| name.contains("old")), "{found:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_killed_restore_gives_an_earlier_identity_back_at_the_next_start() {
+    let (_old, _, bytes) = source().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("archive");
+    fs::write(&path, &bytes).unwrap();
+    for step in [RestoreStep::IdentityPlaced, RestoreStep::MarkerPlaced] {
+        let (lab, config) = target();
+        leave_identity(&lab.data());
+        die_at(step, &config, &path);
+        let node = lab.start().await;
+        assert!(!lab.local().status().await.unwrap().initialized);
+        node.stop().await;
+        let found = identity_in(&lab.data());
+        assert_eq!(found, ["node", "node/old.key"], "{step:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_restore_leaves_can_be_cleared_by_the_owner_of_the_directory() {
+    if !rustix::process::geteuid().is_root() {
+        return; // nobody else leaves what is not theirs
+    }
+    let (_old, _, bytes) = source().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("archive");
+    fs::write(&path, &bytes).unwrap();
+    for step in RestoreStep::ALL {
+        let (lab, config) = target();
+        if step == RestoreStep::Read {
+            continue; // nothing is there yet
+        }
+        fs::create_dir(lab.data()).unwrap();
+        std::os::unix::fs::chown(lab.data(), Some(4242), Some(4243)).unwrap();
+        die_at(step, &config, &path);
+        for left in below(&lab.data()) {
+            let found = fs::metadata(&left).unwrap();
+            let needed = found.is_dir() || left.ends_with("LOCK");
+            assert!(
+                !needed || found.uid() == 4242,
+                "{step:?}: {}",
+                left.display()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_raft_directory_is_none_unless_a_membership_belongs_to_it() {
+    let (_old, _, bytes) = source().await;
+    let (lab, config) = target();
+    fs::create_dir_all(lab.data().join("raft")).unwrap();
+    let node = lab.start().await;
+    assert!(!lab.local().status().await.unwrap().initialized);
+    node.stop().await;
+    drop(node);
+    run(&config, &bytes).unwrap();
+    fs::remove_dir_all(lab.data().join("raft")).unwrap();
+    fs::create_dir(lab.data().join("raft")).unwrap();
+    let error = lab.try_start().await.err().unwrap();
+    let text = jaco_proto::chain(&error);
+    assert!(text.contains("CURRENT"), "{text}");
+    let error = run(&config, &bytes).unwrap_err();
+    assert!(matches!(error, RestoreError::Occupied(_)), "{error}");
 }
 
 #[tokio::test]

@@ -227,6 +227,15 @@ impl Command {
         }
     }
 
+    /// Whether the command works on the files of this machine's daemon.
+    pub(crate) fn works_here(&self) -> bool {
+        match self {
+            Self::Restore(_) => true,
+            Self::Backup(args) => args.is_offline(),
+            _ => false,
+        }
+    }
+
     /// Whether what the command reads must be confirmed by a majority.
     pub(crate) fn is_consistent(&self) -> bool {
         let read = match self {

@@ -16,7 +16,8 @@ use super::{
     connection::{Client, within},
     failure::{Failure, Local, Stop},
     output::{Ui, View, text::hex},
-    place::PlaceArgs,
+    place::{Place, PlaceArgs},
+    winding_up::{Ended, winding_up},
 };
 
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -30,6 +31,13 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     place: PlaceArgs,
+}
+
+impl Args {
+    /// Whether it is done without a daemon.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.offline
+    }
 }
 
 #[derive(Serialize)]
@@ -73,7 +81,11 @@ pub(crate) async fn run(
     }
     let mut file = Destination::create(path)?;
     let (snapshot_index, state_digest) = if args.offline {
-        let (index, digest) = export(args, &mut file)?;
+        let place = args.place.place()?;
+        // Dropped by whoever has it when Ctrl-C comes, which removes the file.
+        let done = winding_up(move |ended| export(&place, file, ended));
+        let (written, index, digest) = done.await??;
+        file = written;
         (Some(index), Some(hex(&digest)))
     } else {
         within(Some(DEADLINE), download(&client()?, &mut file)).await?;
@@ -109,14 +121,18 @@ async fn download(client: &Client, file: &mut Destination) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Returns log index and digest of the state that was written.
-fn export(args: &Args, file: &mut Destination) -> Result<(u64, [u8; 32]), Failure> {
-    let place = args.place.place()?;
+/// Returns the file, and log index and digest of the state that was written to it.
+fn export(
+    place: &Place,
+    mut file: Destination,
+    ended: &Ended,
+) -> Result<(Destination, u64, [u8; 32]), Failure> {
     let clock = Clock::system();
     let export = Export::read(&place.config.data_dir, crate::version(), &clock)?;
-    let written = export.write(&mut file.out);
+    let written = export.write(ended.until(&mut file.out));
     written.map_err(|error| unwritable(&file.path, &error))?;
-    Ok((export.meta.snapshot_index, export.state_digest()))
+    let digest = export.state_digest();
+    Ok((file, export.meta.snapshot_index, digest))
 }
 
 /// A file under construction beside its place, for its owner's eyes only.

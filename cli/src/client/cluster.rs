@@ -108,6 +108,9 @@ struct StatusView {
     leader: String,
     raft_index: u64,
     nodes: Vec<MemberRow>,
+    /// Whether the daemon was not told who asks, and tells no more than that there is a cluster.
+    #[serde(skip)]
+    stranger: bool,
 }
 
 #[derive(Serialize)]
@@ -117,8 +120,8 @@ struct MemberRow {
     suffrage: &'static str,
 }
 
-impl From<v1::ClusterStatusResponse> for StatusView {
-    fn from(response: v1::ClusterStatusResponse) -> Self {
+impl StatusView {
+    fn new(response: &v1::ClusterStatusResponse, stranger: bool) -> Self {
         let suffrage = |hostname: &str| {
             let found = response
                 .suffrages
@@ -140,6 +143,7 @@ impl From<v1::ClusterStatusResponse> for StatusView {
             nodes: nodes.collect(),
             leader: response.leader.clone(),
             raft_index: response.raft_index,
+            stranger,
         }
     }
 }
@@ -157,8 +161,7 @@ impl View for StatusView {
                     directory and start it again to use it anew.\n"
                 .to_owned();
         }
-        // A cluster has members; a daemon that names none does not tell strangers.
-        if self.nodes.is_empty() {
+        if self.stranger {
             return "Status: initialized\nIts members are shown to operators: --token or JACO_TOKEN.\n"
                 .to_owned();
         }
@@ -194,7 +197,7 @@ async fn status(client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
             .await
     };
     let response = client.unary(STATUS_DEADLINE, call).await?;
-    ui.data(&StatusView::from(response))
+    ui.data(&StatusView::new(&response, client.is_stranger()))
 }
 
 #[cfg(test)]
@@ -232,7 +235,7 @@ mod tests {
 
     #[test]
     fn status_lists_the_members() {
-        let view = StatusView::from(response());
+        let view = StatusView::new(&response(), false);
         assert_eq!(
             view.text(),
             "Status: initialized\nLeader: a:7001\nRaft index: 7\nNodes (2):\n- a @ a:7001 [READY, VOTER]\n- b @ b:7001 [ISOLATION_UNAVAILABLE, ?]\n"
@@ -243,20 +246,28 @@ mod tests {
                 "\"status\": \"isolation_unavailable\",\n      \"suffrage\": \"unknown\""
             )
         );
-        let leaderless = StatusView::from(v1::ClusterStatusResponse {
+        let leaderless = v1::ClusterStatusResponse {
             leader: String::new(),
             ..response()
-        });
+        };
+        let leaderless = StatusView::new(&leaderless, false);
         assert!(leaderless.text().contains("Leader: (no leader elected)\n"));
-        let stranger = StatusView::from(v1::ClusterStatusResponse {
+        // What a daemon says that opens its state, and any daemon to whom it does not know.
+        let bare = v1::ClusterStatusResponse {
             initialized: true,
             ..Default::default()
-        });
+        };
+        assert_eq!(
+            StatusView::new(&bare, false).text(),
+            "Status: initialized\nLeader: (no leader elected)\nRaft index: 0\nNodes (0):\n"
+        );
+        let stranger = StatusView::new(&bare, true);
         assert!(stranger.text().starts_with("Status: initialized\n"));
-        let removed = StatusView::from(v1::ClusterStatusResponse {
+        let removed = v1::ClusterStatusResponse {
             removed: true,
             ..response()
-        });
+        };
+        let removed = StatusView::new(&removed, false);
         assert!(removed.text().starts_with("Status: removed\n"));
         assert!(stranger.text().contains("--token") && !stranger.text().contains("Leader"));
     }
@@ -267,7 +278,7 @@ mod tests {
         response.leader = "a:7001\u{1b}[2J\nNodes (0):".to_owned();
         response.nodes[0].address = "a\r\n- x @ y [READY, VOTER]".to_owned();
         response.nodes[1].hostname = "b\u{1b}]0;x\u{7}".to_owned();
-        let text = StatusView::from(response).text();
+        let text = StatusView::new(&response, false).text();
         assert_eq!(text.lines().count(), 6, "{text:?}");
         assert!(
             !text.contains(|c: char| c.is_control() && c != '\n'),
@@ -277,7 +288,7 @@ mod tests {
 
     #[test]
     fn before_init_there_is_a_hint_and_no_node() {
-        let view = StatusView::from(v1::ClusterStatusResponse::default());
+        let view = StatusView::new(&v1::ClusterStatusResponse::default(), false);
         assert!(view.text().starts_with("Status: uninitialized\n"));
         assert!(
             view.text().contains("jaco cluster init") && view.text().contains("jaco node join")

@@ -132,6 +132,11 @@ impl Client {
             .all(|place| matches!(place, Place::Socket(_)))
     }
 
+    /// Whether calls go to a remote daemon without saying who makes them.
+    pub(crate) fn is_stranger(&self) -> bool {
+        !self.is_local() && self.headers.bearer.is_none()
+    }
+
     /// The remote daemon that answered last, or the first one if none has yet; `None` on a socket.
     pub(crate) fn server(&self) -> Option<String> {
         let at = self.live().as_ref().map_or(0, |(at, _)| *at);

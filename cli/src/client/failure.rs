@@ -39,6 +39,8 @@ pub(crate) enum Local {
     RestoreFailed,
     /// Members that applied the same entries differ.
     StateDiverged,
+    /// Too few members answered to be compared.
+    NotCompared,
     /// A defect of this program or a broken answer.
     Internal,
 }
@@ -63,6 +65,7 @@ impl Local {
             Self::DeploymentNotFound => "deployment_not_found",
             Self::RestoreFailed => "restore_failed",
             Self::StateDiverged => "state_diverged",
+            Self::NotCompared => "not_compared",
             Self::Internal => "internal",
         }
     }

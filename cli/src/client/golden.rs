@@ -6,7 +6,7 @@
 
 mod cases;
 mod shape;
-mod world;
+pub(super) mod world;
 
 use std::{
     collections::BTreeMap,

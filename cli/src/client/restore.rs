@@ -4,11 +4,14 @@ use std::{
     env,
     error::Error as _,
     fs::File,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use jaco_actors::node::{FilesError, RestoreError, RestoreStep, Restored, archive, restore};
+use jaco_actors::node::{
+    FilesError, NodeConfig, Prepared, RestoreError, RestoreStep, Restored, archive,
+};
 use jaco_proto::{
     chain,
     v1::{self, cluster_client::ClusterClient},
@@ -21,8 +24,12 @@ use super::{
     output::{Ui, View, text::hex},
     place::PlaceArgs,
     transport::Target,
+    winding_up::{Ended, winding_up},
 };
 use crate::daemon;
+
+/// How a daemon is stopped that its socket would start again.
+const STOP: &str = "systemctl stop jaco.socket jaco.service";
 
 /// How long a daemon may take to show that it is there.
 const PROBE: Duration = Duration::from_secs(2);
@@ -73,19 +80,17 @@ impl View for RestoredView {
 pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let place = args.place.place()?;
     let data_dir = place.config.data_dir.clone();
-    let input = File::open(&args.input).map_err(|error| {
-        let shown = args.input.display();
-        Failure::new(Local::FileError, format!("read {shown}: {error}")).with("path", shown)
-    })?;
-    refuse_running(socket, &place.config.unix_socket).await?;
     let config = daemon::config::node(&place.config, None, false).map_err(|error| {
         Failure::new(Local::RestoreFailed, "the configuration cannot be used")
             .with("reason", format!("{error:#}"))
     })?;
-    let restored = restore(&config, &args.name, input, |step: RestoreStep| {
-        tracing::debug!(subsystem = "backup", ?step, "done");
-    });
-    let restored = restored.map_err(|error| refusal(&error))?;
+    let (path, name) = (args.input.clone(), args.name.clone());
+    let prepared = winding_up(move |ended| prepare(&path, &config, &name, ended));
+    let prepared = prepared.await??;
+    // Asking starts a daemon where the init system listens for one: it finds its directory locked.
+    refuse_running(socket, &place.config.unix_socket).await?;
+    let placed = winding_up(move |ended| prepared.place(&mut |step| heard(step, ended)));
+    let restored = placed.await?.map_err(|error| refusal(&error))?;
     ui.outcome(&RestoredView {
         data_dir: data_dir.display().to_string(),
         node: args.name.clone(),
@@ -97,6 +102,13 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
     for text in warnings(&restored) {
         ui.warn(&text);
     }
+    if restored.owned_by_root {
+        let shown = data_dir.display();
+        ui.warn(&format!(
+            "{shown} belongs to root: give it to the user that the daemon runs as before you start \
+             it, as in `chown -R jaco: {shown}`"
+        ));
+    }
     if let Some(elsewhere) = place.elsewhere {
         ui.warn(&format!(
             "the daemon's configuration names the data directory {}, not {}",
@@ -105,6 +117,28 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
         ));
     }
     Ok(())
+}
+
+/// Reads the archive and locks the data directory.
+fn prepare(
+    path: &Path,
+    config: &NodeConfig,
+    name: &str,
+    ended: &Ended,
+) -> Result<Prepared, Failure> {
+    let input = File::open(path).map_err(|error| {
+        let shown = path.display();
+        Failure::new(Local::FileError, format!("read {shown}: {error}")).with("path", shown)
+    })?;
+    let input = ended.until(input);
+    Prepared::read(config, name, input, &mut |step| heard(step, ended))
+        .map_err(|error| refusal(&error))
+}
+
+/// Says what was done, and whether to go on.
+fn heard(step: RestoreStep, ended: &Ended) -> ControlFlow<()> {
+    tracing::debug!(subsystem = "backup", ?step, "done");
+    ended.flow()
 }
 
 /// Refuses while a daemon answers here, whatever directory it uses.
@@ -133,7 +167,8 @@ async fn refuse_running(flag: Option<&Path>, configured: &Path) -> Result<(), Fa
         return Ok(());
     }
     let message = "a daemon is running on this machine; stop it first";
-    Err(Failure::new(Local::RestoreFailed, message).with("socket", path.display()))
+    let failure = Failure::new(Local::RestoreFailed, message);
+    Err(failure.with("socket", path.display()).with("hint", STOP))
 }
 
 fn warnings(restored: &Restored) -> Vec<String> {
@@ -173,7 +208,9 @@ fn refusal(error: &RestoreError) -> Failure {
         RestoreError::Hostname(_) => Failure::new(Local::UsageError, error.to_string()),
         RestoreError::Renamed { configured, .. } => failure.with("hostname", configured),
         RestoreError::Occupied(path) => failure.with("path", path.display()),
-        RestoreError::Files(FilesError::Locked(path)) => failure.with("data_dir", path.display()),
+        RestoreError::Files(FilesError::Locked(path)) => {
+            failure.with("data_dir", path.display()).with("hint", STOP)
+        }
         RestoreError::Archive(error) => with_facts(failure, error),
         _ => failure,
     }
@@ -208,3 +245,6 @@ fn with_facts(failure: Failure, error: &archive::Error) -> Failure {
         | archive::Error::Snapshot(_) => failure,
     }
 }
+
+#[cfg(test)]
+mod tests;

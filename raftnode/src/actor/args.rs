@@ -46,7 +46,9 @@ pub struct Limits {
     pub hold: Duration,
     /// Log length, in entries, that triggers compaction.
     pub compact_entries: u64,
-    /// Largest snapshot that is received, in encoded bytes.
+    /// Log size, in bytes, beyond which applied entries go, whoever still needs them.
+    pub log_bytes: u64,
+    /// Largest snapshot that is sent or received, in encoded bytes.
     pub snapshot_bytes: u64,
 }
 
@@ -59,6 +61,7 @@ impl Default for Limits {
             inflight_bytes: 32 << 20,
             hold: Duration::from_millis(2),
             compact_entries: 8192,
+            log_bytes: 256 << 20,
             snapshot_bytes: 2 << 30,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use jaco_proto::chain;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 
@@ -132,7 +133,13 @@ impl IncomingSnapshot {
             return Err(SnapshotRefused::Superseded);
         }
         let index = message.get_snapshot().get_metadata().index;
-        let state = spool.finish(index)?;
+        let state = spool.finish(index).inspect_err(|refused| {
+            if let SnapshotRefused::Newer(_) = refused {
+                let reason = format!("snapshot of index {index}: {}", chain(refused));
+                // A thread that is gone applies nothing either.
+                let _ = handle.cast(Msg::Halt(reason));
+            }
+        })?;
         // Counted as a thread of raft's: the database must not be closed by a process that ends.
         let thread = handle.thread();
         let storage = handle
@@ -162,7 +169,7 @@ impl Shared {
         tracing::warn!(
             subsystem = "raft",
             from,
-            error = %jaco_proto::chain(refused),
+            error = %chain(refused),
             refused = counter + 1,
             "snapshot of a peer refused"
         );

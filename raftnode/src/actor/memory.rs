@@ -76,6 +76,7 @@ impl Actor for MemoryActor {
             | Msg::SnapshotSent(..)
             | Msg::ChangeMembers(..)
             | Msg::Transfer(_)
+            | Msg::Halt(_)
             | Msg::Tick => {}
         }
         Ok(())

@@ -66,6 +66,8 @@ pub(crate) enum Msg {
     Deliver(Box<Delivery>),
     /// A snapshot of a peer, received whole.
     Install(Box<Received>),
+    /// A snapshot of a peer holds what this version does not know: why.
+    Halt(String),
     /// A message to this peer did not arrive.
     Unreachable(u64),
     /// The snapshot for this peer was delivered, or was not.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -23,7 +23,7 @@ use crate::{
     apply::{Answer, Applier, Probe, Progress},
     command_name,
     core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
-    snapshot,
+    snapshot::{self, Bound},
     storage::{self, LogView, Update},
 };
 
@@ -69,6 +69,8 @@ pub(super) struct Shell {
     /// Content of the snapshot that raft is being told of.
     received: Option<Box<Received>>,
     next_ticket: Ticket,
+    /// Whether it was told that the state is too large to be sent.
+    oversize_told: Arc<AtomicBool>,
     /// Messages of peers that were refused, and when that was last told.
     refused: u64,
     refused_told: Option<Instant>,
@@ -109,6 +111,7 @@ impl Shell {
             answers: Vec::new(),
             received: None,
             next_ticket: 0,
+            oversize_told: Arc::default(),
             refused: 0,
             refused_told: None,
             args,
@@ -145,6 +148,7 @@ impl Shell {
                 self.install(received)?;
                 return Ok(Ask::Nothing);
             }
+            Msg::Halt(reason) => self.applier.halt(reason),
             // Taken by an earlier flush, it needs none.
             Msg::Propose if !self.take_proposals() => return Ok(Ask::Nothing),
             Msg::Propose => {}
@@ -259,6 +263,9 @@ impl Shell {
         };
         self.shared.status.send_if_modified(|old| {
             let changed = *old != status;
+            if let (None, Some(reason)) = (&old.halted, &status.halted) {
+                tracing::error!(subsystem = "fsm", %reason, "this version is too old: nothing is applied any more");
+            }
             *old = status;
             changed
         });
@@ -362,7 +369,11 @@ impl Shell {
         match self.args.storage.take_outgoing(to) {
             Some(state) if state.applied_index == index => {
                 tracing::debug!(subsystem = "raft", to, index, "sending a snapshot");
-                let snapshot = OutgoingSnapshot::new(bytes, state, abandoned);
+                let bound = Bound {
+                    bytes: self.args.limits.snapshot_bytes,
+                    told: Arc::clone(&self.oversize_told),
+                };
+                let snapshot = OutgoingSnapshot::new(bytes, state, bound, abandoned);
                 self.args.transport.send_snapshot(to, snapshot);
             }
             // Raft has asked for another one since: this one is lost.
@@ -406,9 +417,13 @@ impl Shell {
 
     fn compact(&mut self) -> Result<(), Failure> {
         let first = self.args.storage.log_range().0.index + 1;
-        let limit = self.args.limits.compact_entries;
-        if let Some(index) = self.core.compaction(first, limit) {
-            self.args.storage.write(Update {
+        let storage = &self.args.storage;
+        let limits = &self.args.limits;
+        let many = self.core.compaction(first, limits.compact_entries);
+        let heavy = storage.log_excess(limits.log_bytes);
+        let heavy = heavy.map(|index| index.min(storage.applied()));
+        if let Some(index) = many.max(heavy).filter(|&index| index >= first) {
+            storage.write(Update {
                 compact: Some(index),
                 ..Update::default()
             })?;

@@ -21,6 +21,7 @@ use super::*;
 use crate::{
     OutgoingSnapshot, Propose, ProposeError, State, command,
     core::Role,
+    snapshot::Bound,
     storage::{self, Storage},
 };
 
@@ -432,6 +433,32 @@ async fn long_log_is_compacted_and_the_node_restarts_from_its_rows() {
 }
 
 #[tokio::test]
+async fn heavy_log_is_compacted_however_few_entries_it_has() {
+    let limits = Limits {
+        log_bytes: 1000,
+        ..Limits::default()
+    };
+    let mut fixture = Fixture::with(limits).await;
+    let handle = fixture.handle();
+    let kept = |fixture: &Fixture| {
+        let (truncated, last) = fixture.args.storage.log_range();
+        last.index - truncated.index
+    };
+    for i in 0..100 {
+        handle.propose(store(&format!("k{i}"))).await.unwrap();
+        assert!(kept(&fixture) < 30, "{}", kept(&fixture));
+    }
+    fixture.kill().await;
+    fixture.restart().await;
+    assert!((5..30).contains(&kept(&fixture)), "{}", kept(&fixture));
+    let storage = &fixture.args.storage;
+    assert!(storage.log_excess(100).is_some(), "counted anew");
+    assert_eq!(storage.log_excess(2000), None);
+    handle.propose(store("more")).await.unwrap();
+    assert_eq!(handle.state().cert_blobs.len(), 101);
+}
+
+#[tokio::test]
 async fn messages_of_peers_that_make_no_sense_are_survived() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
@@ -563,7 +590,7 @@ impl Transport for Outbox {
 
 /// Content of a snapshot as it is sent.
 fn chunks(state: &Arc<State>) -> Vec<Vec<u8>> {
-    let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::clone(state), || {});
+    let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::clone(state), Bound::none(), || {});
     std::iter::from_fn(|| outgoing.next_chunk()).collect()
 }
 

@@ -158,6 +158,7 @@ pub fn read(input: impl Read, own: &str, limits: &Limits) -> Result<Archive, Err
             entity_bytes: limits.entity_bytes,
             entities: limits.entities,
             number_audit_events: true,
+            complete: false,
         };
         let mut counted = Counted {
             input: &mut entry,

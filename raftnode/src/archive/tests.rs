@@ -46,6 +46,57 @@ fn open(bytes: &[u8]) -> Result<Archive, Error> {
     read(bytes, VERSION, &Limits::default())
 }
 
+#[test]
+fn what_could_not_be_restored_is_not_written() {
+    let (meta, mut state) = sample();
+    let blob = |bytes| v1::CertBlob {
+        key: "k".to_owned(),
+        value: vec![0; bytes],
+        ..Default::default()
+    };
+    state.cert_blobs.insert("k".to_owned(), blob(500).into());
+    let length = state.snapshot_length();
+    let limits = Limits {
+        snapshot_bytes: length,
+        entity_bytes: 506,
+        entities: 2,
+        ..Limits::default()
+    };
+    let text = |limits| check_size(&state, &limits).err().map(|e| e.to_string());
+    assert_eq!(text(limits), None);
+    for (limits, message) in [
+        (
+            Limits {
+                entities: 1,
+                ..limits
+            },
+            "the snapshot exceeds 1 entities".to_owned(),
+        ),
+        (
+            Limits {
+                entity_bytes: 505,
+                ..limits
+            },
+            "the snapshot exceeds 505 bytes in one entity".to_owned(),
+        ),
+        (
+            Limits {
+                snapshot_bytes: length - 1,
+                ..limits
+            },
+            format!("snapshot.bin exceeds {} bytes", length - 1),
+        ),
+    ] {
+        assert_eq!(text(limits), Some(message));
+    }
+    let most = Limits::default().entity_bytes as usize;
+    state.cert_blobs.insert("k".to_owned(), blob(most).into());
+    let mut bytes = Vec::new();
+    let error = write(&meta, &state, &mut bytes).unwrap_err();
+    assert!(error.to_string().contains("in one entity"), "{error}");
+    assert!(bytes.is_empty());
+}
+
 /// A part of a hand-made archive.
 #[derive(Clone)]
 struct Part {

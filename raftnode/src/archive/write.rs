@@ -5,17 +5,41 @@ use std::io::{self, Read, Write};
 use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, EntryType, Header};
 
-use super::{META, Meta, SNAPSHOT};
-use crate::State;
+use super::{Error, Limits, META, Meta, SNAPSHOT};
+use crate::{State, state::SnapshotError};
 
 /// Mode of the entries: they hold secrets.
 const MODE: u32 = 0o600;
 
+/// Refuses a state whose archive nobody could read within `limits`.
+///
+/// # Errors
+/// [`Error::TooLarge`], or [`Error::Snapshot`] for too many entities or one that is too large.
+pub fn check_size(state: &State, limits: &Limits) -> Result<(), Error> {
+    let extent = state.snapshot_extent();
+    let too_large = |unit, limit| SnapshotError::TooLarge { unit, limit };
+    if extent.entities > limits.entities {
+        return Err(too_large("entities", limits.entities).into());
+    }
+    if extent.largest > limits.entity_bytes {
+        return Err(too_large("bytes in one entity", limits.entity_bytes).into());
+    }
+    if extent.bytes > limits.snapshot_bytes {
+        return Err(Error::TooLarge {
+            entry: SNAPSHOT,
+            limit: limits.snapshot_bytes,
+        });
+    }
+    Ok(())
+}
+
 /// Writes the archive of `state`, which `meta` describes, and flushes `out`.
 ///
 /// # Errors
-/// What `out` fails with; what it has got by then is no archive.
+/// What `out` fails with; what it has got by then is no archive. Before anything is written, one
+/// that holds an [`Error`] if a restore would refuse the archive for its size.
 pub fn write(meta: &Meta, state: &State, out: impl Write) -> io::Result<()> {
+    check_size(state, &Limits::default()).map_err(io::Error::other)?;
     let taken_at: u64 = meta
         .taken_at
         .parse::<prost_types::Timestamp>()

@@ -1,6 +1,12 @@
 //! A snapshot that is being sent.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use sha2::{Digest, Sha256};
 
@@ -17,6 +23,8 @@ pub const CHUNK_BYTES: usize = 64 << 10;
 pub struct OutgoingSnapshot {
     /// Raft's encoded `MsgSnapshot`, without the content.
     pub message: Vec<u8>,
+    /// To be measured before the first chunk: on the thread that encodes, not on raft's.
+    unmeasured: Option<(Arc<State>, Bound)>,
     fields: Option<Box<dyn Iterator<Item = Vec<u8>> + Send>>,
     /// Encoded and not yet taken; the first `taken` bytes of it were.
     current: Vec<u8>,
@@ -26,15 +34,52 @@ pub struct OutgoingSnapshot {
     abandoned: Option<Box<dyn FnOnce() + Send>>,
 }
 
+/// How large a snapshot may be: no receiver takes a larger one.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    /// Encoded bytes of the content.
+    pub(crate) bytes: u64,
+    /// Whether it was told that a snapshot exceeds them; raft tries again and again.
+    pub(crate) told: Arc<AtomicBool>,
+}
+
+impl Bound {
+    /// Admits everything.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self {
+            bytes: u64::MAX,
+            told: Arc::default(),
+        }
+    }
+
+    fn admits(&self, state: &State) -> bool {
+        let (bytes, limit) = (state.snapshot_length(), self.bytes);
+        let fits = bytes <= limit;
+        if !self.told.swap(!fits, Ordering::Relaxed) && !fits {
+            tracing::error!(
+                subsystem = "raft",
+                bytes,
+                limit,
+                "the state is too large to be sent: members that lack entries cannot catch up"
+            );
+        }
+        fits
+    }
+}
+
 impl OutgoingSnapshot {
-    /// The content of `state`; `abandoned` is called if it is dropped unfinished.
+    /// The content of `state`, if it is within `bound`; `abandoned` is called if it is dropped
+    /// unfinished.
     pub(crate) fn new(
         message: Vec<u8>,
         state: Arc<State>,
+        bound: Bound,
         abandoned: impl FnOnce() + Send + 'static,
     ) -> Self {
         Self {
             message,
+            unmeasured: Some((Arc::clone(&state), bound)),
             fields: Some(Box::new(state.into_snapshot_fields())),
             current: Vec::new(),
             taken: 0,
@@ -44,10 +89,20 @@ impl OutgoingSnapshot {
         }
     }
 
-    /// The next bytes, at most [`CHUNK_BYTES`]; `None` once all were taken.
+    /// The next bytes, at most [`CHUNK_BYTES`]; `None` once all were taken, and at once for a
+    /// snapshot that is too large.
     ///
     /// Encoding takes time: call it where a thread may be held up.
     pub fn next_chunk(&mut self) -> Option<Vec<u8>> {
+        if let Some((state, bound)) = self.unmeasured.take()
+            && !bound.admits(&state)
+        {
+            self.fields = None;
+            if let Some(abandoned) = self.abandoned.take() {
+                abandoned();
+            }
+            return None;
+        }
         let mut chunk = Vec::new();
         while chunk.len() < CHUNK_BYTES {
             if self.taken == self.current.len() {
@@ -63,6 +118,13 @@ impl OutgoingSnapshot {
             self.abandoned = None;
         }
         Some(chunk).filter(|chunk| !chunk.is_empty())
+    }
+
+    /// Puts `field`, with its key, behind the others.
+    #[cfg(test)]
+    pub(crate) fn add_field(&mut self, field: Vec<u8>) {
+        let fields = self.fields.take();
+        self.fields = fields.map(|fields| Box::new(fields.chain([field])) as _);
     }
 
     /// The next field of the message, and after the last one the trailer.

@@ -54,6 +54,9 @@ pub enum SnapshotRefused {
     /// Length or digest differ from what the sender had.
     #[error("the snapshot is damaged: {0}")]
     Damaged(&'static str),
+    /// It holds what this version does not know, so this node has to stop.
+    #[error("the snapshot is of a newer version")]
+    Newer(#[source] SnapshotError),
     /// Its bytes are no state.
     #[error("the snapshot holds no state")]
     Content(#[source] SnapshotError),
@@ -76,6 +79,7 @@ impl SnapshotRefused {
             Self::Busy => "busy",
             Self::Superseded => "superseded",
             Self::TooLarge { .. } => "too_large",
+            Self::Newer(_) => "newer",
             Self::Damaged(_) | Self::Content(_) => "damaged",
             Self::Io(_) | Self::Storage(_) => "storage",
         }
@@ -160,7 +164,10 @@ impl Spool {
         let content = BufReader::new((&self.file).take(self.length));
         State::read_snapshot(index, content, &Rules::MEMBER)
             .map(|read| read.state)
-            .map_err(SnapshotRefused::Content)
+            .map_err(|error| match error {
+                SnapshotError::Unknown { .. } => SnapshotRefused::Newer(error),
+                _ => SnapshotRefused::Content(error),
+            })
     }
 }
 

@@ -31,7 +31,8 @@ fn state(entities: usize) -> State {
 }
 
 fn chunks(state: &State) -> Vec<Vec<u8>> {
-    let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::new(state.clone()), || {});
+    let mut outgoing =
+        OutgoingSnapshot::new(Vec::new(), Arc::new(state.clone()), Bound::none(), || {});
     std::iter::from_fn(|| outgoing.next_chunk()).collect()
 }
 
@@ -90,6 +91,10 @@ fn damage_is_refused() {
     let digest = <sha2::Sha256 as sha2::Digest>::digest(content);
     let whole = [&content[..], &trailer(5, digest.into())].concat();
     assert!(matches!(refused(&whole), SnapshotRefused::Content(_)));
+    let content = b"\xc0\x3e\x01";
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(content);
+    let whole = [&content[..], &trailer(3, digest.into())].concat();
+    assert!(matches!(refused(&whole), SnapshotRefused::Newer(_)));
 }
 
 #[test]
@@ -121,9 +126,14 @@ fn snapshot_dropped_before_its_end_counts_as_abandoned() {
     let abandoned = Arc::new(AtomicBool::new(false));
     let new = || {
         let abandoned = Arc::clone(&abandoned);
-        OutgoingSnapshot::new(Vec::new(), Arc::new(state(1000)), move || {
-            abandoned.store(true, Ordering::Relaxed);
-        })
+        OutgoingSnapshot::new(
+            Vec::new(),
+            Arc::new(state(1000)),
+            Bound::none(),
+            move || {
+                abandoned.store(true, Ordering::Relaxed);
+            },
+        )
     };
     let mut whole = new();
     while whole.next_chunk().is_some() {}
@@ -133,4 +143,28 @@ fn snapshot_dropped_before_its_end_counts_as_abandoned() {
     half.next_chunk().unwrap();
     drop(half);
     assert!(abandoned.load(Ordering::Relaxed));
+}
+
+#[test]
+fn snapshot_that_no_receiver_takes_is_not_sent() {
+    let state = Arc::new(state(10));
+    let told = Arc::<AtomicBool>::default();
+    let length = state.snapshot_length();
+    for (bytes, sent) in [(length, true), (length - 1, false), (length, true)] {
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let note = Arc::clone(&abandoned);
+        let bound = Bound {
+            bytes,
+            told: Arc::clone(&told),
+        };
+        let mut outgoing =
+            OutgoingSnapshot::new(Vec::new(), Arc::clone(&state), bound, move || {
+                note.store(true, Ordering::Relaxed);
+            });
+        let chunks = std::iter::from_fn(|| outgoing.next_chunk()).count();
+        assert_eq!(chunks > 0, sent, "{bytes}");
+        drop(outgoing);
+        assert_eq!(abandoned.load(Ordering::Relaxed), !sent);
+        assert_eq!(told.load(Ordering::Relaxed), !sent, "told until one fits");
+    }
 }

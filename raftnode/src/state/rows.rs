@@ -36,6 +36,14 @@ pub enum LoadError {
         #[source]
         source: prost::DecodeError,
     },
+    /// The value holds fields of a newer version, which the next write of it would drop.
+    #[error("row {key} of {table} holds something that this version does not know")]
+    Unknown {
+        /// The table of the key.
+        table: Table,
+        /// The key.
+        key: RowName,
+    },
     /// The value belongs under another key.
     #[error("row {key} of {table} holds the entity of {found}")]
     Misplaced {
@@ -108,11 +116,22 @@ fn insert(state: &mut State, key: Vec<u8>, value: &[u8]) -> Result<(), LoadError
 }
 
 fn decode<M: Message + Default>(table: Table, key: &[u8], value: &[u8]) -> Result<M, LoadError> {
-    M::decode(value).map_err(|source| LoadError::Undecodable {
+    let key = || RowName(key.to_vec());
+    let found = M::decode(value).map_err(|source| LoadError::Undecodable {
         table,
-        key: RowName(key.to_vec()),
+        key: key(),
         source,
-    })
+    })?;
+    match is_complete(&found, value) {
+        true => Ok(found),
+        false => Err(LoadError::Unknown { table, key: key() }),
+    }
+}
+
+/// Whether a message that was decoded from `bytes` holds all of them: decoding drops fields that
+/// it does not know. They were written by this encoder, so nothing else makes them longer.
+pub(super) fn is_complete(message: &impl Message, bytes: &[u8]) -> bool {
+    message.encoded_len() == bytes.len()
 }
 
 fn insert_cluster(state: &mut State, key: Vec<u8>, value: &[u8]) -> Result<(), LoadError> {

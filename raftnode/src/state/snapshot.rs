@@ -12,6 +12,7 @@ mod tests;
 use jaco_proto::v1;
 
 pub use decode::{Rules, SnapshotError, Snapshotted};
+pub use encode::Extent;
 
 use super::{State, entity::Entity};
 
@@ -25,16 +26,16 @@ const DELIMITED: u32 = 2;
 /// A repeated field of the message and what it holds.
 struct Kind {
     field: u32,
-    length: fn(&State, u32) -> u64,
+    measure: fn(&State, u32, &mut Extent),
     encoded: for<'a> fn(&'a State, u32) -> encode::Fields<'a>,
     owned: fn(&State, u32) -> owned::OwnedFields,
-    insert: fn(&mut State, u32, &[u8]) -> Result<(), SnapshotError>,
+    insert: fn(&mut State, u32, &[u8], &Rules) -> Result<(), SnapshotError>,
 }
 
 const fn kind<E: Entity>(field: u32) -> Kind {
     Kind {
         field,
-        length: encode::length_of::<E>,
+        measure: encode::measure::<E>,
         encoded: encode::fields_of::<E>,
         owned: owned::fields_of::<E>,
         insert: decode::insert::<E>,

@@ -31,6 +31,7 @@ fn rows_that_no_state_machine_wrote_are_named_in_the_error() {
     }
     .encode_to_vec();
     let nameless = v1::Node::default().encode_to_vec();
+    let newer = [&*node, b"\xf8\x7c\x01"].concat();
     for (key, value, message) in [
         (
             b"".to_vec(),
@@ -56,6 +57,11 @@ fn rows_that_no_state_machine_wrote_are_named_in_the_error() {
             b"\x01x".to_vec(),
             vec![],
             r#"row "\x01x" of cluster holds the entity of "\x01""#,
+        ),
+        (
+            b"\x02a".to_vec(),
+            newer,
+            r#"row "\x02a" of nodes holds something that this version does not know"#,
         ),
         (
             b"\x02".to_vec(),

@@ -20,6 +20,7 @@ use super::{
     },
     tail::Tail,
     watermark::Watermark,
+    weight::Weight,
 };
 use crate::{State, state};
 
@@ -234,7 +235,7 @@ fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
 /// As [`Storage::open`].
 pub fn examine(path: &Path) -> Result<(State, Position), Error> {
     check_files(path)?;
-    let (_lock, synced) = Watermark::open(path)?;
+    let (_lock, synced) = Watermark::open_read_only(path)?;
     let db =
         DB::open_cf_descriptors_read_only(&options::database(), path, options::tables(), false)
             .map_err(|e| opening(path, e))?;
@@ -311,7 +312,7 @@ fn read_cursor(db: &DB) -> Result<Cursor, Error> {
     let conf_state = schema::decode_conf_state(&meta(db, KEY_CONF_STATE)?)?;
     let truncated = schema::decode_position(&meta(db, KEY_TRUNCATED)?)?;
     let applied = schema::decode_u64("applied", &meta(db, KEY_APPLIED)?)?;
-    let (last, tail) = read_log(db, truncated)?;
+    let (last, tail, weight) = read_log(db, truncated)?;
     let order = [
         ("log begins", truncated.index),
         ("applied", applied),
@@ -336,17 +337,19 @@ fn read_cursor(db: &DB) -> Result<Cursor, Error> {
         last,
         applied,
         tail,
+        weight,
         state: None,
     })
 }
 
 /// Walks the whole log: its length is bounded, and reading it verifies every checksum.
-fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail), Error> {
+fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail, Weight), Error> {
     let table = db
         .cf_handle(LOG)
         .ok_or_else(|| Error::corrupt("table log", "it is missing"))?;
     let mut last = truncated;
     let mut tail = Tail::default();
+    let mut weight = Weight::default();
     for row in db.iterator_cf(table, IteratorMode::Start) {
         let (key, value) = row.map_err(|e| Error::corrupt("table log", e))?;
         let index = schema::parse_log_key(&key)?;
@@ -366,9 +369,11 @@ fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail), Error> {
             index,
             term: entry.term,
         };
-        tail.append(vec![entry]);
+        let entry = vec![entry];
+        weight.append(&entry);
+        tail.append(entry);
     }
-    Ok((last, tail))
+    Ok((last, tail, weight))
 }
 
 impl Storage {

@@ -9,7 +9,7 @@ use raft::eraftpb::{ConfState, Entry, HardState, SnapshotMetadata};
 use rocksdb::WriteBatch;
 
 use super::{
-    Cursor, Error, Storage, options,
+    Cursor, Error, Storage, Weight, options,
     schema::{
         self, KEY_APPLIED, KEY_CONF_STATE, KEY_HARD_STATE, KEY_TRUNCATED, LOG, META, Position,
         STATE, log_key,
@@ -214,12 +214,17 @@ impl Storage {
     fn adopt(&self, update: Update, installed: bool, new: Cursor) {
         let mut cursor = self.cursor();
         let mut tail = std::mem::take(&mut cursor.tail);
+        let mut weight = std::mem::take(&mut cursor.weight);
         if installed {
             tail.clear();
+            weight = Weight::default();
         }
+        weight.append(&update.entries);
+        weight.drop_to(new.truncated.index);
         tail.append(update.entries);
         *cursor = Cursor {
             tail,
+            weight,
             state: update.state.or_else(|| cursor.state.take()),
             ..new
         };
@@ -235,6 +240,7 @@ impl Cursor {
             last: self.last,
             applied: self.applied,
             tail: super::Tail::default(),
+            weight: Weight::default(),
             state: None,
         }
     }

@@ -47,10 +47,20 @@ impl Watermark {
     /// An open watermark is the lock of its directory: looking at a database without writing to
     /// it, as is done before anything else, takes no lock of its own.
     pub(crate) fn open(directory: &Path) -> Result<(Self, u64), Error> {
+        Self::open_with(directory, true)
+    }
+
+    /// As [`Watermark::open`], for a directory that may be on a disk that cannot be written; it
+    /// cannot be raised.
+    pub(crate) fn open_read_only(directory: &Path) -> Result<(Self, u64), Error> {
+        Self::open_with(directory, false)
+    }
+
+    fn open_with(directory: &Path, write: bool) -> Result<(Self, u64), Error> {
         let path = directory.join(FILE);
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(write)
             .open(&path)
             .map_err(|e| match e.kind() {
                 std::io::ErrorKind::NotFound => Error::corrupt(FILE, "the file is missing"),
@@ -102,6 +112,17 @@ mod tests {
         Watermark::create(dir.path()).unwrap();
         Watermark::open(dir.path()).unwrap().0.raise(7).unwrap();
         assert_eq!(Watermark::open(dir.path()).unwrap().1, 7);
+    }
+
+    #[test]
+    fn reading_needs_no_right_to_write_and_locks_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        Watermark::create(dir.path()).unwrap();
+        let held = Watermark::open_read_only(dir.path()).unwrap().0;
+        held.raise(7).unwrap_err();
+        assert!(matches!(Watermark::open(dir.path()), Err(Error::Locked(_))));
+        drop(held);
+        assert_eq!(Watermark::open(dir.path()).unwrap().1, 0);
     }
 
     #[test]

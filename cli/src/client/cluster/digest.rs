@@ -21,33 +21,50 @@ const DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Serialize)]
 struct DigestView {
     index: u64,
+    /// Whether the members that were compared hold the same, and they were enough to tell.
     equal: bool,
+    /// How many members were compared, and of how many.
+    compared: usize,
+    members: usize,
     nodes: Vec<Row>,
+    /// Different states among those that were compared.
+    #[serde(skip)]
+    states: usize,
 }
 
 #[derive(Serialize)]
 struct Row {
     hostname: String,
-    index: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<u64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     digest: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     error: String,
 }
 
+impl Row {
+    fn is_compared(&self, index: u64) -> bool {
+        self.index == Some(index)
+    }
+}
+
 impl From<v1::DigestResponse> for DigestView {
     fn from(response: v1::DigestResponse) -> Self {
-        let compared: BTreeSet<_> = response
-            .nodes
-            .iter()
-            .filter(|node| node.error.is_empty() && node.index == response.index)
-            .map(|node| &node.digest)
-            .collect();
-        let equal = compared.len() <= 1;
+        let nodes: Vec<_> = response.nodes.into_iter().map(Row::from).collect();
+        let compared = || nodes.iter().filter(|row| row.is_compared(response.index));
+        let states: BTreeSet<_> = compared().map(|row| &row.digest).collect();
+        let (states, compared, members) = (states.len(), compared().count(), nodes.len());
+        // One that answers for another index only can be compared the next time.
+        let silent = nodes.iter().filter(|row| row.index.is_none()).count();
+        let enough = compared + silent == members && (compared >= 2 || members == 1);
         Self {
             index: response.index,
-            equal,
-            nodes: response.nodes.into_iter().map(Row::from).collect(),
+            equal: states == 1 && enough,
+            compared,
+            members,
+            nodes,
+            states,
         }
     }
 }
@@ -56,7 +73,7 @@ impl From<v1::NodeDigest> for Row {
     fn from(node: v1::NodeDigest) -> Self {
         Self {
             hostname: node.hostname,
-            index: node.index,
+            index: node.error.is_empty().then_some(node.index),
             digest: hex(&node.digest),
             error: node.error,
         }
@@ -67,21 +84,23 @@ impl View for DigestView {
     fn text(&self) -> String {
         let columns = [col("HOSTNAME"), col("INDEX"), free("DIGEST")];
         let rows = self.nodes.iter().map(|row| {
-            if row.error.is_empty() {
-                vec![
-                    row.hostname.clone(),
-                    row.index.to_string(),
-                    row.digest.clone(),
-                ]
-            } else {
-                vec![row.hostname.clone(), "-".to_owned(), row.error.clone()]
-            }
+            let (index, told) = match row.index {
+                Some(index) => (index.to_string(), &row.digest),
+                None => ("-".to_owned(), &row.error),
+            };
+            vec![row.hostname.clone(), index, told.clone()]
         });
-        table::render(&columns, rows)
+        format!(
+            "{}Compared: {} of {} members\n",
+            table::render(&columns, rows),
+            self.compared,
+            self.members
+        )
     }
 }
 
-/// Asks for it, shows it, and fails if members that reached one index differ.
+/// Asks for it, shows it, and fails if members that reached one index differ, or if too few of
+/// those that can be reached were compared.
 pub(super) async fn run(client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
         ClusterClient::new(connection)
@@ -90,21 +109,28 @@ pub(super) async fn run(client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     };
     let view = DigestView::from(client.unary(DEADLINE, call).await?);
     ui.data(&view)?;
-    let behind = view
-        .nodes
-        .iter()
-        .filter(|row| !row.error.is_empty() || row.index != view.index);
-    for row in behind {
+    let left_out = view.nodes.iter().filter(|row| !row.is_compared(view.index));
+    for row in left_out {
         ui.warn(&format!("{} was not compared", row.hostname));
     }
     if view.equal {
         return Ok(());
     }
-    let failure = Failure::new(
-        Local::StateDiverged,
-        "members that applied the same entries hold different states",
-    );
-    Err(failure.with("index", view.index).into())
+    let failure = match view.states > 1 {
+        true => Failure::new(
+            Local::StateDiverged,
+            "members that applied the same entries hold different states",
+        ),
+        false => Failure::new(
+            Local::NotCompared,
+            "too few members answered for one index to say that their states are equal",
+        ),
+    };
+    Err(failure
+        .with("index", view.index)
+        .with("compared", view.compared)
+        .with("members", view.members)
+        .into())
 }
 
 #[cfg(test)]
@@ -121,19 +147,28 @@ mod tests {
     }
 
     #[test]
-    fn only_members_at_the_compared_index_are_compared() {
-        let silent = v1::NodeDigest {
+    fn members_are_equal_if_all_that_can_be_reached_were_compared_and_they_are_two_at_least() {
+        let silent = |hostname| v1::NodeDigest {
             error: "peer_unreachable".to_owned(),
-            ..node("c", 0, b"")
+            ..node(hostname, 0, b"")
         };
-        for (nodes, equal) in [
-            (vec![node("a", 7, b"\x01"), node("b", 7, b"\x01")], true),
-            (vec![node("a", 7, b"\x01"), node("b", 7, b"\x02")], false),
-            (vec![node("a", 7, b"\x01"), node("b", 6, b"\x02")], true),
-            (vec![node("a", 7, b"\x01"), silent], true),
+        let (a, b) = (node("a", 7, b"\x01"), node("b", 7, b"\x01"));
+        let behind = node("c", 6, b"\x02");
+        for (nodes, equal, compared, states) in [
+            (vec![], false, 0, 0),
+            (vec![a.clone()], true, 1, 1),
+            (vec![a.clone(), b.clone()], true, 2, 1),
+            (vec![a.clone(), node("b", 7, b"\x02")], false, 2, 2),
+            (vec![a.clone(), b.clone(), behind.clone()], false, 2, 1),
+            (vec![a.clone(), b.clone(), silent("c")], true, 2, 1),
+            (vec![a.clone(), silent("b"), silent("c")], false, 1, 1),
+            (vec![silent("a"), silent("b"), silent("c")], false, 0, 0),
+            (vec![a, node("b", 7, b"\x02"), behind], false, 2, 2),
         ] {
+            let members = nodes.len();
             let view = DigestView::from(v1::DigestResponse { index: 7, nodes });
-            assert_eq!(view.equal, equal, "{}", view.text());
+            let found = (view.equal, view.compared, view.members, view.states);
+            assert_eq!(found, (equal, compared, members, states), "{}", view.text());
         }
     }
 }

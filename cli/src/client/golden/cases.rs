@@ -2,7 +2,7 @@
 
 use super::{
     Script,
-    world::{converging, diverged, empty, failing, full, pending, refusing, watched},
+    world::{alone, converging, diverged, empty, failing, full, pending, refusing, watched},
 };
 
 /// One command line.
@@ -54,6 +54,7 @@ pub(super) const CASES: &[Case] = &[
     fails("cluster-status.error", "cluster status", refusing),
     case("cluster-digest", "cluster digest", full),
     fails("cluster-digest.diverged", "cluster digest", diverged),
+    fails("cluster-digest.alone", "cluster digest", alone),
     fails("cluster-digest.error", "cluster digest", refusing),
     case("node-list", "node list", full),
     case("node-list.empty", "node list", empty),

@@ -17,7 +17,7 @@ const SHAPES: &[(&str, &str)] = &[
     ),
     (
         "cluster-digest",
-        "{index, equal, nodes: [{hostname, index, digest?, error?}]}",
+        "{index, equal, compared, members, nodes: [{hostname, index?, digest?, error?}]}",
     ),
     ("node-list", "{nodes: [{hostname, address, status}]}"),
     (

@@ -54,6 +54,11 @@ pub(super) fn write_manifests(dir: &Path) {
         dir.display()
     );
     fs::write(dir.join("jacod.yaml"), config).unwrap();
+    // What is printed must not depend on who runs this: nothing here belongs to root.
+    fs::create_dir(dir.join("data")).unwrap();
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(dir.join("data"), Some(4242), Some(4242)).unwrap();
+    }
 }
 
 /// The digest of the state in the archive, another one in each run.
@@ -69,7 +74,8 @@ static ARCHIVE: LazyLock<(Vec<u8>, String)> = LazyLock::new(|| {
         .unwrap()
 });
 
-fn saved() -> (Vec<u8>, String) {
+/// A new one.
+pub(in crate::client) fn saved() -> (Vec<u8>, String) {
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
     let cluster = v1::ClusterMeta {
         cluster_id: "1f0c9a52-6a3e-4c0e-9d55-2f4f3f2b7a01".to_owned(),
@@ -378,6 +384,12 @@ fn cluster() -> v1::ClusterStatusResponse {
 pub(super) fn diverged(script: &mut Script) {
     full(script);
     script.digest = digest(&[2; 32]);
+}
+
+/// A cluster whose other members do not answer.
+pub(super) fn alone(script: &mut Script) {
+    full(script);
+    script.digest.nodes.pop();
 }
 
 /// Two members that answer, the second with `other`, and one that does not.

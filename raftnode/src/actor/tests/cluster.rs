@@ -153,6 +153,27 @@ async fn snapshot_whose_answer_was_lost_counts_once_it_is_offered_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn snapshot_of_a_newer_version_stops_the_node_until_it_gets_one_that_it_knows() {
+    let mut group = Group::start(1, Limits::default()).await;
+    let index = group.write("a").await;
+    group.faults(|f| f.newer = true);
+    group.join(2).await;
+    let leader = group.handle(1);
+    let change = MemberChange::AddLearner(2);
+    leader.change_members(change).await.unwrap();
+    let status = group.until(2, |s| s.halted.is_some()).await;
+    assert!(status.halted.unwrap().contains("does not know"));
+    assert_eq!(status.applied, 0, "nothing of it was taken");
+    assert!(group.handle(2).state().cert_blobs.is_empty());
+    assert!(group.handle(2).refused_snapshots() >= 1);
+    group.faults(|f| f.newer = false);
+    group
+        .until(2, |s| s.halted.is_none() && s.applied >= index)
+        .await;
+    group.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn node_joins_by_snapshot_is_promoted_and_leaves() {
     let mut group = Group::start(1, Limits::default()).await;
     group.write("a").await;

@@ -35,6 +35,8 @@ pub(super) struct Faults {
     pub(super) mute_receiver: bool,
     /// Loses everything that this node says, and that it took a snapshot.
     pub(super) muted: Option<u64>,
+    /// Snapshots hold a field of a newer version.
+    pub(super) newer: bool,
 }
 
 type Between = Arc<dyn Fn(u64) + Send + Sync>;
@@ -107,6 +109,9 @@ impl Transport for Wire {
         };
         network.snapshots.fetch_add(1, Ordering::Relaxed);
         thread::spawn(move || {
+            if network.faults.lock().unwrap().newer {
+                snapshot.add_field(b"\xc0\x3e\x01".to_vec());
+            }
             let message = snapshot.message.clone();
             let sent = peer.receive_snapshot(own, message).and_then(|incoming| {
                 let Some(mut incoming) = incoming else {

@@ -10,7 +10,10 @@ use jaco_proto::v1;
 use prost::Message;
 
 use super::{
-    super::{LoadError, rows::add},
+    super::{
+        LoadError,
+        rows::{add, is_complete},
+    },
     AUDIT, CLUSTER, DELIMITED, Entity, KINDS, State,
 };
 
@@ -24,14 +27,18 @@ pub struct Rules {
     /// Whether audit events of one log index may lack the ordinals that tell them apart, as they
     /// do where another implementation wrote them. They are numbered in the order found.
     pub number_audit_events: bool,
+    /// Whether what this version does not know is an error, rather than left out.
+    pub complete: bool,
 }
 
 impl Rules {
-    /// For what a member of the cluster sent: anything a state machine can have written.
+    /// For what a member of the cluster sent: anything a state machine can have written, and none
+    /// of it may be missing afterwards.
     pub const MEMBER: Self = Self {
         entity_bytes: u64::MAX,
         entities: u64::MAX,
         number_audit_events: false,
+        complete: true,
     };
 }
 
@@ -61,6 +68,12 @@ pub enum SnapshotError {
         /// What the decoder met.
         #[source]
         source: prost::DecodeError,
+    },
+    /// A field of the snapshot, or of one of its entities, is of a newer version.
+    #[error("field {field} holds something that this version does not know")]
+    Unknown {
+        /// Number of the field of the snapshot.
+        field: u32,
     },
     /// An entity has no usable key, or one that another has.
     #[error("the snapshot holds an impossible state")]
@@ -101,6 +114,9 @@ impl State {
             let kind = KINDS.iter().find(|kind| kind.field == field);
             if field != CLUSTER && kind.is_none() {
                 fields.skip(wire_type)?;
+                if rules.complete {
+                    return Err(SnapshotError::Unknown { field });
+                }
                 unknown_fields.insert(field);
                 continue;
             }
@@ -114,10 +130,10 @@ impl State {
             let bytes = fields.delimited()?;
             match kind {
                 Some(kind) if kind.field == AUDIT && rules.number_audit_events => {
-                    insert_numbered(&mut state, &mut ordinals, bytes)?;
+                    insert_numbered(&mut state, &mut ordinals, bytes, rules)?;
                 }
-                Some(kind) => (kind.insert)(&mut state, field, bytes)?,
-                None => insert_cluster(&mut state, bytes)?,
+                Some(kind) => (kind.insert)(&mut state, field, bytes, rules)?,
+                None => insert_cluster(&mut state, bytes, rules)?,
             }
         }
         Ok(Snapshotted {
@@ -131,13 +147,14 @@ pub(super) fn insert<E: Entity>(
     state: &mut State,
     field: u32,
     bytes: &[u8],
+    rules: &Rules,
 ) -> Result<(), SnapshotError> {
-    let entity: E = decode(field, bytes)?;
+    let entity: E = decode(field, bytes, rules)?;
     Ok(add(state, entity)?)
 }
 
-fn insert_cluster(state: &mut State, bytes: &[u8]) -> Result<(), SnapshotError> {
-    let meta: v1::ClusterMeta = decode(CLUSTER, bytes)?;
+fn insert_cluster(state: &mut State, bytes: &[u8], rules: &Rules) -> Result<(), SnapshotError> {
+    let meta: v1::ClusterMeta = decode(CLUSTER, bytes, rules)?;
     match state.cluster.replace(Arc::new(meta)) {
         None => Ok(()),
         Some(_) => Err(SnapshotError::Malformed("it holds two clusters")),
@@ -149,16 +166,25 @@ fn insert_numbered(
     state: &mut State,
     next: &mut BTreeMap<u64, u32>,
     bytes: &[u8],
+    rules: &Rules,
 ) -> Result<(), SnapshotError> {
-    let mut event: v1::AuditEvent = decode(AUDIT, bytes)?;
+    let mut event: v1::AuditEvent = decode(AUDIT, bytes, rules)?;
     let free = next.entry(event.raft_index).or_default();
     event.ordinal = event.ordinal.max(*free);
     *free = event.ordinal.saturating_add(1);
     Ok(add(state, event)?)
 }
 
-fn decode<M: Message + Default>(field: u32, bytes: &[u8]) -> Result<M, SnapshotError> {
-    M::decode(bytes).map_err(|source| SnapshotError::Entity { field, source })
+fn decode<M: Message + Default>(
+    field: u32,
+    bytes: &[u8],
+    rules: &Rules,
+) -> Result<M, SnapshotError> {
+    let found = M::decode(bytes).map_err(|source| SnapshotError::Entity { field, source })?;
+    if rules.complete && !is_complete(&found, bytes) {
+        return Err(SnapshotError::Unknown { field });
+    }
+    Ok(found)
 }
 
 /// Splits the bytes of a message into its fields.

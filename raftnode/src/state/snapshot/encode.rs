@@ -9,6 +9,27 @@ use super::{CLUSTER, DELIMITED, Entity, KINDS, State};
 /// Encoded fields, one for each entity.
 pub(super) type Fields<'a> = Box<dyn Iterator<Item = Vec<u8>> + 'a>;
 
+/// How much a snapshot is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// All of it, in bytes.
+    pub bytes: u64,
+    /// Number of entities.
+    pub entities: u64,
+    /// Largest of them, in bytes.
+    pub largest: u64,
+}
+
+impl Extent {
+    fn add(&mut self, field: u32, entity: &impl Message) {
+        let length = entity.encoded_len();
+        let head = prost::length_delimiter_len(key(field)) + prost::length_delimiter_len(length);
+        self.bytes += (head + length) as u64;
+        self.entities += 1;
+        self.largest = self.largest.max(length as u64);
+    }
+}
+
 impl State {
     /// The state as an encoded `FSMSnapshot`, in key order; the applied index is not in it.
     #[must_use]
@@ -24,12 +45,20 @@ impl State {
     /// Bytes that [`State::encode_snapshot`] returns.
     #[must_use]
     pub fn snapshot_length(&self) -> u64 {
-        let cluster = self
-            .cluster
-            .iter()
-            .map(|meta| field_length(CLUSTER, &**meta));
-        let kinds = KINDS.iter().map(|kind| (kind.length)(self, kind.field));
-        cluster.chain(kinds).sum()
+        self.snapshot_extent().bytes
+    }
+
+    /// How much [`State::encode_snapshot`] returns.
+    #[must_use]
+    pub fn snapshot_extent(&self) -> Extent {
+        let mut extent = Extent::default();
+        if let Some(meta) = &self.cluster {
+            extent.add(CLUSTER, &**meta);
+        }
+        for kind in &KINDS {
+            (kind.measure)(self, kind.field, &mut extent);
+        }
+        extent
     }
 
     /// Reads what [`State::encode_snapshot`] returns, encoding one entity at a time.
@@ -72,11 +101,10 @@ impl Read for Encoder<'_> {
     }
 }
 
-pub(super) fn length_of<E: Entity>(state: &State, field: u32) -> u64 {
-    E::map(state)
-        .values()
-        .map(|entity| field_length(field, &**entity))
-        .sum()
+pub(super) fn measure<E: Entity>(state: &State, field: u32, extent: &mut Extent) {
+    for entity in E::map(state).values() {
+        extent.add(field, &**entity);
+    }
 }
 
 pub(super) fn fields_of<E: Entity>(state: &State, field: u32) -> Fields<'_> {
@@ -85,12 +113,6 @@ pub(super) fn fields_of<E: Entity>(state: &State, field: u32) -> Fields<'_> {
             .values()
             .map(move |entity| encode(field, &**entity)),
     )
-}
-
-fn field_length(field: u32, message: &impl Message) -> u64 {
-    let length = message.encoded_len();
-    let head = prost::length_delimiter_len(key(field)) + prost::length_delimiter_len(length);
-    (head + length) as u64
 }
 
 pub(super) fn encode(field: u32, message: &impl Message) -> Vec<u8> {

@@ -48,7 +48,7 @@ proptest! {
                 bytes.truncate(at);
             }
         }
-        let rules = Rules { entity_bytes: 1 << 16, entities: 1000, number_audit_events: true };
+        let rules = Rules { entity_bytes: 1 << 16, entities: 1000, number_audit_events: true, complete: false };
         if let Ok(found) = read(&bytes, &rules) {
             let again = read(&found.state.encode_snapshot(), &rules).unwrap();
             prop_assert_eq!(again.state, found.state);
@@ -149,7 +149,7 @@ fn rules_bound_what_is_read() {
         let rules = Rules {
             entity_bytes,
             entities,
-            number_audit_events: false,
+            ..Rules::MEMBER
         };
         let refused = read(&bytes, &rules).err().map(|error| error.to_string());
         assert_eq!(refused.unwrap_or_default(), message);
@@ -171,9 +171,35 @@ fn fields_of_a_newer_version_are_left_out_and_reported() {
         b"\xdd\x3e1234",
     ];
     let bytes = [newer.concat(), known.clone(), newer.concat()].concat();
-    let found = read(&bytes, &Rules::MEMBER).unwrap();
+    let rules = Rules {
+        complete: false,
+        ..Rules::MEMBER
+    };
+    let found = read(&bytes, &rules).unwrap();
     assert_eq!(found.unknown_fields, [1000, 1001, 1002, 1003].into());
     assert_eq!(found.state.encode_snapshot(), known);
+}
+
+#[test]
+fn a_member_leaves_out_nothing_of_what_another_sent() {
+    let mut newer = node("a").encode_to_vec();
+    newer.extend(b"\xf8\x7c\x01");
+    let inside = [&[0x12, newer.len() as u8][..], &newer].concat();
+    let mut cluster = v1::ClusterMeta::default().encode_to_vec();
+    cluster.extend(b"\xf8\x7c\x01");
+    let cluster = [&[0x0a, cluster.len() as u8][..], &cluster].concat();
+    for (bytes, field) in [(b"\xf8\x7c\x01".to_vec(), 1999), (inside, 2), (cluster, 1)] {
+        let error = read(&bytes, &Rules::MEMBER).unwrap_err();
+        assert!(
+            matches!(error, SnapshotError::Unknown { field: found } if found == field),
+            "{field}: {error}"
+        );
+        let lenient = Rules {
+            complete: false,
+            ..Rules::MEMBER
+        };
+        read(&bytes, &lenient).unwrap();
+    }
 }
 
 #[test]

@@ -1,0 +1,71 @@
+use std::{
+    fs::{self, TryLockError},
+    os::unix::net::UnixListener,
+    thread,
+};
+
+use clap::Parser;
+
+use super::*;
+use crate::client::{
+    fake::{Captured, Fake, capture, failure},
+    golden::world,
+    output::Format,
+};
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Restores a backup into `data` below `dir`, for a machine whose socket is `socket`.
+async fn restore(dir: &Path, socket: &Path) -> (Result<(), Stop>, Captured) {
+    fs::write(dir.join("archive.tgz"), world::saved().0).unwrap();
+    let config = "listen_addr: 127.0.0.1:7000\ncluster_addr: 127.0.0.1:7001\n";
+    fs::write(dir.join("jacod.yaml"), config).unwrap();
+    let shown = dir.display();
+    let line = format!(
+        "restore --input {shown}/archive.tgz --name two --config {shown}/jacod.yaml \
+         --data-dir {shown}/data"
+    );
+    let Line { args } = Line::parse_from(line.split_whitespace());
+    capture(Format::Table, async |ui| run(&args, Some(socket), ui).await).await
+}
+
+#[tokio::test]
+async fn a_daemon_that_answers_is_to_be_stopped_with_its_socket() {
+    let server = Fake::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (result, _) = restore(dir.path(), &server.socket()).await;
+    let failure = failure(result);
+    assert_eq!(failure.code, "restore_failed");
+    assert_eq!(
+        failure.details["hint"],
+        "systemctl stop jaco.socket jaco.service"
+    );
+    assert!(!dir.path().join("data/raft").exists());
+    assert!(!dir.path().join("data/node").exists());
+}
+
+#[tokio::test]
+async fn a_daemon_that_asking_starts_finds_its_directory_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let lock = dir.path().join("data/LOCK");
+    // As the init system: a daemon for each connection, which ends over its lock.
+    let daemon = thread::spawn(move || {
+        let (connection, _) = listener.accept().unwrap();
+        let taken = File::open(lock).unwrap().try_lock();
+        drop(connection);
+        drop(listener);
+        matches!(taken, Err(TryLockError::WouldBlock))
+    });
+    let (result, output) = restore(dir.path(), &socket).await;
+    assert_eq!(result, Ok(()), "{}", output.err);
+    assert!(daemon.join().unwrap());
+    assert!(dir.path().join("data/raft/CURRENT").exists());
+    let told = output.err.contains("chown -R jaco: ");
+    assert_eq!(told, rustix::process::geteuid().is_root(), "{}", output.err);
+}

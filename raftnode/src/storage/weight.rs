@@ -1,0 +1,120 @@
+//! How many bytes the log holds, and how much of its beginning is to go for it to hold fewer.
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::Entry;
+
+use super::tail;
+
+/// Size of every entry kept, by index.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Weight {
+    /// Index of the first one.
+    first: u64,
+    sizes: VecDeque<u32>,
+    total: u64,
+}
+
+impl Weight {
+    /// Puts `new` at the end, in place of what they contradict; without a gap to what is there.
+    pub(crate) fn append(&mut self, new: &[Entry]) {
+        let Some(from) = new.first().map(|entry| entry.index) else {
+            return;
+        };
+        if self.sizes.is_empty() {
+            self.first = from;
+        }
+        while self.first + self.sizes.len() as u64 > from {
+            let Some(size) = self.sizes.pop_back() else {
+                break;
+            };
+            self.total -= u64::from(size);
+        }
+        for entry in new {
+            let size = u32::try_from(tail::size(entry)).unwrap_or(u32::MAX);
+            self.sizes.push_back(size);
+            self.total += u64::from(size);
+        }
+    }
+
+    /// Forgets what is up to and including `index`.
+    pub(crate) fn drop_to(&mut self, index: u64) {
+        while self.first <= index {
+            let Some(size) = self.sizes.pop_front() else {
+                break;
+            };
+            self.total -= u64::from(size);
+            self.first += 1;
+        }
+    }
+
+    /// Index up to which everything is to go if the log may hold `limit` bytes: `None` while it
+    /// does not hold more, and far enough for it not to be asked for with the next entry again.
+    pub(crate) fn excess(&self, limit: u64) -> Option<u64> {
+        if self.total <= limit {
+            return None;
+        }
+        let wanted = limit - limit / 8;
+        let mut left = self.total;
+        let over = self.sizes.iter().take_while(|size| {
+            let over = left > wanted;
+            left -= u64::from(**size);
+            over
+        });
+        Some(self.first + over.count() as u64 - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(index: u64, bytes: usize) -> Entry {
+        Entry {
+            index,
+            data: vec![0; bytes],
+            ..Entry::default()
+        }
+    }
+
+    proptest! {
+        /// As if every entry was kept and counted anew.
+        #[test]
+        fn weight_is_the_sum_of_what_is_kept(
+            steps in prop::collection::vec((0..4u64, 0..6u64, 0..200usize), 1..60), limit in 0..2000u64
+        ) {
+            let (mut weight, mut kept, mut dropped) = (Weight::default(), Vec::<Entry>::new(), 10);
+            for (back, many, bytes) in steps {
+                if back == 3 {
+                    dropped = kept.get(many as usize).map_or(dropped, |entry| entry.index);
+                    kept.retain(|entry| entry.index > dropped);
+                    weight.drop_to(dropped);
+                } else {
+                    let next = kept.last().map_or(dropped, |entry| entry.index) + 1;
+                    let from = next.saturating_sub(back).max(dropped + 1);
+                    let new: Vec<_> = (from..from + many).map(|at| entry(at, bytes)).collect();
+                    if !new.is_empty() {
+                        kept.retain(|entry| entry.index < from);
+                    }
+                    weight.append(&new);
+                    kept.extend(new);
+                }
+                let sum = |over: u64| -> u64 {
+                    let rest = kept.iter().filter(|entry| entry.index > over);
+                    rest.map(|entry| tail::size(entry) as u64).sum()
+                };
+                prop_assert_eq!(weight.total, sum(0));
+                match weight.excess(limit) {
+                    None => prop_assert!(sum(0) <= limit),
+                    Some(index) => {
+                        let wanted = limit - limit / 8;
+                        prop_assert!(sum(0) > limit && sum(index) <= wanted);
+                        prop_assert!(sum(index - 1) > wanted, "no more goes than has to");
+                    }
+                }
+            }
+        }
+    }
+}
