@@ -15,8 +15,8 @@ pub(super) fn remove_domain(tx: &mut Tx, domain: &str) {
     tx.remove_where::<v1::Route>(|route| route.domain == domain);
 }
 
-/// Makes `routes` the routes of the deployment. A domain and path have one owner in the cluster;
-/// the handler of the apply checks it too, against a state that may be older than this one.
+/// Makes `routes` the routes of the deployment. A route of another deployment under the same
+/// key is taken over: the handler of the apply checks who owns it.
 pub(super) fn replace_routes(
     tx: &mut Tx,
     deployment: &str,
@@ -32,10 +32,6 @@ pub(super) fn replace_routes(
     });
     for route in routes {
         check_owner("routes", deployment, &route.deployment)?;
-        let owner = tx.get::<v1::Route>(&(route.domain.clone(), route.path.clone()));
-        if let Some(owner) = owner.filter(|owner| owner.deployment != deployment) {
-            return Err(route_conflict(&route, &owner));
-        }
         tx.put(route)?;
     }
     Ok(())
@@ -72,14 +68,6 @@ fn check_owner(field: &str, deployment: &str, owner: &str) -> Result<(), Error> 
     } else {
         Err(reject::invalid(field, "names another deployment"))
     }
-}
-
-fn route_conflict(wanted: &v1::Route, owner: &v1::Route) -> Error {
-    let message = "the route belongs to another deployment";
-    Error::new(ErrorCode::RouteConflict, message)
-        .with("domain", &wanted.domain)
-        .with("path", &wanted.path)
-        .with("deployment", &owner.deployment)
 }
 
 fn port_conflict(wanted: &v1::TcpRoute, owner: &v1::TcpRoute) -> Error {

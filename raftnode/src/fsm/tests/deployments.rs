@@ -165,10 +165,11 @@ fn a_revision_must_be_newer_than_every_one_before() {
 }
 
 #[test]
-fn a_port_has_one_owner() {
+fn a_port_has_one_owner_and_a_route_goes_to_the_last_writer() {
     let mut world = World::new();
     let mut shop = revision("shop", 1, &[]);
     shop.tcp_routes = vec![port(5432, "shop")];
+    shop.routes = vec![route("a.example", "", "shop")];
     world.ok(Payload::DeploymentApply(shop));
 
     let mut blog = revision("blog", 1, &[]);
@@ -195,7 +196,18 @@ fn a_port_has_one_owner() {
         ErrorCode::ValidationFailed,
     );
     blog.tcp_routes = vec![port(1, "shop")];
-    world.rejected(Payload::DeploymentApply(blog), ErrorCode::ValidationFailed);
+    world.rejected(
+        Payload::DeploymentApply(blog.clone()),
+        ErrorCode::ValidationFailed,
+    );
+
+    blog.tcp_routes.clear();
+    blog.routes = vec![route("a.example", "", "blog")];
+    world.ok(Payload::DeploymentApply(blog));
+    assert_eq!(
+        world.state.routes[&("a.example".into(), String::new())].deployment,
+        "blog"
+    );
 }
 
 #[test]
@@ -251,7 +263,7 @@ fn rollback_swaps_the_two_revisions_whole() {
 }
 
 #[test]
-fn rollback_needs_a_deployment_something_to_return_to_and_free_ports_and_routes() {
+fn rollback_needs_a_deployment_something_to_return_to_and_free_ports() {
     let mut world = World::new();
     world.rejected(rollback("shop", 0), ErrorCode::DeploymentNotFound);
     let mut first = revision("shop", 1, &[]);
@@ -265,36 +277,6 @@ fn rollback_needs_a_deployment_something_to_return_to_and_free_ports_and_routes(
     blog.tcp_routes = vec![port(5432, "blog")];
     world.ok(Payload::DeploymentApply(blog));
     world.rejected(rollback("shop", 1), ErrorCode::PortConflict);
-
-    let mut first = revision("wiki", 1, &[]);
-    first.routes = vec![route("wiki.example", "/", "wiki")];
-    world.ok(Payload::DeploymentApply(first));
-    world.ok(Payload::DeploymentApply(revision("wiki", 2, &[])));
-    let mut blog = revision("blog", 2, &[]);
-    blog.routes = vec![route("wiki.example", "/", "blog")];
-    world.ok(Payload::DeploymentApply(blog));
-    world.rejected(rollback("wiki", 1), ErrorCode::RouteConflict);
-}
-
-#[test]
-fn a_domain_and_path_belong_to_who_had_them_first() {
-    let mut world = World::new();
-    let claim = |name: &str, revision_: u64, paths: &[&str]| {
-        let mut apply = revision(name, revision_, &[]);
-        let routes = paths.iter().map(|path| route("x.example", path, name));
-        apply.routes = routes.collect();
-        Payload::DeploymentApply(apply)
-    };
-    world.ok(claim("shop", 1, &["/", "/cart"]));
-    let error = world.rejected(
-        claim("blog", 1, &["/posts", "/cart"]),
-        ErrorCode::RouteConflict,
-    );
-    let told = ["domain", "path", "deployment"].map(|key| error.details[key].as_str());
-    assert_eq!(told, ["x.example", "/cart", "shop"]);
-    // Its own it may claim again, and what nobody has any more.
-    world.ok(claim("shop", 2, &["/"]));
-    world.ok(claim("blog", 1, &["/posts", "/cart"]));
 }
 
 #[test]
