@@ -220,34 +220,38 @@ impl World {
     /// At rest, every member takes a write and answers a consistent read.
     pub(super) fn ask_everybody(&mut self) {
         for node in self.members() {
-            let Some(machine) = self.machines.get(&node) else {
-                continue;
-            };
-            let ts = machine.clock.timestamp(self.now);
-            for reads in [false, true] {
-                self.clients.begun += 1;
-                let number = self.clients.begun;
-                let token = v1::TokenIssue {
-                    identity: format!("last-{node}"),
-                    hashed_secret: number.to_be_bytes().to_vec(),
-                    allows_privileged: false,
-                };
-                let payload = Payload::TokenIssue(token);
-                let ask = Ask::Command(command(format!("op-{number}"), ts, payload));
-                let op = Op {
-                    client: LAST,
-                    node,
-                    ask: (!reads).then_some(ask),
-                    until: self.now + PATIENCE,
-                    acknowledged: self.oracle.acknowledged,
-                };
-                self.note(&[43, number, node], || {
-                    format!("op-{number} asks n{node} at rest")
-                });
-                self.clients.ops.insert(number, op);
-                self.attempt(number);
-            }
+            let until = self.now + PATIENCE;
+            self.ask_at_rest(node, true, until);
+            self.ask_at_rest(node, false, until);
         }
+    }
+
+    fn ask_at_rest(&mut self, node: u64, writes: bool, until: Time) {
+        let Some(machine) = self.machines.get(&node) else {
+            return;
+        };
+        let ts = machine.clock.timestamp(self.now);
+        self.clients.begun += 1;
+        let number = self.clients.begun;
+        let token = v1::TokenIssue {
+            identity: format!("last-{number}"),
+            hashed_secret: number.to_be_bytes().to_vec(),
+            allows_privileged: false,
+        };
+        let payload = Payload::TokenIssue(token);
+        let ask = Ask::Command(command(format!("op-{number}"), ts, payload));
+        let op = Op {
+            client: LAST,
+            node,
+            ask: writes.then_some(ask),
+            until,
+            acknowledged: self.oracle.acknowledged,
+        };
+        self.note(&[43, number, node], || {
+            format!("op-{number} asks n{node} at rest")
+        });
+        self.clients.ops.insert(number, op);
+        self.attempt(number);
     }
 
     fn attempt(&mut self, number: u64) {
@@ -305,12 +309,14 @@ impl World {
         let Some(op) = self.clients.ops.get(&number) else {
             return;
         };
-        let (client, node, now) = (op.client, op.node, self.now);
+        let (client, node, until, now) = (op.client, op.node, op.until, self.now);
         if reply == Reply::NotAppended && now + AGAIN < op.until {
             return self.agenda.add(now + AGAIN, Event::Retry(number));
         }
         self.note(&[42, number], || format!("op-{number} is told {reply:?}"));
-        if client == LAST && !matches!(reply, Reply::Done(_)) {
+        // A sync that takes longer than the others wait costs a leader its place, at rest too.
+        let again = client == LAST && reply == Reply::Unknown && now < until;
+        if client == LAST && !again && !matches!(reply, Reply::Done(_)) {
             let what = format!("op-{number} through n{node} is told {reply:?}");
             self.clients.unserved.push(what);
         }
@@ -321,7 +327,9 @@ impl World {
             Reply::NotAppended => self.clients.failed.push(format!("op-{number}")),
         }
         self.clients.ops.remove(&number);
-        if client != LAST {
+        if again {
+            self.ask_at_rest(node, true, until);
+        } else if client != LAST {
             self.clients.rest(client, now, &mut self.agenda);
         }
     }
