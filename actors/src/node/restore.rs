@@ -172,15 +172,15 @@ impl Prepared {
         step: &mut impl FnMut(RestoreStep) -> ControlFlow<()>,
     ) -> Result<Self, RestoreError> {
         check_hostname(hostname).map_err(|_| RestoreError::Hostname(hostname.to_owned()))?;
+        let layout = Layout::new(&config.data_dir);
+        let _acting = act_as_owner(&config.data_dir)?;
+        let held = layout.claim()?;
         if let Some(configured) = config.hostname.as_ref().filter(|name| *name != hostname) {
             return Err(RestoreError::Renamed {
                 configured: configured.clone(),
                 asked: hostname.to_owned(),
             });
         }
-        let layout = Layout::new(&config.data_dir);
-        let _acting = act_as_owner(&config.data_dir)?;
-        let held = layout.claim()?;
         refuse_occupied(&layout)?;
 
         let archive = archive::read(input, &config.version, &Limits::default())?;

@@ -158,7 +158,7 @@ async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
     ensure!(!live.exists());
     let refused = report(&restore_into(&lost, &saved[0].0).await?)?;
     ensure!(refused.starts_with("Error: restore_failed: "), "{refused}");
-    ensure!(refused.contains("a daemon is running"), "{refused}");
+    ensure!(refused.contains("another daemon is using"), "{refused}");
     lost.kill()?;
 
     // Each archive is the state that the log leads to at its index.
