@@ -28,6 +28,9 @@ impl World {
         if machine.daemon.is_some() || machine.removed {
             return;
         }
+        if let Err(what) = machine.disk.borrow_mut().recover() {
+            return self.oracle.violate("state on disk", what);
+        }
         let loaded = machine.disk.borrow().current().load();
         let state = match loaded {
             Ok(state) => Arc::new(state),
