@@ -24,6 +24,7 @@ mod shared;
 mod start;
 pub(crate) mod submit;
 mod subnets;
+mod turn;
 
 pub use actor::{Msg as NodeMsg, NodeActor};
 pub use builder::{ConfigError, NodeBuilder};

@@ -4,7 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     task::{Context, Poll},
 };
 
@@ -17,6 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::gate::{Due, Gate, Guest, PATIENCE};
+use crate::supervision::lock;
 
 /// A connection that was let in; the gate counts it until the last of these is dropped.
 #[derive(Clone, Debug)]
@@ -64,10 +65,6 @@ impl Drop for Inner {
         let greeted = lock(&self.guest).greeted();
         lock(&self.gate).left(self.address.ip(), greeted);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A call on a connection.

@@ -23,8 +23,8 @@ use super::{
     files::{FilesError, Layout, Membership},
     leader::LeaderLink,
     lock::DirectoryLock,
-    shared::Turn,
     subnets::AtLeader,
+    turn::Turn,
 };
 use crate::{
     api::{
