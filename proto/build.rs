@@ -1,8 +1,9 @@
 //! Compiles the `jaco.v1` contract into Rust types and keeps its descriptor set for the
-//! contract test.
+//! contract test. The compiler is a crate, so no `protoc` has to be installed.
 
 use std::{env, fs, path::PathBuf};
 
+use prost::Message as _;
 use tonic_prost_build::Config;
 
 const FILES: [&str; 6] = ["error", "entities", "events", "commands", "fsm", "services"];
@@ -41,14 +42,16 @@ const REDACTED: [&str; 28] = [
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    let files = FILES.map(|name| format!("proto/jaco/v1/{name}.proto"));
+    println!("cargo:rerun-if-changed=proto");
+    let files = FILES.map(|name| format!("jaco/v1/{name}.proto"));
+    let descriptors = protox::compile(files, ["proto"])?;
+    fs::write(out.join("jaco.v1.bin"), descriptors.encode_to_vec())?;
     let mut config = Config::new();
     config.skip_debug(REDACTED);
-    tonic_prost_build::configure()
-        // Equal state must have equal bytes on every node, so maps are sorted.
-        .btree_map(".")
-        .file_descriptor_set_path(out.join("jaco.v1.bin"))
-        .compile_with_config(config, &files, &["proto".to_owned()])?;
+    // Equal state must have equal bytes on every node, so maps are sorted.
+    config.btree_map(["."]);
+    config.type_attribute(".", "#[allow(clippy::all)]");
+    tonic_prost_build::configure().compile_fds_with_config(descriptors, config)?;
     let generated = fs::read_to_string(out.join("jaco.v1.rs"))?;
     fs::write(out.join("messages.rs"), messages(&generated))?;
     Ok(())
