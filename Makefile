@@ -3,10 +3,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo lab lab-down test acceptance sim lint bench build fuzz
+.PHONY: help setup build demo lab lab-down test test-build fresh fresh-short acceptance sim lint bench fuzz
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install Debian packages and compile RocksDB, once per machine
 	@scripts/setup.sh
@@ -14,9 +14,8 @@ setup: ## Install Debian packages and compile RocksDB, once per machine
 build: setup ## Build everything (development profile)
 	@scripts/cargo.sh build --workspace --locked
 
-demo: setup ## Make one cluster of three machines on this one, and pull the plug of one
-	@scripts/cargo.sh build -p jaco-cli -p jaco-chaos --bins --locked
-	@scripts/demo.sh
+demo: ## Make one cluster of three machines on this one, and pull the plug of one
+	@scripts/timed.sh "make demo" scripts/demo.sh
 
 lab: setup ## Build three machines on this one and leave them running: NODES=5 OPTIONS="--disk 256"
 	@scripts/cargo.sh build -p jaco-cli -p jaco-chaos --bins --locked
@@ -25,8 +24,17 @@ lab: setup ## Build three machines on this one and leave them running: NODES=5 O
 lab-down: ## Remove the labs of `make lab`, and what killed ones left
 	@scripts/lab.sh down
 
-test: setup ## Run every test, end-to-end ones included
-	@scripts/engine.sh scripts/test.sh
+test: ## Run every test, end-to-end ones included
+	@scripts/timed.sh "make test" scripts/test.sh
+
+test-build: ## Build every test program, and run none
+	@scripts/timed.sh "make test-build" scripts/test.sh --build-only
+
+fresh: ## Prove that `make demo` and every build work on a bare Debian 12, made for it in namespaces
+	@scripts/timed.sh "make fresh" scripts/fresh.sh
+
+fresh-short: ## The same for `make setup` and the crates proto, net and raftnode only
+	@scripts/timed.sh "make fresh-short" scripts/fresh.sh --short
 
 acceptance: setup ## What a cluster promises, in full: hours (make test runs a short form)
 	@scripts/engine.sh scripts/acceptance.sh

@@ -7,15 +7,22 @@ set -euo pipefail
 cd "$ROOT"
 
 [ "$(id -u)" = 0 ] || die "network namespaces need root"
+scripts/setup.sh
+say "Building jaco, jacod and the lab"
+part "building jaco, jacod and the lab" \
+  cargo build -p jaco-cli -p jaco-chaos --bins --locked
+
 PATH="$CARGO_TARGET_DIR/debug:$PATH"
 up= name=
 
 # name_of TEXT: the lab that stands, as `jaco-lab up` told of it.
 name_of() { awk '$1 == "lab" { print $2; exit }' <<<"$1"; }
 
+started=$SECONDS
 cleanup() {
   status=$?
   trap - EXIT
+  [ -z "${JACO_PARTS:-}" ] || printf '%d\tthe demonstration\n' "$((SECONDS - started))" >>"$JACO_PARTS"
   # A signal may have come before the name was read.
   [ -n "$name" ] || name="$(name_of "$up")"
   if [ "$status" != 0 ] && [ -n "$name" ]; then

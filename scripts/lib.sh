@@ -9,6 +9,15 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
+# part NAME COMMAND...: runs COMMAND and records its duration for the table of timed.sh.
+part() {
+  local name=$1 start=$SECONDS status=0
+  shift
+  "$@" || status=$?
+  [ -z "${JACO_PARTS:-}" ] || printf '%d\t%s\n' "$((SECONDS - start))" "$name" >>"$JACO_PARTS"
+  return "$status"
+}
+
 # RocksDB is compiled once per machine and linked from here by every profile and checkout.
 rocksdb_version() {
   awk '/^name = "librocksdb-sys"$/ { getline; gsub(/[^0-9A-Za-z.+-]|version/, ""); print; exit }' "$ROOT/Cargo.lock"
