@@ -3,7 +3,6 @@
 //! [`MemoryRaft`] runs the real state machine, so its answers and events are those of a cluster. It
 //! has no log on disk, no peers and no elections. It is meant for tests of code that proposes and
 //! watches.
-//! code that proposes and watches.
 
 use std::{
     collections::VecDeque,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A snapshot that is being received from a peer. Dropped before [`IncomingSnapshot::finish`], its
-/// files are removed.
+/// file is removed.
 #[derive(Debug)]
 pub struct IncomingSnapshot {
     handle: RaftHandle,

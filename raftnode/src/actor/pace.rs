@@ -24,7 +24,6 @@ pub(super) enum Verdict {
 /// Decides how long the proposals of one node are held. Pure.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Upper bound of the delay.
     longest: Duration,
     /// Time at which the pending proposals were first held.
     since: Option<Instant>,

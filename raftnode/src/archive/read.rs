@@ -97,7 +97,7 @@ pub enum Error {
     /// `meta.json` is damaged.
     #[error("meta.json cannot be used: {0}")]
     Meta(String),
-    /// A layout other than [`SCHEMA_VERSION`].
+    /// A layout other than `SCHEMA_VERSION`.
     #[error("schema version {found} is not supported")]
     Schema {
         /// Version in `meta.json`.

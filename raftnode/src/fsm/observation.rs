@@ -61,7 +61,7 @@ fn speaker(desired: &v1::ReplicaDesired, host: &str) -> Option<Speaker> {
 }
 
 /// Whether the last report of `host` is still trusted. A report is written only when it changes, so
-/// its age says nothing; the status of its node does.
+/// its age is no criterion; the status of its node is.
 fn is_heard(tx: &Tx, host: &str) -> bool {
     let node = tx.get::<v1::Node>(&host.to_owned());
     node.is_some_and(|node| match node.status() {

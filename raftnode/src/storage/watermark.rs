@@ -4,7 +4,6 @@
 //! writes, which breaks raft. After every sync the sequence number is therefore written to a small
 //! file. That write is not synced itself: after a power cut it may be old, but it never exceeds the
 //! sequence number that was on disk when it was made.
-//! promises more than the database had on disk when it was made.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},

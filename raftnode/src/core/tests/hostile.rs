@@ -112,7 +112,7 @@ fn arbitrary_messages_do_not_stop_a_node() {
         for _ in 0..60 {
             let to = 1 + draw.below(4);
             let message = draw.message(to, &world.status(to));
-            // Many messages are rejected; an accepted one may violate what the group agreed on.
+            // Many messages are rejected; an accepted one may violate the safety of the group.
             let _ = world.inject(to, message);
             world.answer(to);
             if draw.below(4) == 0 {
