@@ -17,7 +17,7 @@ const ENOUGH_BYTES: usize = 64 << 10;
 pub(super) enum Verdict {
     /// Propose them now.
     Go,
-    /// Hold them for at most this long, unless a majority answers earlier.
+    /// Delay them for at most this long, unless a majority answers earlier.
     Hold(Duration),
 }
 

@@ -6,8 +6,8 @@ use raft::eraftpb::ConfState;
 
 /// Time of the last message from each member, on a clock of ticks.
 ///
-/// Followers receive messages from their leader only, and a leader without a majority steps down.
-/// Contact with the leader therefore counts as contact with a majority. Without a leader, elections
+/// Followers receive messages from their leader only, and a leader without a majority steps down. A
+/// message of the leader therefore counts as contact with a majority. Without a leader, elections
 /// make all voters send messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contact {
