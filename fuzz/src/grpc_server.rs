@@ -109,9 +109,9 @@ fn call(text: &[u8]) -> Option<(Transport, Request<Body>)> {
 /// Checks that committed deployments pass the rules that their readers apply.
 fn check(state: &State) {
     for deployment in state.deployments.values() {
-        let jaco = Jaco::parse(&deployment.jaco_yaml).expect("validated before the commit");
+        let jaco = Jaco::parse(&deployment.jaco_yaml).expect("validated on commit");
         assert_eq!(jaco.deployment, deployment.name);
-        let project = Project::parse(&deployment.compose_yaml).expect("validated before the commit");
+        let project = Project::parse(&deployment.compose_yaml).expect("validated on commit");
         let services = deployment.services.iter().map(|service| &service.name);
         assert!(services.eq(project.services.keys()));
     }

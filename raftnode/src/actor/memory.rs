@@ -63,10 +63,10 @@ impl Actor for MemoryActor {
                 }
             }
             Msg::Read(reply) => {
-                let _ = reply.send(Ok(handle.state().applied_index)); // the receiver may have been dropped
+                let _ = reply.send(Ok(handle.state().applied_index)); // the receiver may be gone
             }
             Msg::Capture(_, reply) => {
-                let _ = reply.send(handle.state()); // the receiver may have been dropped
+                let _ = reply.send(handle.state()); // the receiver may be gone
             }
             Msg::Flush
             | Msg::Held
