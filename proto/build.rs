@@ -1,5 +1,5 @@
-//! Compiles the `jaco.v1` contract into Rust types and keeps its descriptor set for the
-//! contract test. The compiler is a crate, so no `protoc` has to be installed.
+//! Compiles the `jaco.v1` contract to Rust types, and writes its descriptor set for the contract
+//! test. The compiler is a crate: no `protoc` has to be installed.
 
 use std::{env, fs, path::PathBuf};
 
@@ -8,7 +8,7 @@ use tonic_prost_build::Config;
 
 const FILES: [&str; 6] = ["error", "entities", "events", "commands", "fsm", "services"];
 
-/// What must not be printed as it is; `src/redacted.rs` says what shows instead.
+/// Messages without a derived `Debug`; `src/redacted.rs` implements a redacted one.
 const REDACTED: [&str; 28] = [
     ".jaco.v1.Command",
     ".jaco.v1.ApplyRequest",
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Every message with a function that shows one, for the test that none shows too much.
+/// Generates a table of all messages with their `Debug` output, for the test of redaction.
 fn messages(generated: &str) -> String {
     let entries: String = generated
         .lines()

@@ -1,8 +1,8 @@
-//! A cluster that allows everything.
+//! A cluster without restrictions.
 
 use jaco_proto::manifest::ClusterView;
 
-/// Every host is a member, nothing is taken, and the caller may do anything.
+/// Has every host as a member and no owners, and permits everything.
 pub(crate) struct Permissive;
 
 impl ClusterView for Permissive {

@@ -1,4 +1,4 @@
-//! Compose files, alone and with a `jaco.yaml`.
+//! Fuzzes compose files, alone and with a `jaco.yaml`.
 
 use jaco_proto::{
     manifest::{
@@ -17,10 +17,10 @@ use crate::{
 
 /// Input: a compose file, then optionally a `jaco.yaml`.
 ///
-/// The tree is written back and read again without change. Both spellings are accepted with the
-/// same result and the same hashes, or refused for the same reason; a refusal has a code of
-/// manifests and a place in the file. What an apply accepts `jaco validate` accepts, and
-/// services of equal hash are equal containers.
+/// The emitted tree parses to the same tree. Both texts are accepted with the same result and the
+/// same hashes, or rejected for the same reason; an error has a manifest error code and a position
+/// in the file. `jaco validate` accepts whatever an apply accepts, and services with equal hashes
+/// are equal containers.
 pub fn compose(data: &[u8]) {
     let [compose, jaco] = parts(data);
     let jaco = if jaco.is_empty() {
@@ -45,11 +45,11 @@ pub fn compose(data: &[u8]) {
         Err(error) => return assert_refusal(&error, jaco, compose),
     };
     assert_sound(&resolved);
-    manifest::validate(Some(jaco), Some(compose)).expect("an apply accepts it");
-    let project = Project::parse(compose).expect("an apply accepts it");
-    let hasher = SpecHasher::new(compose).expect("an apply accepts it");
+    manifest::validate(Some(jaco), Some(compose)).expect("accepted by resolve");
+    let project = Project::parse(compose).expect("accepted by resolve");
+    let hasher = SpecHasher::new(compose).expect("accepted by resolve");
     let text = rewritten.as_deref().map(str::as_bytes);
-    let rewritten = text.map(|text| SpecHasher::new(text).expect("an apply accepts it"));
+    let rewritten = text.map(|text| SpecHasher::new(text).expect("accepted by resolve"));
     for service in &resolved.services {
         let hash = hasher.hash(&service.name, &service.networks);
         assert!(hash.is_some());
@@ -63,13 +63,13 @@ pub fn compose(data: &[u8]) {
     }
 }
 
-/// Services whose hash survived a change of spelling must be the same containers.
+/// Checks that services whose hash is the same after a change of spelling are equal containers.
 fn assert_equal_containers(project: &Project, hasher: &SpecHasher, respelled: &Node) {
     let text = jaco_proto::yaml::to_string(respelled);
     let Ok(other) = Project::parse(text.as_bytes()) else {
         return;
     };
-    let other_hasher = SpecHasher::new(text.as_bytes()).expect("it was read");
+    let other_hasher = SpecHasher::new(text.as_bytes()).expect("parsed above");
     for (name, service) in &project.services {
         if hasher.hash(name, &[]) == other_hasher.hash(name, &[]) {
             let other = other.services.get(name).map(placeless);
@@ -78,7 +78,7 @@ fn assert_equal_containers(project: &Project, hasher: &SpecHasher, respelled: &N
     }
 }
 
-/// Without the places of values, which differ between spellings.
+/// Removes the positions of values, which depend on the spelling.
 fn placeless(service: &Service) -> Service {
     let mut service = service.clone();
     for port in &mut service.ports {
@@ -87,7 +87,7 @@ fn placeless(service: &Service) -> Service {
     service
 }
 
-/// Writes every number, boolean and null in another way where there is one.
+/// Rewrites all numbers, booleans and nulls with another spelling where possible.
 fn respell(node: &mut Node) {
     match &mut node.value {
         Value::Scalar(scalar) => {

@@ -1,4 +1,4 @@
-//! `jacod.yaml`, durations and log filters.
+//! Fuzzes `jacod.yaml`, durations and log filters.
 
 use jaco_proto::{config::DaemonConfig, duration};
 
@@ -6,8 +6,8 @@ use crate::{parts::parts, tree};
 
 /// Input: a `jacod.yaml`, then a duration.
 ///
-/// The configuration means the same in another spelling of its tree, or is refused for a reason.
-/// A duration that was written out reads back as itself.
+/// The configuration is equal for another spelling of its tree, or rejected with a reason. A
+/// formatted duration parses to the same duration.
 pub fn config(data: &[u8]) {
     let [file, text] = parts(data);
     let parsed = DaemonConfig::parse(file);

@@ -1,4 +1,4 @@
-//! Environment files, and their folding into compose files.
+//! Fuzzes environment files, and their merge into compose files.
 
 use std::{collections::BTreeMap, fmt::Write as _, io};
 
@@ -11,8 +11,8 @@ use crate::{parts::parts, tree};
 
 /// Input: the environment files `a.env` and `b.env`, then a compose file that may name them.
 ///
-/// Values written with quotes and escapes read back as they are; a refusal names a line of the
-/// file. A file without `env_file` passes byte by byte; folding leaves no `env_file`, changes no
+/// Values written with quotes and escapes parse to the same values; an error has a line of the
+/// file. A file without `env_file` is unchanged. Folding removes every `env_file` and changes no
 /// other key and no explicit value.
 pub fn env_file(data: &[u8]) {
     let [a, b, compose] = parts(data);
@@ -41,7 +41,7 @@ fn read(file: &[u8]) {
     assert!(again.unset.is_empty());
 }
 
-/// The values in the one spelling that can hold any of them.
+/// Writes the values in the only notation that can represent all of them.
 fn canonical(values: &BTreeMap<String, String>) -> String {
     let mut text = String::new();
     for (key, value) in values {
@@ -53,7 +53,7 @@ fn canonical(values: &BTreeMap<String, String>) -> String {
                 c => quoted.push(c),
             }
         }
-        let _ = writeln!(text, "{key}=\"{quoted}\""); // a String never refuses
+        let _ = writeln!(text, "{key}=\"{quoted}\""); // writing to a String cannot fail
     }
     text
 }
@@ -69,7 +69,7 @@ fn folded(compose: &[u8], a: &[u8], b: &[u8]) {
         Ok(folded) => folded,
         Err(error) => return assert_placed(compose, &error),
     };
-    let before = tree::read(compose).expect("it was folded").root;
+    let before = tree::read(compose).expect("parsed by fold").root;
     let Some(before) = before else {
         assert_eq!(folded.bytes, compose);
         return;
@@ -82,10 +82,10 @@ fn folded(compose: &[u8], a: &[u8], b: &[u8]) {
     let text = String::from_utf8(folded.bytes.clone()).expect("YAML is text");
     let again = fold(&folded.bytes, None).unwrap_or_else(|error| panic!("{text}: {error}"));
     assert_eq!(again.bytes, folded.bytes);
-    let after = tree::read(&folded.bytes).expect("it was written").root;
+    let after = tree::read(&folded.bytes).expect("fold emits YAML").root;
     let after = after.expect("a root was written");
     for (name, before) in services {
-        let after = service(&after, name).expect("no service is lost");
+        let after = service(&after, name).expect("fold keeps every service");
         assert_folded(before, after);
     }
 }

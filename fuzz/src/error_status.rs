@@ -1,4 +1,4 @@
-//! Errors as a client reads them from any gRPC status.
+//! Fuzzes errors that a client reads from any gRPC status.
 
 use http::{HeaderMap, HeaderValue};
 use jaco_proto::{
@@ -9,15 +9,15 @@ use tonic::{Code, Status};
 
 use crate::parts::parts;
 
-/// Clients commonly refuse headers above this.
+/// Clients commonly reject headers above this size.
 const HEADER_BYTES: usize = 8 << 10;
 
-/// Input: a byte for the gRPC code, the status text, the status details, then the same details as
-/// a foreign server may have put them into a header.
+/// Input: a byte for the gRPC code, the status text, the status details, then a details header as
+/// sent by a foreign server.
 ///
-/// Every status has a code to show, and means the same once it crossed HTTP headers. An error of
-/// a known code that is sent again is the same error, fits a header, and stays as it is when it is
-/// sent a third time.
+/// Every status yields an error code, and the same error after a round trip through HTTP headers.
+/// An error with a known code that is sent again is equal, fits into a header, and no longer
+/// changes when it is sent a third time.
 pub fn error_status(data: &[u8]) {
     let (code, rest) = data.split_first().unwrap_or((&0, &[]));
     let [message, details, header] = parts(rest);
@@ -50,7 +50,7 @@ pub fn error_status(data: &[u8]) {
     assert_eq!(self::sent(&sent), sent, "not a fixed point");
 }
 
-/// Reads headers that hold any bytes.
+/// Reads headers with arbitrary bytes.
 fn foreign(message: &[u8], details: &[u8]) {
     let mut headers = HeaderMap::new();
     for (key, value) in [
@@ -67,7 +67,7 @@ fn foreign(message: &[u8], details: &[u8]) {
     assert!(!DecodedError::from_status(&status).code.is_empty());
 }
 
-/// The error as another client reads it when ours passes it on.
+/// Returns the error that another client reads after ours forwarded it.
 fn sent(decoded: &DecodedError) -> DecodedError {
     let status = Status::from(Error {
         code: decoded.known().expect("a known code"),

@@ -1,4 +1,4 @@
-//! The gRPC services behind their admission.
+//! Fuzzes the gRPC services behind their admission.
 
 mod answer;
 mod world;
@@ -16,17 +16,17 @@ use crate::parts::parts;
 use answer::Answer;
 use world::World;
 
-/// Most calls of one input.
+/// Maximum number of calls per input.
 const CALLS: usize = 6;
 /// SHA-256 of the operator's token.
 const SECRET_HASH: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 
-/// Input: calls, one part each. The first line of a call is the method, then words that say how
-/// it is made; the rest is the message.
+/// Input: calls, one per part. The first line of a call is the method, followed by words that
+/// select how it is made; the rest is the message.
 ///
-/// Every call is answered, as gRPC asks for it: frames, then one status. A refusal is typed, of a
-/// code that exists, fits the trailers and is never an internal error. What a deployment holds in
-/// the end can be read by the actors that run it.
+/// Every call gets a valid gRPC response: frames, then one status. An error has a typed detail with
+/// a known code, fits into the trailers and is never an internal error. The content of all
+/// resulting deployments can be read by the actors that run them.
 pub fn grpc_server(data: &[u8]) {
     let calls: [&[u8]; CALLS] = parts(data);
     world::run(data.starts_with(b"stranger"), async |world: &World| {
@@ -44,10 +44,11 @@ pub fn grpc_server(data: &[u8]) {
     });
 }
 
-/// Words of the first line: `remote` or `member` (else on the unix socket), `passed` and `hashed`
-/// (a member passes it on, for an operator without and with a token), `token`, `revoked` and `unknown`
-/// (credentials), `linearizable` and `stale` (the read asked for), `json` (content type), `raw`
-/// (the message is sent as it is, without a length in front) and `compressed` (it claims to be).
+/// Parses a call. Words of the first line: `remote` or `member` (default: the unix socket),
+/// `passed` and `hashed` (forwarded by a member, for an operator without and with a token),
+/// `token`, `revoked` and `unknown` (credentials), `linearizable` and `stale` (requested read),
+/// `json` (content type), `raw` (the message is sent without a length prefix) and `compressed` (the
+/// frame is marked as compressed).
 fn call(text: &[u8]) -> Option<(Transport, Request<Body>)> {
     let line = text.split(|byte| *byte == b'\n').next()?;
     let message = text.get(line.len() + 1..).unwrap_or_default();
@@ -91,7 +92,7 @@ fn call(text: &[u8]) -> Option<(Transport, Request<Body>)> {
         }
     }
     let transport = if has("member") {
-        // As the state of the world has it.
+        // Equal to the certificate in the state of `cluster`.
         let shown = [Fingerprint::from_bytes([2; 32])];
         request
             .extensions_mut()
@@ -105,12 +106,12 @@ fn call(text: &[u8]) -> Option<(Transport, Request<Body>)> {
     Some((transport, request))
 }
 
-/// What was committed passed the same rules that its readers apply.
+/// Checks that committed deployments pass the rules that their readers apply.
 fn check(state: &State) {
     for deployment in state.deployments.values() {
-        let jaco = Jaco::parse(&deployment.jaco_yaml).expect("it was admitted");
+        let jaco = Jaco::parse(&deployment.jaco_yaml).expect("validated on commit");
         assert_eq!(jaco.deployment, deployment.name);
-        let project = Project::parse(&deployment.compose_yaml).expect("it was admitted");
+        let project = Project::parse(&deployment.compose_yaml).expect("validated on commit");
         let services = deployment.services.iter().map(|service| &service.name);
         assert!(services.eq(project.services.keys()));
     }

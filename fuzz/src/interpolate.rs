@@ -1,4 +1,4 @@
-//! `${VAR}` in compose files.
+//! Fuzzes `${VAR}` in compose files.
 
 mod model;
 
@@ -18,10 +18,9 @@ type Variables = BTreeMap<String, String>;
 
 /// Input: an environment file, then a compose file.
 ///
-/// A file without `$` passes byte by byte; scalars without `$` keep their text and type; what
-/// comes out, its dollars doubled, comes out of a second pass as it is; a refusal names a place
-/// in the file. The compose text as one scalar expands as a second, simple reading of the grammar
-/// says.
+/// A file without `$` is unchanged; scalars without `$` keep their text and type. The output, with
+/// its dollars doubled, is unchanged by a second pass. An error has a position in the file. The
+/// compose text as one scalar expands like in a second, simple implementation of the grammar.
 pub fn interpolate(data: &[u8]) {
     let [environment, compose] = parts(data);
     let variables = env_file::parse(environment, |_| None);
@@ -48,8 +47,8 @@ fn file(compose: &[u8], variables: &Variables) {
         assert!(is_name(name), "{name:?} is no name");
         assert!(!variables.contains_key(name), "{name} is set");
     }
-    let before = tree::read(compose).expect("it was interpolated").root;
-    let after = tree::read(&read.bytes).expect("it was written").root;
+    let before = tree::read(compose).expect("parsed by interpolate").root;
+    let after = tree::read(&read.bytes).expect("interpolate emits YAML").root;
     let (Some(before), Some(after)) = (before, after) else {
         assert_eq!(read.bytes, compose);
         return;
@@ -58,7 +57,7 @@ fn file(compose: &[u8], variables: &Variables) {
     assert_protected(&after);
 }
 
-/// Same shape, and nothing changed that holds no `$`.
+/// Checks that the structure is equal, and that scalars without `$` are unchanged.
 fn assert_expanded(before: &Node, after: &Node) {
     match (&before.value, &after.value) {
         (Value::Scalar(before), Value::Scalar(after)) => {
@@ -90,7 +89,7 @@ fn assert_expanded(before: &Node, after: &Node) {
     }
 }
 
-/// Doubling every dollar protects any tree from a second pass.
+/// Checks that doubling every dollar makes a tree invariant under interpolation.
 fn assert_protected(root: &Node) {
     let Some(text) = tree::rewritten(root) else {
         return;
@@ -114,7 +113,7 @@ fn assert_placed(compose: &[u8], error: &Error) {
     assert!(error.to_string().starts_with("interpolate compose.yml"));
 }
 
-/// One scalar, beside the model.
+/// Compares the expansion of one scalar with the model.
 fn scalar(text: &str, variables: &Variables) {
     let root = Node {
         value: Value::Scalar(Scalar::string(text)),
@@ -124,7 +123,7 @@ fn scalar(text: &str, variables: &Variables) {
     let result = interpolate_file(file.as_bytes(), "compose.yml", variables);
     match (result, model::expand(text, variables)) {
         (Ok(read), Ok(expected)) => {
-            let document = tree::read(&read.bytes).expect("it was written");
+            let document = tree::read(&read.bytes).expect("interpolate emits YAML");
             let root = document.root.expect("a root was written");
             assert_eq!(root.text(), Some(expected.text.as_str()));
             assert_eq!(read.unset, expected.unset);
@@ -137,7 +136,7 @@ fn scalar(text: &str, variables: &Variables) {
             | (Fault::TooLong { .. }, model::Fault::TooLong) => {}
             (fault, expected) => panic!("{fault:?} instead of {expected:?}"),
         },
-        // More marks than a file may have.
+        // The text exceeds the limit on token characters.
         (Err(Error::Yaml { .. }), _) => {}
         (result, expected) => panic!("{result:?} instead of {expected:?}"),
     }

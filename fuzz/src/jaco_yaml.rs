@@ -1,4 +1,4 @@
-//! `jaco.yaml`.
+//! Fuzzes `jaco.yaml`.
 
 use jaco_proto::{
     manifest::{self, jaco::Jaco},
@@ -12,8 +12,8 @@ use crate::{
 
 /// Input: a `jaco.yaml`.
 ///
-/// The tree is written back and read again without change, and both spellings mean the same or
-/// are refused for the same reason. `jaco validate` agrees.
+/// The emitted tree parses to the same tree, and both texts are equal or rejected for the same
+/// reason. `jaco validate` gives the same result.
 pub fn jaco_yaml(data: &[u8]) {
     let parsed = Jaco::parse(data).map(placeless);
     let validated = manifest::validate(Some(data), None);
@@ -46,7 +46,7 @@ fn assert_sound(jaco: &Jaco) {
     }
 }
 
-/// Without the places of values, which differ between spellings.
+/// Removes the positions of values, which depend on the spelling.
 fn placeless(mut jaco: Jaco) -> Jaco {
     for route in &mut jaco.routes {
         route.at = Position::START;

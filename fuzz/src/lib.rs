@@ -1,15 +1,14 @@
-//! Fuzz targets: for every place where bytes from outside are read, a property that must hold
-//! whatever the bytes are.
+//! Fuzz targets: a property of every parser of external bytes that must hold for any input.
 //!
 //! Each function takes one input and panics if the property does not hold. The programs in
-//! `fuzz_targets/` run them under libFuzzer (`make fuzz`, or `cargo fuzz`); `tests/replay.rs`
-//! runs every input of `corpus/` through them as an ordinary test.
+//! `fuzz_targets/` run them under libFuzzer (`make fuzz`, or `cargo fuzz`); `tests/replay.rs` runs
+//! every input of `corpus/` through them as an ordinary test.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::missing_panics_doc,
-    reason = "a panic is how a property says that it does not hold"
+    reason = "a violated property panics"
 )]
 
 mod cluster;
@@ -40,10 +39,10 @@ pub use peer_frames::peer_frames;
 pub use proxy_path::proxy_path;
 pub use registry::registry;
 
-/// A property over one input.
+/// A property of one input.
 pub type Target = fn(&[u8]);
 
-/// Every target by the name of its program and of its directory in `corpus/`.
+/// All targets, by the name of their program and of their directory in `corpus/`.
 pub const TARGETS: [(&str, Target); 11] = [
     ("compose", compose),
     ("config", config),

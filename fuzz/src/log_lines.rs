@@ -1,16 +1,16 @@
-//! The engine's log frames as lines.
+//! Fuzzes the conversion of the engine's log frames to lines.
 
 use jaco_actors::runtime::logs::lines::{Cutter, MAX_LINE};
 
 use crate::parts::parts;
 
-/// Most frames of one input.
+/// Maximum number of frames per input.
 const FRAMES: usize = 8;
 
 /// Input: the frames of one stream.
 ///
-/// No byte is made up or lost but newlines and timestamps, no line is longer than allowed or
-/// holds a newline, and lines come in the order in which they were written.
+/// No byte is added, and none is lost except newlines and timestamps. No line exceeds its length
+/// limit or contains a newline, and lines keep their order.
 pub fn log_lines(data: &[u8]) {
     let frames: [&[u8]; FRAMES] = parts(data);
     let mut cutter = Cutter::default();
@@ -19,7 +19,7 @@ pub fn log_lines(data: &[u8]) {
         lines.extend(cutter.feed(frame));
     }
     lines.extend(cutter.finish());
-    assert_eq!(cutter.finish(), None, "the last line comes once");
+    assert_eq!(cutter.finish(), None, "the last line is returned once");
     for line in &lines {
         assert!(line.text.len() <= MAX_LINE);
         assert!(!line.text.contains(&b'\n'));
@@ -32,7 +32,7 @@ pub fn log_lines(data: &[u8]) {
             "a byte out of order"
         );
     }
-    // Without a space there is no timestamp to cut off.
+    // A timestamp ends with a space, so none is removed without one.
     if !written.contains(&b' ') {
         let text = lines.iter().flat_map(|line| &line.text);
         let kept = written.iter().filter(|byte| **byte != b'\n');

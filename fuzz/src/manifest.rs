@@ -1,4 +1,4 @@
-//! Properties of refused and of accepted manifests.
+//! Properties of rejected and accepted manifests.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use tonic::Status;
 
 use crate::tree::assert_inside;
 
-/// What a manifest may be refused for.
+/// Error codes of manifests.
 const CODES: [ErrorCode; 14] = [
     ErrorCode::ValidationFailed,
     ErrorCode::ParseFailed,
@@ -30,8 +30,8 @@ const CODES: [ErrorCode; 14] = [
     ErrorCode::UnsupportedDependsOnCondition,
 ];
 
-/// Checks a refusal: its code is one of a manifest, it names a place in the file it is about,
-/// and it reaches a client as it is.
+/// Checks an error: its code is a manifest error code, its position is in the named file, and a
+/// client decodes the same error.
 pub(crate) fn assert_refusal(error: &Error, jaco: &[u8], compose: &[u8]) {
     assert!(CODES.contains(&error.code), "{error:?}");
     assert!(!error.message.is_empty(), "{error:?}");
@@ -61,7 +61,7 @@ pub(crate) fn assert_refusal(error: &Error, jaco: &[u8], compose: &[u8]) {
     }
 }
 
-/// Checks what the rest of the system takes for granted about an accepted deployment.
+/// Checks the properties of an accepted deployment that the rest of the system relies on.
 pub(crate) fn assert_sound(resolved: &Resolved) {
     assert!(!resolved.deployment.is_empty());
     let names: Vec<_> = resolved
@@ -97,8 +97,7 @@ pub(crate) fn assert_sound(resolved: &Resolved) {
     }
 }
 
-/// What remains of a refusal when places are left out, to compare refusals of one tree in two
-/// spellings.
+/// Removes the position of an error, to compare the errors of two spellings of one tree.
 pub(crate) fn unplaced(mut error: Error) -> Error {
     for key in ["line", "col"] {
         error.details.remove(key);

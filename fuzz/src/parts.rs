@@ -1,10 +1,10 @@
 //! Several files in one input.
 
-/// Separates the parts of an input, so that a corpus stays readable.
+/// Separator of the parts of an input; keeps the corpus readable.
 const SEPARATOR: &[u8] = b"\n%%\n";
 
-/// Cuts an input at lines that hold `%%` and nothing else; what is missing is empty, and what
-/// follows the last cut belongs to the last part.
+/// Splits an input at lines that consist of `%%`. Missing parts are empty, and the last part
+/// includes further separators.
 pub(crate) fn parts<const N: usize>(mut data: &[u8]) -> [&[u8]; N] {
     let mut parts: [&[u8]; N] = [&[]; N];
     for (index, part) in parts.iter_mut().enumerate() {

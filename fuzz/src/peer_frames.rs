@@ -1,4 +1,4 @@
-//! What members send to each other.
+//! Fuzzes the messages between members.
 
 use bytes::Bytes;
 use jaco_actors::testing::read_peer_frame;
@@ -7,11 +7,10 @@ use jaco_net::quic::frame::{Batch, Decoder};
 /// Largest frame of an input.
 const LIMIT: usize = 4096;
 
-/// Input: one byte that says how the rest is cut into pieces, and the rest.
+/// Input: a byte that selects the chunk size, and the stream.
 ///
-/// Frames are the same however the stream is cut, none is longer than allowed, and they are
-/// written as they were read. Reading what is in one never panics, and what is read is written
-/// and read again.
+/// The frames do not depend on the chunks, none exceeds the size limit, and they are written like
+/// they were read. Decoding the content of a frame never panics, and decoded content round-trips.
 pub fn peer_frames(data: &[u8]) {
     let Some((cut, stream)) = data.split_first() else {
         return;
@@ -32,7 +31,7 @@ pub fn peer_frames(data: &[u8]) {
     );
 }
 
-/// Frames up to the first that is too long, or the end.
+/// Decodes frames up to the first that is too long, or the end.
 fn decode(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
     let mut decoder = Decoder::new(LIMIT);
     let mut frames = Vec::new();

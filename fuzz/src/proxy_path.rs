@@ -1,16 +1,16 @@
-//! Which route a request belongs to, and what is left of its path.
+//! Fuzzes the selection of a route for a request, and the removal of its prefix.
 
 use std::cmp::Reverse;
 
 use jaco_net::proxy::{Match, RouteTable, Rule};
 
-/// Most routes of one input.
+/// Maximum number of routes per input.
 const ROUTES: usize = 16;
 
 /// Input: the path of a request on the first line, then configured paths.
 ///
-/// The route is the longest one that matches the path as a plain reading of it sees it, however
-/// the path is spelled. What is left when the route's prefix is removed is a path.
+/// The selected route is the longest one that matches the decoded path, in every encoding of the
+/// path. The path without the route's prefix is a valid path.
 pub fn proxy_path(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.split('\n');
@@ -57,7 +57,7 @@ fn matches(configured: &str, seen: &[u8]) -> bool {
     starts(base) && (seen.len() == base.len() || seen[base.len()] == b'/')
 }
 
-/// The path without percent encoding and dot segments.
+/// Returns the path without percent encoding and dot segments.
 fn seen(path: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::new();
     let mut rest = path;

@@ -1,4 +1,4 @@
-//! Registry names, image references and the credential of a pull.
+//! Fuzzes registry names, image references and the selection of a pull credential.
 
 use std::sync::Arc;
 
@@ -7,14 +7,15 @@ use jaco_actors::runtime::registry_key::{InvalidReference, Reference, resolve};
 use jaco_proto::v1::RegistryCredential;
 use jaco_raftnode::registry::canonical_key;
 
-/// Most stored credentials of one input.
+/// Maximum number of stored credentials per input.
 const STORED: usize = 32;
 
-/// Input: an image reference on the first line, then registries as an operator writes them.
+/// Input: an image reference on the first line, then registries as written by an operator.
 ///
-/// A canonical key is its own key and holds nothing that makes no difference. The key of an image
-/// is canonical and, read as an image, its own key. A pull never gets the credential of another
-/// host or of a path that the image is not under; of those it may get it gets the longest.
+/// Computing a canonical key is idempotent and removes everything insignificant. The key of an
+/// image is canonical and, parsed as an image, its own key. A pull never gets the credential of
+/// another host, or of a path that does not contain the image; of the remaining ones it gets the
+/// longest.
 pub fn registry(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.split('\n');
@@ -29,7 +30,7 @@ pub fn registry(data: &[u8]) {
     };
     assert_eq!(canonical(&key).as_deref(), Some(key.as_str()), "{image:?}");
     let host = host_of(&key);
-    // A host that is one by its capitals alone is no longer one in lower case.
+    // A host that is recognised by its capitals only is not recognised in lower case.
     if host.contains(['.', ':']) || host == "localhost" {
         assert_eq!(image_key(&key).as_deref(), Ok(key.as_str()), "{image:?}");
     }
@@ -56,7 +57,7 @@ fn canonical(registry: &str) -> Option<String> {
     Some(key)
 }
 
-/// A credential that tells by its account where it was stored.
+/// Creates a credential whose user name is its key.
 fn row(key: &str) -> RegistryCredential {
     RegistryCredential {
         registry: key.to_owned(),

@@ -2,7 +2,7 @@
 
 use jaco_proto::yaml::{self, Document, Node, Position, Resolved, Scalar, Value};
 
-/// Reads a document; what is refused must name a place inside it.
+/// Parses a document; an error must have a position in it.
 pub(crate) fn read(bytes: &[u8]) -> Option<Document> {
     match yaml::parse(bytes) {
         Ok(document) => Some(document),
@@ -13,9 +13,10 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Document> {
     }
 }
 
-/// Writes a tree, and checks that reading the text again gives the same tree and the same text.
+/// Emits a tree, and checks that the text parses to the same tree and is emitted as the same text.
 ///
-/// `None` when the text is too long to be read again: aliases may make a small file large.
+/// `None` if the text is too long to be parsed again: aliases can expand a small file to a large
+/// one.
 pub(crate) fn rewritten(root: &Node) -> Option<String> {
     let text = yaml::to_string(root);
     if text.len() > 100_000 {
@@ -30,7 +31,7 @@ pub(crate) fn rewritten(root: &Node) -> Option<String> {
     Some(text)
 }
 
-/// Whether two trees are equal but for places and spelling.
+/// Whether two trees are equal except for positions and spelling.
 pub(crate) fn same(a: &Node, b: &Node) -> bool {
     match (&a.value, &b.value) {
         (Value::Scalar(a), Value::Scalar(b)) => same_scalar(a, b),
@@ -50,16 +51,16 @@ pub(crate) fn same(a: &Node, b: &Node) -> bool {
 fn same_scalar(a: &Scalar, b: &Scalar) -> bool {
     match (a.resolve(), b.resolve()) {
         (Resolved::Null, Resolved::Null) => true,
-        // Compared as written: not a number is not equal to itself.
+        // Compared as text, because NaN is not equal to itself.
         (Resolved::Float(_), Resolved::Float(_)) => a.text == b.text,
         (a_type, b_type) => a_type == b_type && a.text == b.text,
     }
 }
 
-/// Checks that a place is in a file, or right behind its end.
+/// Checks that a position is in a file, or directly behind its end.
 pub(crate) fn assert_inside(file: &[u8], at: Position) {
     let text = String::from_utf8_lossy(file);
-    // A carriage return ends a line for some readers and not for others.
+    // Parsers differ on whether a carriage return ends a line.
     let lines = 1 + text.matches(['\n', '\r']).count();
     let widest = text.split('\n').map(|line| line.chars().count()).max();
     let (line, col) = (at.line as usize, at.col as usize);

@@ -1,4 +1,4 @@
-//! Every input that fuzzing kept, run again.
+//! Replays every input of the corpus.
 
 use std::{fs, panic, path::PathBuf};
 
@@ -9,7 +9,7 @@ fn corpus() -> PathBuf {
 }
 
 #[test]
-fn every_kept_input_still_has_its_properties() {
+fn every_corpus_input_keeps_its_property() {
     let mut broken = Vec::new();
     for (name, target) in TARGETS {
         let mut inputs: Vec<_> = fs::read_dir(corpus().join(name)).unwrap().collect();
@@ -27,7 +27,7 @@ fn every_kept_input_still_has_its_properties() {
 }
 
 #[test]
-fn every_corpus_and_every_program_has_a_target() {
+fn every_corpus_and_program_has_a_target() {
     let mut names: Vec<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
     names.sort();
     let list = |dir: &str| {

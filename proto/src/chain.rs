@@ -1,6 +1,6 @@
-//! Errors with their causes in one line.
+//! Formats errors with their causes.
 
-/// `error` and its causes in one line, for logs and for people.
+/// Formats `error` and its causes in one line.
 ///
 /// A cause is left out if the text ends with it already: many libraries repeat their cause.
 #[must_use]
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_follow_in_order_and_are_not_said_twice() {
+    fn causes_are_joined_without_repetition() {
         for (texts, line) in [
             (&["alone"][..], "alone"),
             (&["outer", "middle", "inner"], "outer: middle: inner"),

@@ -1,10 +1,10 @@
 //! `jacod.yaml`: the settings of one daemon.
 //!
 //! The schema is closed: an unknown key is an error, so that a misspelt setting is noticed. A
-//! missing key, like a null, means its default, and so does an empty file.
+//! missing or null key has its default; an empty file is valid.
 //!
-//! - [`advertise`]: which address stands for an unspecified host.
-//! - [`LogFilter`]: how much is logged.
+//! - [`advertise`]: selects the address that replaces an unspecified host.
+//! - [`LogFilter`]: log level by subsystem.
 
 pub mod advertise;
 mod error;
@@ -47,10 +47,10 @@ const KEYS: [&str; 21] = [
 ];
 const DNS_KEYS: [&str; 2] = ["forwarders", "forwarder_timeout"];
 
-/// Everything a daemon reads from its file, complete and checked.
+/// Settings of a daemon, complete and validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonConfig {
-    /// Where the daemon keeps its files.
+    /// Directory of the daemon's files.
     pub data_dir: PathBuf,
     /// TCP address of the gRPC API for clients and peers.
     pub listen_addr: HostPort,
@@ -60,7 +60,7 @@ pub struct DaemonConfig {
     pub unix_socket: PathBuf,
     /// UDP port of the mesh.
     pub wg_port: u16,
-    /// Contact of certificates whose deployment names none; may be empty.
+    /// ACME contact for deployments without their own; may be empty.
     pub acme_email: String,
     /// Directory URL of the certificate authority.
     pub acme_ca: String,
@@ -72,41 +72,41 @@ pub struct DaemonConfig {
     pub acme_root_ca: Option<PathBuf>,
     /// Least severity that is logged.
     pub log_level: LogLevel,
-    /// Where container subnets come from.
+    /// Address pool of the container subnets.
     pub ipam_pool: Pool,
     /// Prefix length of one container subnet, 24 to 28.
     pub ipam_block: u8,
-    /// How often the node reports its status, 5 s to 5 min.
+    /// Interval of the node's status reports, 5 s to 5 min.
     pub node_status_interval: Duration,
     /// Name resolution for containers.
     pub dns: Dns,
     /// Socket of the container engine.
     pub docker_socket: PathBuf,
-    /// Whether the networks of deployments are kept apart.
+    /// Whether the networks of deployments are isolated from each other.
     pub isolation: Isolation,
     /// Plain HTTP port of the ingress.
     pub http_port: u16,
     /// HTTPS port of the ingress.
     pub https_port: u16,
-    /// Where metrics are served, if anywhere.
+    /// Address of the metrics endpoint, if enabled.
     pub metrics_addr: Option<HostPort>,
-    /// Name of this node instead of the system's hostname.
+    /// Name of this node; the system's hostname if absent.
     pub hostname: Option<String>,
 }
 
 /// Name resolution for containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dns {
-    /// Servers for outside names, in order; empty for those of the system.
+    /// Upstream servers for external names, in order; those of the system if empty.
     pub forwarders: Vec<HostPort>,
-    /// How long one server may take.
+    /// Timeout of one server.
     pub forwarder_timeout: Duration,
 }
 
-/// Whether the networks of deployments are kept apart.
+/// Whether the networks of deployments are isolated from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// The ruleset is loaded, and a node that cannot load it receives no replicas.
+    /// The ruleset is loaded; a node that fails to load it receives no replicas.
     Enforce,
     /// No ruleset and no mesh.
     Off,
@@ -157,7 +157,7 @@ impl Default for Dns {
 }
 
 impl DaemonConfig {
-    /// Reads the first YAML document of a file.
+    /// Parses the first YAML document of a file.
     ///
     /// # Errors
     /// The first [`Error`] of: syntax, unknown keys, then the values in the order of the fields.

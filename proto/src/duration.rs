@@ -1,12 +1,12 @@
-//! Durations as operators write them: `500ms`, `1m30s`, `1.5h`.
+//! Durations in text form: `500ms`, `1m30s`, `1.5h`.
 //!
-//! Source: the duration grammar of Go's `time` package, which compose files and the
-//! configuration share. Values are signed nanoseconds and reach about 292 years.
+//! Source: the duration grammar of Go's `time` package, used by compose files and by the
+//! configuration. Values are signed nanoseconds with a range of about 292 years.
 
-/// Nanoseconds, so that a negative or bare number can be read before it is judged.
+/// Signed nanoseconds, so that negative and bare numbers can be parsed before validation.
 pub type Nanos = i64;
 
-/// The text is not a duration, or is longer than can be held.
+/// The text is not a duration, or is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a duration")]
 pub struct Invalid(pub String);
@@ -22,7 +22,7 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a sign, then one or more decimal numbers that each carry a unit; `0` needs no unit.
+/// Parses a sign, then one or more decimal numbers, each with a unit; `0` needs no unit.
 ///
 /// # Errors
 /// [`Invalid`] holds the text.
@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<Nanos, Invalid> {
     signed(text).ok_or_else(|| Invalid(text.to_owned()))
 }
 
-/// Writes the shortest form with the largest units: `5m0s`, `1.5s`, `100ms`.
+/// Formats a duration in its shortest form with the largest units: `5m0s`, `1.5s`, `100ms`.
 pub fn format(nanos: Nanos) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let magnitude = nanos.unsigned_abs();
@@ -70,7 +70,7 @@ fn signed(text: &str) -> Option<Nanos> {
     }
 }
 
-/// Reads one number with its unit and returns what follows.
+/// Parses one number with its unit, and returns the rest.
 fn component(text: &str) -> Option<(u64, &str)> {
     let (whole, rest) = digits(text);
     let (fraction, rest) = match rest.strip_prefix('.') {
@@ -107,7 +107,7 @@ fn digits(text: &str) -> (&str, &str) {
 fn fraction_of(digits: &str, size: u64) -> u64 {
     let mut value = 0_u128;
     let mut scale = 1_u128;
-    // The largest unit has fewer than 13 digits, so later ones cannot count.
+    // The largest unit has fewer than 13 digits, so later digits have no effect.
     for digit in digits.bytes().take(18) {
         value = value * 10 + u128::from(digit - b'0');
         scale *= 10;

@@ -1,9 +1,9 @@
-//! The typed error that every call answers with, and how it travels.
+//! The typed error of all API calls, and its encoding.
 //!
 //! - [`ErrorCode`]: the closed list of failures.
-//! - [`Error`]: what our code answers with; becomes a [`tonic::Status`].
-//! - [`DecodedError`]: what a client reads from any status, ours or not.
-//! - [`drop_unreadable_details`]: what a client does to headers before.
+//! - [`Error`]: the error that handlers return; converts to a [`tonic::Status`].
+//! - [`DecodedError`]: the error that a client reads from any status, of any server.
+//! - [`drop_unreadable_details`]: sanitizes headers before a client reads them.
 
 mod code;
 mod decoded;
@@ -18,15 +18,15 @@ pub use headers::drop_unreadable_details;
 
 use crate::v1;
 
-/// A failure as a user sees it: a code, one sentence and the facts behind it.
+/// A failure as displayed to a user: a code, one sentence and details.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Error {
-    /// What kind of failure this is.
+    /// Kind of the failure.
     pub code: ErrorCode,
-    /// One sentence without a full stop, for people.
+    /// One sentence without a full stop, for display.
     pub message: String,
-    /// The facts by name, sorted; values are free text.
+    /// Details by name, sorted; values are free text.
     pub details: BTreeMap<String, String>,
 }
 
@@ -40,7 +40,7 @@ impl Error {
         }
     }
 
-    /// Adds one fact; a second value for a key replaces the first.
+    /// Adds a detail; a second value for a key replaces the first.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl fmt::Display) -> Self {
         self.details.insert(key.into(), value.to_string());

@@ -1,14 +1,14 @@
-//! Contracts of JACO: what clients, operators and peers may rely on.
+//! Contracts of JACO with clients, operators and peers.
 //!
 //! - [`v1`]: the protobuf package `jaco.v1` (messages, gRPC clients and servers).
-//! - [`error`]: the typed error every call answers with, and its wire encoding.
+//! - [`error`]: the typed error of all API calls, and its wire encoding.
 //! - [`manifest`]: `jaco.yaml` and compose files: parsing, validation, resolution, hashing.
 //! - [`config`]: `jacod.yaml`, the advertised address and the log filter of a daemon.
-//! - [`duration`]: durations as operators write them.
-//! - [`secret`]: values that never show, and are zeroed.
-//! - [`yaml`]: positioned, bounded YAML trees, the ground the manifests stand on.
+//! - [`duration`]: durations in text form.
+//! - [`secret`]: values that are redacted in output and zeroed on drop.
+//! - [`yaml`]: bounded YAML trees with positions, used by the manifests.
 //!
-//! Nothing here does I/O: every function maps bytes to values or to a typed error.
+//! This crate does no I/O: its functions convert bytes to values or to a typed error.
 
 mod chain;
 pub mod config;

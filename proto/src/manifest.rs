@@ -1,8 +1,8 @@
 //! `jaco.yaml` and compose files: from bytes to validated values.
 //!
-//! Reading a manifest is pure: bytes in, typed values or a located [`Error`](crate::Error) out.
-//! A client runs [`interpolate`](interpolate()) and [`env_file::fold`], a daemon calls [`resolve`]
-//! on what it receives, and `jaco validate` calls [`validate`].
+//! Parsing is pure: bytes in, typed values or a located [`Error`](crate::Error) out. A client runs
+//! [`interpolate`](interpolate()) and [`env_file::fold`], a daemon calls [`resolve`] on the
+//! received files, and `jaco validate` calls [`validate`].
 
 pub mod compose;
 pub mod env_file;
@@ -19,6 +19,6 @@ pub use interpolate::interpolate;
 pub use jaco::json_schema;
 pub use resolve::{ClusterView, Privileged, Resolved, resolve, validate};
 
-/// Most replicas of one service; far above what one cluster runs, far below what one pass of the
-/// scheduler cannot write.
+/// Maximum of replicas per service; far above real clusters, and far below the number that one pass
+/// of the scheduler can write.
 pub const MAX_REPLICAS: i32 = 10_000;

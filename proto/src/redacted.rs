@@ -1,9 +1,9 @@
-//! `Debug` of messages that hold secrets or payloads.
+//! Redacted `Debug` of messages with secrets or payloads.
 //!
-//! Credentials, key material, manifests, command bodies, audit payloads and container output
-//! never reach a log. So the generated `Debug` of their messages is replaced: a hidden field
-//! shows as `<redacted>`. Every field is named here, so a new one does not compile until it is
-//! judged. The list of messages is `REDACTED` in `build.rs`.
+//! Credentials, key material, manifests, command bodies, audit payloads and container output must
+//! not be logged, so these messages have a `Debug` that prints hidden fields as `<redacted>`. Every
+//! field is listed here: a new field does not compile until it is classified. The list of messages
+//! is `REDACTED` in `build.rs`.
 
 use std::fmt;
 
@@ -67,7 +67,7 @@ redacted! {
 }
 
 impl command::Payload {
-    /// Name of the operation: the only part of a command that may be logged.
+    /// Returns the name of the operation, the only part of a command that may be logged.
     pub fn op(&self) -> &'static str {
         match self {
             Self::ClusterInit(_) => "cluster_init",

@@ -1,10 +1,10 @@
-//! Values that must not leak: never shown, zeroed when dropped.
+//! Secret values: redacted in output, zeroed on drop.
 
 use std::{collections::BTreeMap, fmt, ops::Deref};
 
 use zeroize::Zeroize;
 
-/// What shows instead of a secret.
+/// Replacement of a secret in output.
 pub const REDACTED: &str = "<redacted>";
 
 /// A text that redacts `Debug` and `Display` and is zeroed on drop.
@@ -12,13 +12,13 @@ pub const REDACTED: &str = "<redacted>";
 pub struct SecretString(String);
 
 impl SecretString {
-    /// Takes ownership of a secret text.
+    /// Wraps a secret text.
     #[must_use]
     pub fn new(secret: String) -> Self {
         Self(secret)
     }
 
-    /// The secret; the caller must not log or store it in the open.
+    /// Returns the secret; the caller must not log it or store it unencrypted.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -30,20 +30,20 @@ impl SecretString {
 pub struct SecretBytes(Vec<u8>);
 
 impl SecretBytes {
-    /// Takes ownership of secret bytes.
+    /// Wraps secret bytes.
     #[must_use]
     pub fn new(secret: Vec<u8>) -> Self {
         Self(secret)
     }
 
-    /// The secret; the caller must not log or store it in the open.
+    /// Returns the secret; the caller must not log it or store it unencrypted.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// A value of a type that is not ours and must not show; it is not zeroed.
+/// Redacts a value of a foreign type; does not zero it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Redacted<T>(pub T);
 
@@ -53,8 +53,8 @@ impl<T> fmt::Debug for Redacted<T> {
     }
 }
 
-/// Environment variables of a container: `Debug` shows the names, and the values are zeroed on
-/// drop. `None` is a variable without a value.
+/// Environment variables of a container: `Debug` prints only the names, and the values are zeroed
+/// on drop. `None` is a variable without a value.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment(BTreeMap<String, Option<String>>);
 
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_do_not_show_themselves() {
+    fn secrets_are_redacted() {
         let text = SecretString::new("hunter2".to_owned());
         let bytes = SecretBytes::new(b"hunter2".to_vec());
         let environment = Environment(BTreeMap::from([("NAME".into(), Some("hunter2".into()))]));

@@ -1,10 +1,10 @@
-//! YAML as positioned nodes.
+//! YAML as nodes with positions.
 //!
-//! Manifests come from people, so every node knows its line and column, and from the network,
-//! so everything is bounded: input size, depth, and the number and size of nodes after aliases
-//! are expanded. Anchors, aliases and `<<` merges are resolved here; duplicate keys, keys that
-//! are not scalars and unknown tags are refused. What a scalar means is left to the reader of
-//! the node, because it depends on the field.
+//! Manifests are written by hand, so every node has its line and column. They also come from the
+//! network, so everything is bounded: input size, depth, and the number and size of nodes after
+//! aliases are expanded. Anchors, aliases and `<<` merges are resolved here. Duplicate keys, keys
+//! that are not scalars and unknown tags are rejected. Scalars are typed by the reader of a node,
+//! because their type depends on the field.
 
 mod build;
 mod emit;
@@ -20,17 +20,17 @@ pub use error::{Error, ErrorKind};
 pub use node::{Key, Map, Node, Position, Scalar, Value};
 pub use scalar::Resolved;
 
-/// What one document may cost.
+/// Limits of parsing one document.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Longest input in bytes.
+    /// Maximum length of the input, in bytes.
     pub input_bytes: usize,
-    /// Deepest nesting of lists and mappings.
+    /// Maximum nesting of lists and mappings.
     pub depth: usize,
-    /// Most nodes after aliases are expanded, keys included; also most marks in the text that
-    /// could make tokens.
+    /// Maximum number of nodes after aliases are expanded, keys included; also the maximum number
+    /// of characters in the text that can produce tokens.
     pub nodes: usize,
-    /// Most bytes of scalar text after aliases are expanded.
+    /// Maximum bytes of scalar text after aliases are expanded.
     pub text_bytes: usize,
 }
 
@@ -48,24 +48,24 @@ impl Default for Limits {
 /// The first document of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Its root; `None` when the stream holds no document.
+    /// Root node; `None` if the stream has no document.
     pub root: Option<Node>,
-    /// Where a second document starts, if there is one; it was not read.
+    /// Start of a second document, which is not parsed.
     pub next: Option<Position>,
 }
 
-/// Reads the first document of `bytes` within the default [`Limits`].
+/// Parses the first document of `bytes` within the default [`Limits`].
 ///
 /// # Errors
-/// [`Error`] with the place of the first thing that is not acceptable YAML.
+/// [`Error`] with the position of the first violation.
 pub fn parse(bytes: &[u8]) -> Result<Document, Error> {
     parse_within(bytes, Limits::default())
 }
 
-/// Reads the first document of `bytes` within `limits`.
+/// Parses the first document of `bytes` within `limits`.
 ///
 /// # Errors
-/// As [`parse`].
+/// Same as [`parse`].
 pub fn parse_within(bytes: &[u8], limits: Limits) -> Result<Document, Error> {
     if bytes.len() > limits.input_bytes {
         return Err(ErrorKind::InputTooLarge {
@@ -85,16 +85,16 @@ pub fn parse_within(bytes: &[u8], limits: Limits) -> Result<Document, Error> {
     build::document(text, limits)
 }
 
-/// Control characters have no place in a file as they are (YAML 1.2, section 5.1).
+/// Whether the character must be escaped in a file (YAML 1.2, section 5.1).
 fn is_unprintable(character: char) -> bool {
     character.is_control() && !matches!(character, '\t' | '\n' | '\r' | '\u{85}')
 }
 
-/// Where the marks that make tokens exceed `limit`, if they do.
+/// Returns the offset at which token characters exceed `limit`, if they do.
 ///
-/// The parser reads a whole `[…]` or `{…}` ahead before it hands out the first event, so the
-/// budget for nodes would come too late. Every token there needs one of these characters;
-/// counting them in text and comments too only matters to files no person would write.
+/// The parser reads a whole `[…]` or `{…}` ahead before it returns the first event, so the limit on
+/// nodes would apply too late. Every token in it needs one of these characters. Counting them in
+/// text and comments too rejects only files that are never written by hand.
 fn first_mark_beyond(bytes: &[u8], limit: usize) -> Option<usize> {
     let is_mark = |byte: &u8| b",[]{}:?\"'*&!".contains(byte);
     let marks = bytes.iter().enumerate().filter(|(_, byte)| is_mark(byte));
@@ -105,7 +105,7 @@ fn not_utf8(bytes: &[u8], offset: usize) -> Error {
     ErrorKind::NotUtf8 { offset }.at(place(bytes, offset))
 }
 
-/// The position of a byte offset.
+/// Returns the position of a byte offset.
 fn place(bytes: &[u8], offset: usize) -> Position {
     let before = &bytes[..offset];
     let line_start = before

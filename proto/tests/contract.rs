@@ -1,8 +1,8 @@
-//! The compiled contract against `contract.tsv`, entry by entry and both ways.
+//! Compares the compiled contract with `contract.tsv`, entry by entry in both directions.
 //!
-//! The table is the contract: released clients depend on every row marked `base`, so those may
-//! never change. Rows marked `added` are extensions and use numbers that the base never will.
-//! A change of the .proto files that is not in the table fails here, and the other way round.
+//! The table is the contract: released clients depend on every row marked `base`, so those must not
+//! change. Rows marked `added` are extensions with numbers that the base never uses. A change of
+//! the .proto files without a change of the table fails here, and vice versa.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,11 @@ use prost_types::{
 const TABLE: &str = include_str!("contract.tsv");
 const PACKAGE: &str = "jaco.v1";
 const FILES: [&str; 6] = ["commands", "entities", "error", "events", "fsm", "services"];
-/// Extensions of base messages and enums number their entries from here.
+/// First number of entries that extend base messages and enums.
 const FIRST_ADDED: i32 = 1000;
 
 #[test]
-fn every_entry_of_the_contract_is_compiled_and_nothing_else() {
+fn compiled_contract_equals_the_table() {
     let compiled = compiled_rows(&contract_files());
     let table: BTreeSet<String> = table().into_iter().map(|row| row.entry).collect();
 
@@ -29,7 +29,7 @@ fn every_entry_of_the_contract_is_compiled_and_nothing_else() {
 }
 
 #[test]
-fn the_base_contract_has_its_known_size() {
+fn base_contract_has_its_known_size() {
     let base: Vec<Row> = table().into_iter().filter(|row| !row.added).collect();
     let count = |kind: &str| base.iter().filter(|row| row.kind() == kind).count();
     let services: BTreeSet<&str> = base
@@ -45,7 +45,7 @@ fn the_base_contract_has_its_known_size() {
 }
 
 #[test]
-fn extensions_use_only_numbers_set_aside_for_them() {
+fn extensions_use_only_reserved_numbers() {
     let table = table();
     let owner_added: BTreeMap<&str, bool> = table
         .iter()
@@ -67,7 +67,7 @@ fn extensions_use_only_numbers_set_aside_for_them() {
 }
 
 #[test]
-fn every_file_is_proto3_in_the_one_package() {
+fn every_file_is_proto3_in_one_package() {
     let files = contract_files();
     let names: Vec<&str> = files.iter().map(FileDescriptorProto::name).collect();
 
@@ -81,7 +81,7 @@ fn every_file_is_proto3_in_the_one_package() {
 }
 
 #[test]
-fn a_changed_contract_is_noticed() {
+fn changed_contract_is_detected() {
     let original = contract_files();
     let table = compiled_rows(&original);
     let changes: [(&str, Change); 8] = [
@@ -124,7 +124,7 @@ fn a_changed_contract_is_noticed() {
             .expect("entities");
         change(entities);
         let found = difference(&table, &compiled_rows(&files));
-        assert!(!found.is_empty(), "{what} went unnoticed");
+        assert!(!found.is_empty(), "{what} is not detected");
     }
 }
 
@@ -306,7 +306,7 @@ fn label(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     }
 }
 
-/// In proto3 lists of numbers and enums are packed unless an option says otherwise.
+/// Whether a list is packed: in proto3 numbers and enums are, unless an option overrides it.
 fn is_packed(field: &FieldDescriptorProto) -> bool {
     let packable = !matches!(
         field.r#type(),

@@ -1,5 +1,5 @@
-//! A client in another language against our server: what crosses the wire is what any gRPC
-//! peer expects, not only what our own library understands.
+//! Tests our server with a client in another language: the wire format must suit any gRPC peer, not
+//! only our own library.
 //!
 //! Needs `python3` with `venv`. The client's packages are installed once, under
 //! `$JACO_CACHE_DIR` (default `~/.cache/jaco`).
@@ -62,7 +62,7 @@ fn server() -> tonic::transport::server::Router {
     Server::builder().add_service(DeployServer::new(Fixture))
 }
 
-/// Answers each method with one fixed outcome.
+/// Returns one fixed outcome per method.
 struct Fixture;
 
 #[tonic::async_trait]
@@ -184,7 +184,7 @@ fn log_line(line: &str, seconds: i64, nanos: i32) -> LogLine {
     }
 }
 
-/// The interpreter of an environment that has the client's packages, made on first use.
+/// Returns the interpreter of an environment with the client's packages, created on first use.
 fn client_python() -> PathBuf {
     let environment = cache_dir().join("grpcio-venv");
     let python = environment.join("bin/python3");

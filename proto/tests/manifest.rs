@@ -1,4 +1,4 @@
-//! The manifest contract, proved from outside.
+//! Black-box tests of the manifest contract.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

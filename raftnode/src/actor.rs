@@ -1,13 +1,13 @@
-//! The raft actor: the one thing that writes the replicated state of this node.
+//! The raft actor: the only writer of this node's replicated state.
 //!
-//! It runs on a thread of its own, because its writes wait for the disk. Proposals that arrive
-//! while one write is under way form the next one (group commit): all are appended in one raft
-//! step and one synced write, applied in one further write, then answered. While a majority is
-//! still to confirm entries, a few proposals wait for more (`pace`).
+//! It runs on its own thread because its writes block on the disk. Proposals that arrive during a
+//! write form the next batch (group commit): one raft step and one synced write append all of them,
+//! one further write applies them, then they are answered. While earlier entries wait for a
+//! majority, a small batch waits for more proposals (`pace`).
 //!
-//! A [`RaftHandle`] outlives the actor. When the actor dies, its supervisor [`spawn()`]s another
-//! with the same [`RaftArgs`], which reloads everything from the storage; proposals that were
-//! under way are answered as unknown, because they may have been written.
+//! A [`RaftHandle`] outlives the actor. When the actor fails, its supervisor [`spawn()`]s another
+//! with the same [`RaftArgs`], which reloads everything from the storage. Proposals in flight at
+//! that time are answered as unknown, because they may have been written.
 
 mod args;
 mod captures;

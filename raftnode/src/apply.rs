@@ -1,4 +1,4 @@
-//! The state machine driven by committed entries.
+//! Applies committed entries to the state machine.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,19 +11,19 @@ use crate::{
     storage::Row,
 };
 
-/// Hears of every command around its application.
+/// Callbacks around the application of each command.
 pub trait Probe {
     /// A command is about to be applied.
     fn begin(&mut self) {}
 
-    /// It was, and accepted or refused.
+    /// A command was applied, and accepted or rejected.
     fn end(&mut self, _index: u64, _command: &v1::Command, _accepted: bool) {}
 }
 
-/// Does not listen.
+/// Ignores all calls.
 impl Probe for () {}
 
-/// Indexes whose state may be waited for at once: other members name them.
+/// Maximum of indexes with a requested state: other members choose them.
 const WANTED: usize = 64;
 
 /// Applies committed entries in order; pure.
@@ -31,11 +31,11 @@ const WANTED: usize = 64;
 pub struct Applier {
     state: Arc<State>,
     halted: Option<String>,
-    /// Indexes whose state somebody waits for.
+    /// Indexes for which the state was requested.
     wanted: BTreeSet<u64>,
 }
 
-/// What a run of entries led to. Nothing of it may be shown before `rows` are written.
+/// Result of applying entries. None of it may be published before `rows` are written.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     /// Rows to write, in order.
@@ -44,9 +44,9 @@ pub struct Progress {
     pub events: Vec<Event>,
     /// Answers to the proposals among the entries.
     pub answers: Vec<(Ticket, Answer)>,
-    /// Index and term of the last entry applied, if one was.
+    /// Index and term of the last applied entry, if any.
     pub applied: Option<(u64, u64)>,
-    /// States that [`Applier::want`] asked for, by ascending index.
+    /// States requested with [`Applier::want`], by ascending index.
     pub wanted: Vec<Arc<State>>,
 }
 
@@ -55,14 +55,14 @@ pub struct Progress {
 pub enum Answer {
     /// Applied at this index.
     Applied(u64),
-    /// Refused by the state machine; the state is as before.
+    /// Rejected by the state machine; the state is unchanged.
     Rejected(Error),
-    /// Committed, but this node has stopped applying.
+    /// Committed, but this node has stopped applying entries.
     Halted(String),
 }
 
 impl Applier {
-    /// Continues from `state`.
+    /// Creates an applier that continues from `state`.
     #[must_use]
     pub fn new(state: State) -> Self {
         Self {
@@ -78,14 +78,14 @@ impl Applier {
         &self.state
     }
 
-    /// Why entries are no longer applied, if that is so.
+    /// Reason why this node has stopped applying entries, if it has.
     #[must_use]
     pub fn halted(&self) -> Option<&str> {
         self.halted.as_deref()
     }
 
-    /// Keeps the state right after entry `index`, once it is applied, in [`Progress::wanted`]. Of
-    /// more than 64 indexes the highest are forgotten.
+    /// Puts the state right after entry `index` into [`Progress::wanted`] once it is applied. Of
+    /// more than 64 indexes the highest are dropped.
     pub fn want(&mut self, index: u64) {
         self.wanted.insert(index);
         if self.wanted.len() > WANTED {
@@ -93,21 +93,22 @@ impl Applier {
         }
     }
 
-    /// Applies nothing from here on, for `reason`, unless it has stopped already.
+    /// Stops applying for `reason`; keeps the first reason.
     pub fn halt(&mut self, reason: String) {
         self.halted.get_or_insert(reason);
     }
 
-    /// Continues from the state of a received snapshot, nothing of which is unknown. It holds the
-    /// effect of the entry, or of the snapshot, that stopped this node, so applying resumes.
+    /// Continues from the state of a received snapshot, which this version decoded completely. It
+    /// includes the effect of the entry, or of the snapshot, that stopped this node, so applying
+    /// resumes.
     pub fn install(&mut self, state: State) {
         *self = Self::new(state);
     }
 
     /// Applies `entries`.
     ///
-    /// Stops for good before the first entry that this version does not understand: skipping it
-    /// would make this node's state differ from the others'. A newer version goes on from there.
+    /// Stops permanently before the first entry that this version does not understand: skipping it
+    /// would make this node's state diverge. A newer version continues from there.
     pub fn apply(&mut self, entries: Vec<Committed>, probe: &mut impl Probe) -> Progress {
         let mut progress = Progress::default();
         let mut state = State::clone(&self.state);
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_without_a_command_move_the_applied_index_only() {
+    fn entries_without_command_advance_applied_index_only() {
         let mut applier = Applier::new(State::default());
         let entries = [(3, Payload::Noop), (4, Payload::ConfChange)];
         let progress = applier.apply(
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn wanted_state_is_the_one_right_after_its_entry() {
+    fn requested_state_is_captured_right_after_its_entry() {
         let mut applier = Applier::new(State::default());
         applier.want(2);
         applier.want(9);
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!(keys(applier.state()), ["a", "b", "c"]);
         let again = applier.apply(vec![entry(4, store("d"))], &mut ());
         assert!(again.wanted.is_empty());
-        // Members may ask for whatever they like.
+        // Other members choose the indexes.
         for index in 0..1000 {
             applier.want(u64::MAX - index);
         }
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_of_a_newer_version_stops_the_node_before_it() {
+    fn entry_of_newer_version_stops_the_node() {
         let mut applier = Applier::new(State::default());
         let unknown = vec![0x82, 0x7d, 0x00];
         let mut heard = Heard::default();
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_halted_node_applies_nothing_until_a_state_it_knows_is_installed() {
+    fn installing_a_known_state_resumes_applying() {
         let mut applier = Applier::new(State::default());
         applier.halt("first".to_owned());
         applier.halt("second".to_owned());

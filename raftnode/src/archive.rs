@@ -1,12 +1,12 @@
-//! Backups: the whole state at one log index, as a file.
+//! Backup archives: the complete state at one log index, as a file.
 //!
-//! The format is fixed and shared with other implementations: a gzip stream of a tar archive
-//! with exactly two regular entries, `meta.json` ([`Meta`]) and `snapshot.bin` (one encoded
-//! `FSMSnapshot`), in this order. It holds the cluster's keys: whoever writes it somewhere
-//! guards it like the data directory.
+//! The format is fixed and shared with other implementations: a gzip stream of a tar archive with
+//! exactly two regular entries, `meta.json` ([`Meta`]) and `snapshot.bin` (one encoded
+//! `FSMSnapshot`), in this order. The archive contains the keys of the cluster: a stored copy needs
+//! the same protection as the data directory.
 //!
-//! [`write()`] holds one entity at a time and [`read()`] holds what it has found so far, bounded
-//! by [`Limits`], so neither holds the archive.
+//! [`write()`] holds one entity in memory at a time. [`read()`] holds the decoded entities, bounded
+//! by [`Limits`]. Neither holds the whole archive.
 
 mod meta;
 mod read;

@@ -1,9 +1,9 @@
-//! How commands are built and named.
+//! Constructors and names of commands.
 
 use jaco_proto::v1::{self, command::Payload};
 use prost_types::Timestamp;
 
-/// Creates a command of `identity` at `ts`, the only clock that applying it reads.
+/// Creates a command of `identity` at `ts`, which is the only time that applying it uses.
 pub fn command(identity: impl Into<String>, ts: Timestamp, payload: Payload) -> v1::Command {
     v1::Command {
         ts: Some(ts),
@@ -15,7 +15,7 @@ pub fn command(identity: impl Into<String>, ts: Timestamp, payload: Payload) -> 
 
 /// Creates a command that applies `children` in order, all or none.
 ///
-/// The children keep their own identities and times.
+/// The children keep their own identities and timestamps.
 pub fn batch(
     identity: impl Into<String>,
     ts: Timestamp,
@@ -24,7 +24,8 @@ pub fn batch(
     command(identity, ts, Payload::Batch(v1::Batch { children }))
 }
 
-/// Name of the variant of a command, for logs; never its content, which may be secret.
+/// Returns the name of the command's variant, for logs. The content is not logged: it may be
+/// secret.
 #[must_use]
 pub fn command_name(command: &v1::Command) -> &'static str {
     command.payload.as_ref().map_or("none", Payload::op)

@@ -1,13 +1,13 @@
-//! Raft without I/O: inputs in, writes and answers out.
+//! Raft without I/O: inputs in, writes and outcomes out.
 //!
-//! [`RaftCore`] wraps raft-rs. The shell feeds it (`handle_*`), and after every input takes each
+//! [`RaftCore`] wraps raft-rs. The driver calls `handle_*`, and after every input takes each
 //! [`Write`] from [`RaftCore::poll_write`], performs it and reports back with
-//! [`RaftCore::handle_written`]; then it takes the [`Outcome`]s of what it asked for. The core
-//! reads the log through `raft::Storage` and touches nothing else: no clock, no disk, no socket.
+//! [`RaftCore::handle_written`]; then it takes the [`Outcome`]s of its requests. The core reads the
+//! log through `raft::Storage` and uses nothing else: no clock, no disk, no socket.
 //!
-//! Nothing is left to chance: election timeouts, which raft-rs draws from the thread's random
-//! generator, are replaced by draws from [`Config::seed`] before any tick can see them. Equal
-//! inputs lead to equal writes and answers, byte for byte.
+//! The core is deterministic. Election timeouts, which raft-rs draws from the thread's random
+//! generator, are replaced by draws from [`Config::seed`] before a tick can use them. Equal inputs
+//! lead to equal writes and outcomes, byte for byte.
 
 mod compact;
 mod config;
@@ -42,34 +42,34 @@ use reads::Reads;
 use track::Proposals;
 use write::Stage;
 
-/// Id the shell gives to a proposal or a read, unique while the core lives.
+/// Id that the driver gives to a proposal or a read, unique while the core lives.
 pub type Ticket = u64;
 
-/// Failure of raft itself; the core must not be used after it.
+/// Failure of raft itself; the core must not be used after one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Raft refused its configuration or could not read its log.
+    /// Raft rejected its configuration or could not read its log.
     #[error("raft failed")]
     Raft(#[from] raft::Error),
     /// A committed configuration change does not decode.
     #[error("configuration change at log index {index} is damaged")]
     ConfChange {
-        /// Its log index.
+        /// Log index of the change.
         index: u64,
     },
 }
 
-/// Answer to something the shell asked for.
+/// Outcome of a proposal or a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A proposal did not, or may not, get through. The others come back as
+    /// The proposal was not, or may not have been, committed. Committed proposals come back as
     /// [`Committed::ticket`].
     Proposal(Ticket, Lost),
-    /// State at or after this index answers the read linearizably.
+    /// The state at or after this index answers the read linearizably.
     Read(Ticket, Result<u64, ReadFailure>),
 }
 
-/// The consensus of one node.
+/// The raft state of one node.
 pub struct RaftCore<S: Storage> {
     config: Config,
     raw: RawNode<S>,
@@ -79,12 +79,12 @@ pub struct RaftCore<S: Storage> {
     contact: Contact,
     outcomes: Vec<Outcome>,
     applied_term: u64,
-    /// Whether the state machine has stopped.
+    /// Whether the state machine has stopped applying entries.
     halted: bool,
 }
 
 impl<S: Storage> RaftCore<S> {
-    /// Starts from what `storage` holds.
+    /// Loads the raft state from `storage`.
     ///
     /// # Errors
     /// [`Error::Raft`] if the configuration is invalid or the storage cannot be read.
@@ -118,7 +118,7 @@ impl<S: Storage> RaftCore<S> {
         Ok(())
     }
 
-    /// Appends `batch` in order, all in one step. Each item is answered once: as
+    /// Appends `batch` in order, in one step. Each item gets exactly one answer: as
     /// [`Committed::ticket`] or as [`Outcome::Proposal`].
     pub fn handle_propose(&mut self, batch: Vec<(Ticket, Vec<u8>)>) {
         if batch.is_empty() {
@@ -132,7 +132,7 @@ impl<S: Storage> RaftCore<S> {
                     .map(|(t, _)| Outcome::Proposal(t, Lost::NotAppended)),
             );
         };
-        // A follower would forward the entries and lose track of them.
+        // raft-rs would forward the entries of a follower, whose tickets could not be matched then.
         if raft.state != StateRole::Leader {
             return refuse(&mut self.outcomes, batch);
         }
@@ -157,7 +157,7 @@ impl<S: Storage> RaftCore<S> {
         message.set_msg_type(MessageType::MsgPropose);
         match raft.step(message) {
             Ok(()) => self.proposals.track(raft.term, before + 1, tickets),
-            // Raft drops a whole message or nothing: during a transfer of leadership.
+            // raft-rs drops the message as a whole, during a leadership transfer.
             Err(_) => {
                 let lost = |t| Outcome::Proposal(t, Lost::NotAppended);
                 self.outcomes.extend(tickets.into_iter().map(lost));
@@ -166,15 +166,15 @@ impl<S: Storage> RaftCore<S> {
         self.settle();
     }
 
-    /// Whether proposals of this node are on their way to a majority.
+    /// Whether proposals of this node are not committed yet.
     #[must_use]
     pub fn awaits_majority(&self) -> bool {
         let committed = self.raw.raft.raft_log.committed;
         self.proposals.last().is_some_and(|index| index > committed)
     }
 
-    /// Proposes a change of voters or learners. `false` if it was not appended: not the leader,
-    /// or another change is pending.
+    /// Proposes a change of voters or learners. `false` if it was not appended, because this node
+    /// does not lead or another change is pending.
     #[must_use]
     pub fn handle_conf_change(&mut self, change: &ConfChangeV2) -> bool {
         if self.raw.raft.state != StateRole::Leader || self.raw.raft.has_pending_conf() {
@@ -185,19 +185,19 @@ impl<S: Storage> RaftCore<S> {
             .is_ok()
     }
 
-    /// Asks `to` to take over leadership; does nothing unless this node leads.
+    /// Starts a leadership transfer to `to`; does nothing unless this node leads.
     pub fn handle_transfer(&mut self, to: u64) {
-        // A follower would pass the wish on.
+        // raft-rs would forward the request of a follower.
         if self.raw.raft.state == StateRole::Leader {
             self.raw.transfer_leader(to);
         }
         self.settle();
     }
 
-    /// The state machine has stopped, or goes on again; `true` if that is news.
+    /// Sets whether the state machine has stopped; `true` if that changed.
     ///
-    /// While it is stopped this node votes and keeps the log as before, but it hands leadership
-    /// over and does not stand for election: it could answer nobody.
+    /// While it is stopped this node votes and stores the log as before, but it transfers
+    /// leadership and does not stand for election, because it cannot answer proposals or reads.
     pub fn handle_halted(&mut self, halted: bool) -> bool {
         let news = std::mem::replace(&mut self.halted, halted) != halted;
         if news {
@@ -206,15 +206,15 @@ impl<S: Storage> RaftCore<S> {
         news
     }
 
-    /// Takes a message of a peer.
+    /// Handles a message of a peer.
     ///
     /// # Errors
-    /// [`Refused`] for a message that no correct peer sends; nothing changes then.
+    /// [`Refused`] for a message that no correct peer sends; the state is unchanged then.
     pub fn handle_message(&mut self, message: Message) -> Result<(), Refused> {
         inbound::check(&self.raw, &message)?;
         let from = message.from;
-        // A follower would pass a read on in the name of its sender, as whom no peer is heard but
-        // itself. Whoever asked this node, which led before, asks again.
+        // raft-rs would forward the read under the sender's id, which peers reject; drop it, the
+        // sender retries.
         let for_leader = message.get_msg_type() == MessageType::MsgReadIndex;
         if for_leader && self.raw.raft.state != StateRole::Leader {
             self.contact.hear(from, self.raw.raft.leader_id);
@@ -224,20 +224,20 @@ impl<S: Storage> RaftCore<S> {
             self.contact.hear(from, self.raw.raft.leader_id);
             return Ok(());
         }
-        // What raft itself turns down (an unknown peer's answer) is as good as lost.
+        // An error of raft-rs (a response of an unknown peer) is treated like a lost message.
         let _ = self.raw.step(message);
         self.contact.hear(from, self.raw.raft.leader_id);
         self.settle();
         Ok(())
     }
 
-    /// A message to `peer` could not be delivered.
+    /// Reports that a message to `peer` could not be delivered.
     pub fn handle_unreachable(&mut self, peer: u64) {
         self.raw.report_unreachable(peer);
         self.settle();
     }
 
-    /// The snapshot for `peer` was handed over, or was not.
+    /// Reports whether the snapshot for `peer` was delivered.
     pub fn handle_snapshot_sent(&mut self, peer: u64, delivered: bool) {
         let status = if delivered {
             SnapshotStatus::Finish
@@ -248,7 +248,7 @@ impl<S: Storage> RaftCore<S> {
         self.settle();
     }
 
-    /// One tick of raft's clock went by.
+    /// Advances raft's clock by one tick.
     pub fn handle_tick(&mut self) {
         self.raw.tick();
         self.reads.tick();
@@ -256,22 +256,22 @@ impl<S: Storage> RaftCore<S> {
         self.settle();
     }
 
-    /// Asks at which index a linearizable read may be answered.
+    /// Requests the log index at which a linearizable read can be answered.
     pub fn handle_read(&mut self, ticket: Ticket) {
         self.reads.add(ticket);
         self.settle();
     }
 
-    /// The next answer, oldest first.
+    /// Drains the pending outcomes, oldest first.
     pub fn poll_outcomes(&mut self) -> impl Iterator<Item = Outcome> + '_ {
         self.outcomes.drain(..)
     }
 
-    /// Keeps a node that cannot apply anything from leading.
+    /// Keeps a node that cannot apply entries from leading.
     fn abstain(&mut self) {
         let raft = &mut self.raw.raft;
         match raft.state {
-            // Its time was up; it starts over.
+            // The election timeout passed; restart it as a follower.
             StateRole::PreCandidate | StateRole::Candidate => {
                 raft.become_follower(raft.term, raft::INVALID_ID);
             }
@@ -284,7 +284,7 @@ impl<S: Storage> RaftCore<S> {
         }
     }
 
-    /// Draws what follows from an input: lost proposals, reads to send or to give up.
+    /// Derives the consequences of an input: lost proposals, reads to send or to expire.
     fn settle(&mut self) {
         if self.halted {
             self.abstain();

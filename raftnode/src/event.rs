@@ -1,4 +1,4 @@
-//! What an applied command changed, one event per changed entity.
+//! Changes made by applied commands, one event per changed entity.
 
 mod wire;
 
@@ -11,16 +11,16 @@ pub use wire::resync;
 /// One change of one entity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Log index of the command that made it.
+    /// Log index of the command that made the change.
     pub raft_index: u64,
-    /// The deployment it belonged to at that moment; `None` for kinds outside deployments.
+    /// Deployment that the entity belonged to at the change; `None` for kinds outside deployments.
     pub deployment: Option<String>,
-    /// What changed.
+    /// The changed entity.
     pub change: Change,
 }
 
 impl Event {
-    /// Bytes of the manifests that it keeps alive; everything else in an event is small.
+    /// Bytes of manifests that the event keeps in memory; its other content is small.
     pub(crate) fn manifest_bytes(&self) -> usize {
         let Change::Deployment(delta) = &self.change else {
             return 0;
@@ -35,12 +35,12 @@ impl Event {
     }
 }
 
-/// An entity before and after; at least one of the two is there.
+/// An entity before and after a change; at least one of the two is present.
 #[derive(Debug, PartialEq)]
 pub struct Delta<T> {
-    /// As it was; `None` if it was added.
+    /// Entity before the change; `None` if it was added.
     pub before: Option<Arc<T>>,
-    /// As it is now; `None` if it was removed.
+    /// Entity after the change; `None` if it was removed.
     pub after: Option<Arc<T>>,
 }
 
@@ -54,7 +54,7 @@ impl<T> Clone for Delta<T> {
 }
 
 impl<T> Delta<T> {
-    /// Whether it was added, changed or removed.
+    /// Whether the entity was added, changed or removed.
     #[must_use]
     pub fn kind(&self) -> v1::EventKind {
         match (&self.before, &self.after) {
@@ -78,7 +78,7 @@ macro_rules! entity_types {
             /// Every kind.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Its name in a watch request.
+            /// Returns the kind's name in a watch request.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -86,7 +86,7 @@ macro_rules! entity_types {
                 }
             }
 
-            /// The kind with this name.
+            /// Parses the kind's name in a watch request.
             #[must_use]
             pub fn parse(name: &str) -> Option<Self> {
                 match name {
@@ -103,7 +103,7 @@ macro_rules! entity_types {
         }
 
         impl Change {
-            /// The kind of the entity.
+            /// Returns the kind of the entity.
             #[must_use]
             pub fn entity(&self) -> EntityType {
                 match self {
@@ -111,7 +111,7 @@ macro_rules! entity_types {
                 }
             }
 
-            /// Whether it was added, changed or removed.
+            /// Whether the entity was added, changed or removed.
             #[must_use]
             pub fn kind(&self) -> v1::EventKind {
                 match self {
@@ -123,13 +123,13 @@ macro_rules! entity_types {
 }
 
 entity_types! {
-    /// Members.
+    /// Cluster members.
     Node(Node) = "nodes",
     /// Deployments.
     Deployment(Deployment) = "deployments",
-    /// Wanted containers.
+    /// Desired replicas.
     ReplicaDesired(ReplicaDesired) = "replicas_desired",
-    /// Reported containers.
+    /// Observed replicas.
     ReplicaObserved(ReplicaObserved) = "replicas_observed",
     /// HTTP routes.
     Route(Route) = "routes",
@@ -137,21 +137,21 @@ entity_types! {
     TcpRoute(TcpRoute) = "tcp_routes",
     /// Certificate leases.
     Cert(Cert) = "certs",
-    /// HTTP-01 answers.
+    /// HTTP-01 challenge responses.
     ChallengeToken(ChallengeToken) = "challenge_tokens",
     /// Operator tokens.
     Token(Token) = "tokens",
     /// Join tokens.
     JoinToken(JoinToken) = "join_tokens",
-    /// The audit trail.
+    /// Audit events.
     Audit(AuditEvent) = "audit",
-    /// Address blocks.
+    /// Address blocks of networks.
     Subnet(Subnet) = "subnets",
-    /// Rolling updates.
+    /// Rollout plans.
     RolloutPlan(RolloutPlan) = "rollout_plans",
-    /// Sources of replica indexes.
+    /// Counters that replica indexes are drawn from.
     ReplicaCounter(ReplicaCounter) = "replica_counters",
-    /// Consecutive failures.
+    /// Counters of consecutive failures.
     RestartCounter(RestartCounter) = "restart_counters",
 }
 

@@ -1,11 +1,11 @@
-//! What a committed command does to the state.
+//! State machine: the effect of a committed command on the state.
 //!
 //! [`apply`] is a pure function of the state, the log index and the command: no clock, no
-//! randomness, no host name, no file. Every node that applies the same log reaches the same
-//! bytes. The time is the one the proposer wrote into the command.
+//! randomness, no host name, no file. All nodes that apply the same log reach byte-identical
+//! states. Time is the timestamp that the proposer wrote into the command.
 //!
-//! A command takes effect as a whole or is rejected as a whole; a rejection changes nothing
-//! but the applied index, on every node alike.
+//! A command takes effect as a whole or is rejected as a whole. A rejection changes only the
+//! applied index, and is the same on every node.
 
 mod audit;
 mod batch;
@@ -36,36 +36,36 @@ use prost_types::Timestamp;
 use crate::{Event, State, state::Table};
 use tx::Tx;
 
-/// What applying one log entry led to.
+/// Result of applying one log entry.
 #[derive(Clone, Debug)]
 pub struct Applied {
-    /// The state after the entry; after a rejection only its applied index is new.
+    /// State after the entry; after a rejection only its applied index has changed.
     pub state: State,
-    /// The rejection to hand to the proposer, if any.
+    /// The rejection to return to the proposer, if any.
     pub result: Result<(), Error>,
     /// Row writes, in order; a later write of a key replaces an earlier one.
     pub mutations: Vec<Mutation>,
-    /// Changes, in the order they were made; for watchers, once the rows are written.
+    /// Changes in the order they were made; published to watchers once the rows are written.
     pub events: Vec<Event>,
 }
 
-/// What one log entry did to a state that was changed in place.
+/// Result of applying one log entry in place.
 #[derive(Clone, Debug)]
 pub struct Effects {
-    /// The rejection to hand to the proposer, if any.
+    /// The rejection to return to the proposer, if any.
     pub result: Result<(), Error>,
     /// Row writes, in order; a later write of a key replaces an earlier one.
     pub mutations: Vec<Mutation>,
-    /// Changes, in the order they were made; for watchers, once the rows are written.
+    /// Changes in the order they were made; published to watchers once the rows are written.
     pub events: Vec<Event>,
 }
 
-/// One row written to or deleted from storage.
+/// One row to write to or delete from storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutation {
     /// Kind of entity.
     pub table: Table,
-    /// The whole row key; it starts with the tag of the table.
+    /// The full row key, which starts with the tag of the table.
     pub key: Vec<u8>,
     /// The encoded entity; `None` deletes the row.
     pub value: Option<Vec<u8>>,
@@ -73,34 +73,34 @@ pub struct Mutation {
 
 /// A committed command that this version does not understand.
 ///
-/// Skipping it would fork the state from nodes that do, so a node that meets one must stop
-/// applying and report itself unhealthy.
+/// Skipping it would diverge from nodes that know it, so the node must stop applying and report
+/// itself unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("entry {index} holds a command that this version does not know")]
 pub struct UnknownVariant {
-    /// Its log index.
+    /// Log index of the command.
     pub index: u64,
 }
 
-/// Why bytes are not a command of this version.
+/// Reason why bytes are not a command of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Not a command at all.
+    /// The bytes do not decode as a command.
     #[error("the bytes are not a command")]
     Malformed(#[source] prost::DecodeError),
-    /// A command with variants or fields of a newer version.
+    /// The command has variants or fields of a newer version.
     #[error("the command holds fields that this version does not know")]
     UnknownField,
 }
 
-/// Decodes a command, refusing what decoding would silently drop.
+/// Decodes a command; rejects fields that decoding would silently drop.
 ///
 /// # Errors
 ///
-/// [`DecodeError`]; on a committed entry both mean that the node must stop applying.
+/// [`DecodeError`]; on a committed entry either variant means that the node must stop applying.
 pub fn decode(bytes: &[u8]) -> Result<v1::Command, DecodeError> {
     let command = v1::Command::decode(bytes).map_err(DecodeError::Malformed)?;
-    // Commands are only ever written by this encoder, so missing bytes are dropped fields.
+    // Commands are always written by this encoder, so a shorter re-encoding means dropped fields.
     if command.encoded_len() == bytes.len() {
         Ok(command)
     } else {
@@ -108,12 +108,12 @@ pub fn decode(bytes: &[u8]) -> Result<v1::Command, DecodeError> {
     }
 }
 
-/// Checks what must hold before a command may be appended to the log.
+/// Checks a command before it is appended to the log.
 ///
 /// # Errors
 ///
-/// `validation_failed` if it, or a child of its batch, has no payload: once committed, that
-/// would stop every node, like a variant that none of them knows.
+/// `validation_failed` if the command, or a child of its batch, has no payload: once committed, it
+/// would stop every node like an unknown variant.
 pub fn check(command: &v1::Command) -> Result<(), Error> {
     match &command.payload {
         None => Err(reject::invalid("payload", "missing")),
@@ -126,7 +126,7 @@ pub fn check(command: &v1::Command) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`UnknownVariant`] if the node must stop here; the state before the entry stays true.
+/// [`UnknownVariant`] if the node must stop at this entry; `state` stays the current state.
 pub fn apply(state: &State, index: u64, command: &v1::Command) -> Result<Applied, UnknownVariant> {
     let mut state = state.clone();
     let effects = apply_in_place(&mut state, index, command)?;
@@ -138,15 +138,15 @@ pub fn apply(state: &State, index: u64, command: &v1::Command) -> Result<Applied
     })
 }
 
-/// Applies the command of log entry `index`; after a rejection only the applied index of `state`
-/// is new.
+/// Applies the command of log entry `index` in place; after a rejection only the applied index of
+/// `state` has changed.
 ///
-/// A run of entries applied like this copies what it shares with older states once, and not once
-/// for each entry.
+/// A run of entries applied in place copies the parts shared with older states once, instead of
+/// once per entry.
 ///
 /// # Errors
 ///
-/// [`UnknownVariant`] if the node must stop here; `state` is as it was before the entry.
+/// [`UnknownVariant`] if the node must stop at this entry; `state` is unchanged then.
 pub fn apply_in_place(
     state: &mut State,
     index: u64,
@@ -176,7 +176,7 @@ pub fn apply_in_place(
     }
 }
 
-/// Why a command has no effect.
+/// Reason why a command has no effect.
 enum Refusal {
     Rejected(Error),
     Unknown,
@@ -188,10 +188,10 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Who asks, and when.
+/// Identity and timestamp of a command.
 struct Origin<'a> {
     identity: &'a str,
-    /// A missing time reads as the epoch.
+    /// A missing timestamp reads as the epoch.
     ts: Timestamp,
 }
 

@@ -1,17 +1,17 @@
-//! The replicated state of JACO: one truth, changed only by committed commands.
+//! The replicated state of JACO, changed only by committed commands.
 //!
 //! - [`state`]: the typed state; a snapshot is an `Arc` and costs O(1).
-//! - [`mod@command`]: how commands are built and named.
-//! - [`fsm`]: what a committed command does to the state.
-//! - [`event`]: what changed, typed, and as it is streamed to clients.
+//! - [`mod@command`]: constructors and names of commands.
+//! - [`fsm`]: the effect of a committed command on the state.
+//! - [`event`]: changes of entities, typed and in their wire format.
 //! - [`watch`]: the stream of events, with replay and bounded queues.
-//! - [`propose`]: how a change is asked for, and how it can fail.
+//! - [`propose`]: the interface to propose commands, with its errors.
 //! - [`storage`]: raft's log and the state's rows on disk.
 //! - [`mod@core`]: raft without I/O; [`apply`]: the state machine driven by it.
-//! - [`archive`]: backups, written and read.
-//! - [`actor`]: the thread that ties them together, and the handle everybody holds.
-//! - [`snapshot`]: the state on its way to a node that lags far behind.
-//! - [`mod@restore`]: what of a state lives on in a restored cluster.
+//! - [`archive`]: reads and writes backups.
+//! - [`actor`]: the raft thread, and the handle to it.
+//! - [`snapshot`]: transfer of the state to a node that lags far behind.
+//! - [`mod@restore`]: the initial state of a restored cluster.
 //! - [`registry`]: canonical keys of image registries.
 //! - [`testing`]: a test double that applies proposals at once.
 

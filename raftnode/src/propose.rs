@@ -1,4 +1,4 @@
-//! How a change of the state is asked for.
+//! Interface to propose changes of the state.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -10,26 +10,26 @@ use crate::State;
 /// A command that was committed and applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Its log index.
+    /// Log index of the command.
     pub index: u64,
 }
 
-/// Why a proposal did not become part of the state, or may not have.
+/// Reason why a proposal was not, or may not have been, committed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
-    /// The state machine refused it; nothing changed on any node.
+    /// The state machine rejected the command; no node's state changed.
     #[error("rejected: {0}")]
     Rejected(Error),
-    /// It was never appended; asking again is safe.
+    /// The command was never appended; a retry is safe.
     #[error("no leader")]
     NoLeader,
-    /// Too much is in flight; asking again later is safe.
+    /// Too many bytes are in flight; a later retry is safe.
     #[error("too many proposals in flight")]
     Busy,
-    /// Raft is not running; nothing was appended.
+    /// Raft does not run; the command was not appended.
     #[error("raft is not available")]
     Unavailable,
-    /// It was appended, and may or may not be committed.
+    /// The command was or may have been appended, and may or may not be committed.
     #[error("outcome unknown: {0}")]
     Unknown(String),
 }
@@ -37,20 +37,20 @@ pub enum ProposeError {
 /// Future of a proposal.
 pub type ProposeFuture = Pin<Box<dyn Future<Output = Result<Committed, ProposeError>> + Send>>;
 
-/// Something that can change the replicated state, and shows it.
+/// Proposes changes of the replicated state, and gives access to it.
 pub trait Propose: Send + Sync + 'static {
     /// Proposes one command; `ts` and `identity` must be set by the caller.
     fn propose(&self, command: v1::Command) -> ProposeFuture;
 
-    /// The newest applied state.
+    /// Returns the newest applied state.
     fn state(&self) -> Arc<State>;
 
-    /// Follows the newest applied state; intermediate states may be skipped.
+    /// Subscribes to the newest applied state; intermediate states may be skipped.
     fn subscribe(&self) -> watch::Receiver<Arc<State>>;
 
-    /// Follows what a node acts on. Like [`Propose::subscribe`], but a change of nothing but
-    /// records (the audit trail, tokens, pull credentials and the applied index) need not be
-    /// told: those of a state that is seen here may be older than its other tables.
+    /// Subscribes to the part of the state that a node acts on. Like [`Propose::subscribe`], but
+    /// changes of only records (the audit trail, tokens, pull credentials and the applied index)
+    /// may not wake the receiver: its records may be older than its other tables.
     fn follow(&self) -> watch::Receiver<Arc<State>> {
         self.subscribe()
     }

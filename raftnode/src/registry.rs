@@ -1,15 +1,16 @@
 //! Canonical keys of image registries.
 
-/// The name of Docker Hub in keys.
+/// Name of Docker Hub in keys.
 pub const HUB: &str = "docker.io";
 
-/// The key that credentials of `registry` are stored under: a host, or host and path.
+/// Returns the key that credentials of `registry` are stored under: a host, or host and path.
 ///
-/// Scheme, query, fragment, letter case and the aliases of Docker Hub make no difference; a
+/// Scheme, query, fragment, letter case and the aliases of Docker Hub do not distinguish keys; a
 /// port does. `None` if no host is left.
 #[must_use]
 pub fn canonical_key(registry: &str) -> Option<String> {
-    // What one pass cuts off can lay bare what the next one cuts: a key must be its own key.
+    // One pass can expose text that the next one strips; repeated until stable, so that the
+    // function is idempotent.
     let mut key = registry.trim().to_lowercase();
     loop {
         let next = reduce(&key)?;
@@ -20,7 +21,7 @@ pub fn canonical_key(registry: &str) -> Option<String> {
     }
 }
 
-/// One pass over lower-case text; what it returns is never longer.
+/// One pass over lower-case text; the result is never longer.
 fn reduce(lower: &str) -> Option<String> {
     let lower = lower.trim();
     let rest = lower.split_once("://").map_or(lower, |(_, rest)| rest);
@@ -36,7 +37,7 @@ fn reduce(lower: &str) -> Option<String> {
     })
 }
 
-/// The one name of a registry's `host`, given in lower case: Docker Hub has several.
+/// Returns the canonical name of a registry's `host`, given in lower case: Docker Hub has several.
 #[must_use]
 pub fn canonical_host(host: &str) -> &str {
     match host {
@@ -82,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_canonical_key_is_its_own_key(key in "\\PC{0,40}") {
+        fn canonical_key_is_idempotent(key in "\\PC{0,40}") {
             if let Some(once) = canonical_key(&key) {
                 prop_assert_eq!(canonical_key(&once), Some(once));
             }

@@ -1,4 +1,4 @@
-//! What of a state lives on in a cluster that starts again with one member.
+//! Initial state of a cluster restored with one member.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use jaco_proto::v1::{self, NodeStatus};
 
 use crate::State;
 
-/// The state that a restored cluster starts with, and the raft id of its one member.
+/// Returns the state that a restored cluster starts with, and the raft id of its only member.
 ///
-/// Members that are not there any more go, with everything that only they could change: their
-/// address blocks, what they reported, failures they counted, locks they held. Join tokens that
-/// nobody has used go too, since whoever got one expects another cluster. The rest stays.
+/// Removes the former members and the rows that only they could change: their address blocks,
+/// observations, failure counters and locks. Removes unused join tokens too, because their owners
+/// expect another cluster. All other rows stay.
 ///
-/// `own` is the record of the one member; its raft id and status are set here. The id was never
-/// used before, so no former member takes it for another.
+/// `own` is the record of the only member; its raft id and status are set here. The id was never
+/// used before, so former members do not mistake it for another node.
 #[must_use]
 pub fn restored(state: &State, own: v1::Node) -> (State, u64) {
     let raft_id = next_raft_id(state);
@@ -44,7 +44,7 @@ pub fn restored(state: &State, own: v1::Node) -> (State, u64) {
     (new, raft_id)
 }
 
-/// An id above every one that was ever given out.
+/// Returns an id above all that were ever assigned.
 fn next_raft_id(state: &State) -> u64 {
     let used = state.nodes.values().map(|node| node.raft_id).max();
     let next = state.cluster.as_deref().map_or(0, |meta| meta.next_raft_id);
@@ -61,7 +61,7 @@ fn keep<K: Ord + Clone, E>(
         .collect()
 }
 
-/// The rows of certificate work without their leases; a row that was nothing else goes.
+/// Returns the certificate rows without their leases; drops rows without a certificate.
 fn released(state: &State) -> imbl::OrdMap<String, Arc<v1::Cert>> {
     state
         .certs
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_member_gets_an_id_that_nobody_had() {
+    fn restored_member_gets_an_unused_id() {
         for (next, ids, expected) in [
             (4, &[1, 2][..], 4),
             (0, &[], 1),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_member_keeps_its_age_and_nothing_else() {
+    fn former_member_keeps_only_its_join_time() {
         let state = State {
             nodes: rows([("a", node("a", 1)), ("b", node("b", 2))]),
             ..State::default()
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_go_and_certificates_stay() {
+    fn leases_are_dropped_and_certificates_kept() {
         let locked = |chain: &[u8]| v1::Cert {
             cert_chain: chain.to_vec(),
             lessee: "a".to_owned(),
@@ -183,7 +183,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn nothing_of_a_former_member_is_left_and_nothing_else_is_gone(log in logs()) {
+        fn only_rows_of_former_members_are_dropped(log in logs()) {
             let state = state_of(&log);
             let (new, raft_id) = restored(&state, own("a"));
             prop_assert_eq!(new.nodes.keys().collect::<Vec<_>>(), ["a"]);
@@ -194,7 +194,7 @@ mod tests {
             prop_assert_eq!(new.subnets.len(), of_a.count());
             prop_assert!(new.join_tokens.values().all(|token| token.consumed_at.is_some()));
             prop_assert!(new.certs.values().all(|cert| cert.lessee.is_empty()));
-            // What is neither dropped nor changed is shared with the state before.
+            // All other tables are shared with the state before.
             let rest = |state: &State| State {
                 cluster: None,
                 nodes: Default::default(),

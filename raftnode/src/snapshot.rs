@@ -1,12 +1,12 @@
-//! Snapshots on their way between nodes.
+//! Transfer of snapshots between nodes.
 //!
-//! The leader's raft names a snapshot by its metadata alone. What it stands for, an `Arc` of the
-//! state, is encoded one entity at a time by whoever sends it ([`OutgoingSnapshot`]). The
-//! receiver writes the bytes to a file (`Spool`), verifies them and decodes them; raft's thread
-//! sees the finished state only.
+//! The leader's raft refers to a snapshot by its metadata alone. The content, an `Arc` of the
+//! state, is encoded one entity at a time by the sender ([`OutgoingSnapshot`]). The receiver writes
+//! the bytes to a file (`Spool`), verifies them and decodes them; raft's thread gets only the
+//! decoded state.
 //!
-//! The bytes are the `FSMSnapshot` message and a trailer: eight letters, the length of the
-//! message (big-endian) and its SHA-256.
+//! The bytes are the `FSMSnapshot` message and a trailer: eight letters, the length of the message
+//! (big-endian) and its SHA-256.
 
 mod outgoing;
 mod slot;
@@ -27,7 +27,7 @@ const MAGIC: [u8; 8] = *b"jacosnap";
 /// Bytes of the trailer: letters, length, digest.
 const TRAILER: usize = 8 + 8 + 32;
 
-/// What follows a message of `length` bytes with this digest.
+/// Returns the trailer of a message of `length` bytes with this digest.
 fn trailer(length: u64, digest: [u8; 32]) -> [u8; TRAILER] {
     let mut bytes = [0; TRAILER];
     bytes[..8].copy_from_slice(&MAGIC);

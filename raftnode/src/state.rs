@@ -21,11 +21,10 @@ pub use rows::{LoadError, Row, RowName, load};
 pub use snapshot::{Extent, Rules, SnapshotError, Snapshotted};
 pub use table::Table;
 
-/// Everything the cluster knows, at one log index.
+/// The replicated state of the cluster at one log index.
 ///
-/// The maps are persistent: a clone is O(1) and shares structure with its origin, so every
-/// applied entry leaves an immutable snapshot behind. Keys are ordered; iteration is the same
-/// on every node.
+/// The maps are persistent: a clone is O(1) and shares structure with its origin, so every applied
+/// entry yields an immutable snapshot. Keys are ordered, so iteration is the same on every node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Log index of the last applied entry.
@@ -36,15 +35,15 @@ pub struct State {
     pub nodes: OrdMap<String, Arc<v1::Node>>,
     /// Deployments by name.
     pub deployments: OrdMap<String, Arc<v1::Deployment>>,
-    /// Wanted containers by replica id.
+    /// Desired replicas by replica id.
     pub replicas_desired: OrdMap<String, Arc<v1::ReplicaDesired>>,
-    /// Last report of each replica by replica id.
+    /// Last observation of each replica by replica id.
     pub replicas_observed: OrdMap<String, Arc<v1::ReplicaObserved>>,
     /// Consecutive failures by replica id.
     pub restart_counters: OrdMap<String, Arc<v1::RestartCounter>>,
-    /// Index sources by (deployment, service).
+    /// Counters that replica indexes are drawn from, by (deployment, service).
     pub replica_counters: OrdMap<(String, String), Arc<v1::ReplicaCounter>>,
-    /// Rolling updates by (deployment, service).
+    /// Rollout plans by (deployment, service).
     pub rollout_plans: OrdMap<(String, String), Arc<v1::RolloutPlan>>,
     /// HTTP routes by (domain, path).
     pub routes: OrdMap<(String, String), Arc<v1::Route>>,
@@ -54,7 +53,7 @@ pub struct State {
     pub certs: OrdMap<String, Arc<v1::Cert>>,
     /// Certificate store by key.
     pub cert_blobs: OrdMap<String, Arc<v1::CertBlob>>,
-    /// HTTP-01 answers by token.
+    /// HTTP-01 challenge responses by token.
     pub challenge_tokens: OrdMap<String, Arc<v1::ChallengeToken>>,
     /// Operator tokens by identity.
     pub tokens: OrdMap<String, Arc<v1::Token>>,
@@ -62,18 +61,18 @@ pub struct State {
     pub join_tokens: OrdMap<String, Arc<v1::JoinToken>>,
     /// Address blocks by (deployment, network, host).
     pub subnets: OrdMap<(String, String, String), Arc<v1::Subnet>>,
-    /// Pull credentials by canonical registry key.
+    /// Registry credentials by canonical registry key.
     pub registry_credentials: OrdMap<String, Arc<v1::RegistryCredential>>,
     /// Audit trail by (log index, ordinal).
     pub audit: OrdMap<(u64, u32), Arc<v1::AuditEvent>>,
 }
 
 impl State {
-    /// Whether `other` differs at most in what is only looked up: the applied index, the audit
-    /// trail, tokens and pull credentials. `false` may be said of equal states with other
-    /// histories.
+    /// Whether `other` differs at most in records, which are only read on request: the applied
+    /// index, the audit trail, tokens and registry credentials. May return `false` for equal states
+    /// with different histories.
     pub(crate) fn same_but_records(&self, other: &Self) -> bool {
-        // Named one by one: whoever adds a table decides on which side it is.
+        // Destructured, so that a new table must be assigned to one of the two groups.
         let Self {
             applied_index: _,
             audit: _,

@@ -1,10 +1,10 @@
 //! Durable raft state and entities in one RocksDB directory.
 //!
-//! Three tables: `log` (raft entries), `meta` (hard state, conf state, applied index and where
-//! the log begins) and `state` (one row per entity). An [`Update`] is one atomic write, so the
-//! entities and the applied index never disagree, and a restart applies nothing twice.
+//! Three tables: `log` (raft entries), `meta` (hard state, conf state, applied index and the start
+//! of the log) and `state` (one row per entity). An [`Update`] is one atomic write, so the entities
+//! always match the applied index, and a restart applies no entry twice.
 //!
-//! One thread writes (the raft actor's); any thread may read.
+//! Only the raft actor's thread writes; any thread may read.
 
 mod error;
 mod log;
@@ -43,14 +43,14 @@ use tail::Tail;
 use watermark::Watermark;
 use weight::Weight;
 
-/// An open directory; holding one is holding its lock.
+/// An open directory; holds the lock of the directory.
 pub struct Storage {
     db: DB,
     path: PathBuf,
     raft_id: u64,
     watermark: Watermark,
     cursor: Mutex<Cursor>,
-    /// States that raft has promised to send, by receiver.
+    /// States of snapshots that raft is about to send, by receiver.
     outgoing: Mutex<BTreeMap<u64, Arc<State>>>,
     failure: OnceLock<String>,
     writes: AtomicU64,
@@ -59,16 +59,16 @@ pub struct Storage {
     fault: std::sync::atomic::AtomicBool,
 }
 
-/// How often the storage has written since it was opened.
+/// Number of writes since the storage was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteCounts {
     /// All writes.
     pub writes: u64,
-    /// Those that waited for the disk.
+    /// Writes that waited for the disk.
     pub synced: u64,
 }
 
-/// What is kept in memory about the rows on disk.
+/// In-memory copy of the metadata of the rows on disk.
 #[derive(Clone, Debug)]
 struct Cursor {
     hard_state: HardState,
@@ -83,7 +83,7 @@ struct Cursor {
 }
 
 impl Storage {
-    /// Opens a directory made by [`bootstrap`] or [`create`], and checks all of it.
+    /// Opens a directory made by [`bootstrap`] or [`create`], and verifies all of it.
     ///
     /// # Errors
     /// [`Error::Locked`] while it is open elsewhere; any other error means that the directory
@@ -98,7 +98,7 @@ impl Storage {
         self.raft_id
     }
 
-    /// Where the directory is.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -116,27 +116,27 @@ impl Storage {
         self.cursor().conf_state.clone()
     }
 
-    /// Term, vote and commit index as last written.
+    /// Term, vote and commit index of the last write.
     #[must_use]
     pub fn hard_state(&self) -> HardState {
         self.cursor().hard_state.clone()
     }
 
-    /// Positions of the entry before the first one kept, and of the last one.
+    /// Positions of the entry before the first stored one, and of the last one.
     #[must_use]
     pub fn log_range(&self) -> (Position, Position) {
         let cursor = self.cursor();
         (cursor.truncated, cursor.last)
     }
 
-    /// Index up to which the log would have to be dropped to hold clearly fewer than `bytes` bytes;
-    /// `None` while it holds no more than that. Not all of it need be applied.
+    /// Returns the index up to which to drop the log so that it holds clearly fewer than `bytes`
+    /// bytes; `None` while it is within `bytes`. The entries up to it may not all be applied.
     #[must_use]
     pub fn log_excess(&self, bytes: u64) -> Option<u64> {
         self.cursor().weight.excess(bytes)
     }
 
-    /// Writes since opening; one batch of proposals costs one synced write.
+    /// Number of writes since opening; one batch of proposals costs one synced write.
     #[must_use]
     pub fn write_counts(&self) -> WriteCounts {
         WriteCounts {
@@ -145,19 +145,19 @@ impl Storage {
         }
     }
 
-    /// The failure that ended this storage, if one did.
+    /// The failure that ended this storage, if any.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// From now on every write fails as if the disk were full.
+    /// Makes every later write fail as if the disk were full.
     #[cfg(test)]
     pub(crate) fn fail_writes(&self) {
         self.fault.store(true, Ordering::Relaxed);
     }
 
-    /// Passes `result` on and remembers a failure: nothing is written after it.
+    /// Returns `result` and records a failure: no write follows it.
     fn guard<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &result {
             // The first failure is the cause; later ones follow from it.
@@ -167,8 +167,8 @@ impl Storage {
     }
 
     fn cursor(&self) -> MutexGuard<'_, Cursor> {
-        // A cursor is replaced only after the write it describes, in one step that cannot
-        // panic half-way, so a poisoned lock still guards a valid value.
+        // The cursor is replaced in one step that cannot panic, after the write it describes, so it
+        // is valid after a poisoning too.
         self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

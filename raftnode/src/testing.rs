@@ -1,8 +1,8 @@
 //! A test double of the replicated state: proposals are applied at once, in this process.
 //!
-//! [`MemoryRaft`] runs the real state machine, so what it answers and streams is what a
-//! cluster would; it has no log on disk, no peers and no elections. It is meant for tests of
-//! code that proposes and watches.
+//! [`MemoryRaft`] runs the real state machine, so its answers and events are those of a cluster. It
+//! has no log on disk, no peers and no elections. It is meant for tests of code that proposes and
+//! watches.
 
 use std::{
     collections::VecDeque,
@@ -23,7 +23,7 @@ use crate::{
 
 pub use crate::actor::MemoryGroup;
 
-/// An in-memory stand-in for a raft group; a clone is the same group.
+/// An in-memory stand-in for a raft group; clones share the group.
 #[derive(Clone, Debug)]
 pub struct MemoryRaft {
     shared: Arc<Shared>,
@@ -44,9 +44,9 @@ struct Log {
 
 #[derive(Clone, Debug)]
 enum Fault {
-    /// Answer this, apply nothing.
+    /// Fails with this error without applying the proposal.
     Refuse(ProposeError),
-    /// Apply it, and answer that the outcome is unknown.
+    /// Applies the proposal, and answers that the outcome is unknown.
     LoseAnswer,
 }
 
@@ -57,7 +57,7 @@ impl Default for MemoryRaft {
 }
 
 impl MemoryRaft {
-    /// Creates a group on `state`; the first command gets the index after its own.
+    /// Creates a group on `state`; the first command gets the next index after it.
     #[must_use]
     pub fn new(state: State) -> Self {
         let hub = WatchHub::new(state.applied_index);
@@ -70,8 +70,8 @@ impl MemoryRaft {
         }
     }
 
-    /// Creates a handle like the one of a running node: another group, which starts from the
-    /// state of this one and lives until the returned actor is stopped.
+    /// Creates a handle like the one of a running node. It is a separate group, which starts from a
+    /// copy of this state and runs until the returned actor is stopped.
     ///
     /// # Errors
     ///
@@ -83,11 +83,11 @@ impl MemoryRaft {
         Ok((handle, actor))
     }
 
-    /// Creates an initialized cluster whose members, named by `hosts`, are all ready.
+    /// Creates an initialised cluster whose members, named by `hosts`, are all ready.
     ///
     /// # Panics
     ///
-    /// If there is no host, or one is named twice.
+    /// If `hosts` is empty or has duplicates.
     #[must_use]
     pub fn with_ready_nodes(hosts: &[&str]) -> Self {
         let raft = Self::default();
@@ -133,12 +133,12 @@ impl MemoryRaft {
         raft
     }
 
-    /// Applies a command now, past every fault switch.
+    /// Applies a command now; does not consume injected faults.
     ///
     /// # Errors
     ///
-    /// [`ProposeError::Rejected`] as the state machine decides; a command without a payload
-    /// is rejected before it gets an index.
+    /// [`ProposeError::Rejected`] by the state machine; a command without a payload is rejected
+    /// before it gets an index.
     pub fn apply(&self, command: v1::Command) -> Result<Committed, ProposeError> {
         self.commit(&mut self.log(), command)
     }
@@ -155,13 +155,13 @@ impl MemoryRaft {
         self.log().faults.extend(faults);
     }
 
-    /// Every command that got an index so far, rejected ones included.
+    /// Returns every command that got an index so far, rejected ones included.
     #[must_use]
     pub fn committed(&self) -> Vec<v1::Command> {
         self.log().committed.clone()
     }
 
-    /// The stream of events.
+    /// The hub that publishes events.
     #[must_use]
     pub fn hub(&self) -> &WatchHub {
         &self.shared.hub
@@ -180,7 +180,7 @@ impl MemoryRaft {
             None => self.commit(&mut log, command),
             Some(Fault::Refuse(error)) => Err(error),
             Some(Fault::LoseAnswer) => {
-                let _ = self.commit(&mut log, command); // the answer is what gets lost
+                let _ = self.commit(&mut log, command); // the outcome is reported as unknown
                 Err(ProposeError::Unknown("the answer was lost".to_owned()))
             }
         }
@@ -193,7 +193,7 @@ impl MemoryRaft {
         let applied = fsm::apply(&before, index, &command)
             .map_err(|unknown| ProposeError::Unknown(unknown.to_string()))?;
         log.committed.push(command);
-        // State first: whoever reacts to an event must find it there.
+        // State before events: a subscriber that reacts to an event reads the state.
         self.shared.state.send_replace(Arc::new(applied.state));
         self.shared.hub.publish(applied.events);
         match applied.result {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_proposal_is_applied_published_and_streamed() {
+    async fn proposal_is_applied_published_and_streamed() {
         let raft = MemoryRaft::with_ready_nodes(&["a", "b"]);
         assert!(
             raft.state()
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rejection_takes_an_index_and_names_its_reason() {
+    async fn rejection_takes_an_index_and_has_a_code() {
         let raft = MemoryRaft::default();
         let remove = Payload::NodeRemove(v1::NodeRemove::default());
         let answer = raft
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fault_switches_hit_the_next_proposals_in_order() {
+    async fn injected_faults_apply_in_order() {
         let raft = MemoryRaft::default();
         raft.fail_next(2, ProposeError::NoLeader);
         raft.lose_next_answers(1);

@@ -1,8 +1,8 @@
-//! The stream of events: replay of the recent past, then live, never holding up an apply.
+//! The event stream: replay of recent events, then live events, without blocking applies.
 //!
-//! A subscriber that cannot keep up loses events of the kinds it is behind on and is told so
-//! by one [`Update::Resync`] per kind; it then reads that kind again from the state. Publish
-//! the state before its events, so that whoever reacts to an event finds it there.
+//! A subscriber that falls behind loses the queued events of that kind and gets one
+//! [`Update::Resync`] for it; it then reloads the kind from the state. Publish the state before its
+//! events, so that a subscriber that reacts to an event finds the change in the state.
 
 mod filter;
 mod queue;
@@ -20,19 +20,19 @@ use crate::event::{self, EntityType, Event};
 pub use filter::Filter;
 use queue::Queue;
 
-/// How many events are kept for replay.
+/// Maximum number of events kept for replay.
 pub const RETAINED_EVENTS: usize = 4096;
-/// How many bytes of manifests the kept events may hold on to; the newest event always stays.
+/// Bytes of manifests that the kept events may hold in memory; the newest event always stays.
 pub const RETAINED_BYTES: usize = 16 << 20;
-/// How many undelivered events of one kind a subscriber may have.
+/// Maximum number of undelivered events of one kind per subscriber.
 pub const QUEUE_BOUND: usize = 256;
 
-/// What a subscriber is told.
+/// An element of the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
     /// An entity changed.
     Event(Arc<Event>),
-    /// Events of this kind are missing, up to and including this index; read it again.
+    /// Events of this kind up to and including this index are missing; reload the kind.
     Resync {
         /// The kind.
         entity: EntityType,
@@ -42,7 +42,7 @@ pub enum Update {
 }
 
 impl Update {
-    /// Log index of the change.
+    /// Returns the log index of the change.
     #[must_use]
     pub fn raft_index(&self) -> u64 {
         match self {
@@ -51,7 +51,7 @@ impl Update {
         }
     }
 
-    /// Kind of the entity.
+    /// Returns the kind of the entity.
     #[must_use]
     pub fn entity(&self) -> EntityType {
         match self {
@@ -60,7 +60,7 @@ impl Update {
         }
     }
 
-    /// The update as it is streamed to clients, secrets blanked.
+    /// Converts the update to its wire format, without secrets.
     #[must_use]
     pub fn to_wire(&self) -> v1::SubscribeEvent {
         match self {
@@ -70,7 +70,7 @@ impl Update {
     }
 }
 
-/// Source of the stream; a clone publishes to the same subscribers.
+/// Publisher of the stream; clones publish to the same subscribers.
 #[derive(Clone, Debug)]
 pub struct WatchHub {
     shared: Arc<Shared>,
@@ -83,9 +83,9 @@ struct Shared(Mutex<Hub>);
 struct Hub {
     /// The newest events, oldest first.
     retained: VecDeque<Arc<Event>>,
-    /// Sum of the weights of the retained events.
+    /// Manifest bytes of the retained events.
     retained_bytes: usize,
-    /// Events at or below this index may not be retained any more.
+    /// Events at or below this index may have been evicted.
     floor: u64,
     subscribers: BTreeMap<u64, Arc<Queue>>,
     next_id: u64,
@@ -129,7 +129,7 @@ impl Hub {
 }
 
 impl WatchHub {
-    /// Creates a hub on a state at `applied_index`; what led there cannot be replayed.
+    /// Creates a hub for a state at `applied_index`; earlier events cannot be replayed.
     #[must_use]
     pub fn new(applied_index: u64) -> Self {
         Self {
@@ -144,9 +144,9 @@ impl WatchHub {
         }
     }
 
-    /// Hands the events of applied entries to every subscriber that asked for them.
+    /// Delivers the events of applied entries to every subscriber whose filter accepts them.
     ///
-    /// Never waits for a subscriber. Indexes must not decrease from call to call.
+    /// Never blocks on a subscriber. Indexes must not decrease from call to call.
     pub fn publish(&self, events: Vec<Event>) {
         if events.is_empty() {
             return;
@@ -161,8 +161,8 @@ impl WatchHub {
         }
     }
 
-    /// Forgets the past, because the whole state was replaced by one at `applied_index`; every
-    /// subscriber gets one resync per kind it follows.
+    /// Drops the retained events, because the whole state was replaced by one at `applied_index`.
+    /// Every subscriber gets one resync per kind it follows.
     pub fn reset(&self, applied_index: u64) {
         let mut hub = self.shared.hub();
         hub.retained.clear();
@@ -173,9 +173,9 @@ impl WatchHub {
         }
     }
 
-    /// Starts to follow what `filter` asks for.
+    /// Subscribes to the events that `filter` accepts.
     ///
-    /// Subscribe first, read the state second: then no change falls between the two.
+    /// Subscribe first and read the state second, so that no change is missed in between.
     #[must_use]
     pub fn subscribe(&self, filter: Filter) -> Subscription {
         let mut hub = self.shared.hub();
@@ -201,13 +201,13 @@ impl WatchHub {
         }
     }
 
-    /// Ends every subscription after what it has queued, and every later one at once.
+    /// Ends every subscription after its queued updates; later subscriptions end at once.
     pub fn close(&self) {
         self.shared.hub().close();
     }
 }
 
-/// The receiving end of one subscriber; dropping it unsubscribes.
+/// Receiving end of a subscription; dropping it unsubscribes.
 #[derive(Debug)]
 pub struct Subscription {
     id: u64,
@@ -216,7 +216,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// The next update, in the order of the log; `None` once the hub is closed.
+    /// Returns the next update, in log order; `None` once the hub is closed and the queue is empty.
     ///
     /// # Cancel safety
     ///
@@ -225,7 +225,7 @@ impl Subscription {
         self.queue.next().await
     }
 
-    /// The next update if one is waiting.
+    /// Returns the next update if one is queued.
     pub fn try_next(&mut self) -> Option<Update> {
         self.queue.pop()
     }

@@ -1,18 +1,18 @@
-//! What a call was answered with.
+//! Response to a call.
 
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use jaco_proto::{ErrorCode, error::DecodedError};
 use tonic::{Code, Status, body::Body};
 
-/// Most that is read of a stream without an end.
+/// Maximum number of frames that are read of an endless stream.
 const FRAMES: usize = 1000;
-/// How often other tasks may run before a stream counts as waiting for news.
+/// Number of yields to other tasks after which a stream counts as waiting.
 const TURNS: usize = 100;
-/// Clients commonly refuse headers above this.
+/// Clients commonly reject headers above this size.
 const HEADER_BYTES: usize = 8 << 10;
 
-/// A whole answer, or as much of it as there is before the stream waits.
+/// A complete response, or the part of it that arrived before the stream waits.
 pub(super) struct Answer {
     http: StatusCode,
     headers: HeaderMap,
@@ -58,7 +58,7 @@ impl Answer {
 
     pub(super) fn check(&self, method: &str) {
         if self.http != StatusCode::OK {
-            // What is not gRPC is refused as HTTP.
+            // Requests that are not gRPC are rejected by HTTP status.
             assert!(self.http.is_client_error(), "{method}: {}", self.http);
             return;
         }
@@ -87,7 +87,7 @@ impl Answer {
         }
     }
 
-    /// Whole frames, none of them compressed.
+    /// Checks that the body is a sequence of complete, uncompressed frames.
     fn check_frames(&self, method: &str) {
         let mut rest = self.body.as_slice();
         while let Some((head, after)) = rest.split_at_checked(5) {

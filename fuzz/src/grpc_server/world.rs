@@ -1,4 +1,4 @@
-//! A node per input: the same one every time.
+//! Runs each input against a new, identical node.
 
 use std::{
     cell::OnceCell,
@@ -16,23 +16,23 @@ use jaco_raftnode::{RaftHandle, Storage, command, storage, testing::MemoryRaft};
 use prost_types::Timestamp;
 use tokio::runtime::Runtime;
 
-/// Longest time the calls of one input may take: a digest of the future is waited for.
+/// Timeout of all calls of one input; a digest of a future index waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A node in the middle of its life, or one before it.
+/// A node with a cluster, or one without.
 pub(super) struct World {
     pub(super) api: Api,
-    /// `None` before there is a cluster.
+    /// Handle of the cluster; `None` before there is one.
     pub(super) raft: Option<RaftHandle>,
 }
 
-/// What is made once per thread.
+/// Fixtures that are created once per thread.
 struct Ground {
     runtime: Runtime,
     lab: Lab,
     storage: Arc<Storage>,
     cluster: MemoryRaft,
-    /// Removed with its files when the thread ends.
+    /// Deleted with its files when the thread ends.
     _dir: tempfile::TempDir,
 }
 
@@ -40,7 +40,7 @@ thread_local! {
     static GROUND: OnceCell<Ground> = const { OnceCell::new() };
 }
 
-/// Runs `calls` against a node of their own.
+/// Runs `calls` against a new node.
 pub(super) fn run(stranger: bool, calls: impl AsyncFnOnce(&World)) {
     GROUND.with(|ground| {
         let ground = ground.get_or_init(Ground::new);
@@ -89,7 +89,8 @@ impl Ground {
     }
 }
 
-/// One member, an operator, a former operator, a credential and a deployment that runs.
+/// Creates a cluster with two members, an operator, a former operator, a credential and a running
+/// deployment.
 fn cluster() -> MemoryRaft {
     let raft = MemoryRaft::with_ready_nodes(&["lab", "other"]);
     let token = |identity: &str, secret: &str| {
@@ -126,7 +127,7 @@ fn cluster() -> MemoryRaft {
         }),
     ] {
         let command = command("bootstrap", Timestamp::default(), payload);
-        raft.apply(command).expect("the ground is sound");
+        raft.apply(command).expect("the fixture is valid");
     }
     raft
 }
@@ -139,7 +140,7 @@ fn shop() -> Payload {
         compose.as_bytes(),
         &crate::cluster::Permissive,
     );
-    let resolved = resolved.expect("the ground is sound");
+    let resolved = resolved.expect("the fixture is valid");
     Payload::DeploymentApply(v1::DeploymentApply {
         deployment: resolved.deployment,
         revision: 1,

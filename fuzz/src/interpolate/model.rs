@@ -1,15 +1,15 @@
-//! The grammar of substitutions, read the plain way: split first, then evaluate.
+//! A simple implementation of the substitution grammar: split first, then evaluate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Deepest nesting of words.
+/// Maximum nesting of words.
 const DEPTH: usize = 64;
-/// Longest text in bytes.
+/// Maximum length of the text, in bytes.
 const LENGTH: usize = 4 << 20;
 
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The variable and what its author says.
+    /// Name of the variable and its message.
     Required(String, String),
     Invalid,
     TooLong,
@@ -25,7 +25,7 @@ enum Piece<'a> {
     Text(&'a str),
     Variable(&'a str),
     Operation(&'a str, &'a str, Vec<Piece<'a>>),
-    /// Where the grammar breaks; what stands before it is evaluated all the same.
+    /// A syntax error; the pieces before it are evaluated all the same.
     Broken,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn expand(text: &str, variables: &BTreeMap<String, String>) -> Result
     Ok(out)
 }
 
-/// The pieces of a text, or of a word up to its `}`, and what follows it.
+/// Splits a text, or a word up to its `}`, and returns the pieces and the rest.
 fn split(mut rest: &str, depth: usize) -> (Vec<Piece<'_>>, &str) {
     let mut pieces = Vec::new();
     loop {

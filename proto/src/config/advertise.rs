@@ -1,8 +1,8 @@
-//! Which of a machine's addresses its peers should use.
+//! Selects the machine's address that peers use.
 //!
-//! The control plane is never bound to every interface: an unspecified host in the
-//! configuration is replaced by one address of the machine, private networks first, overlays
-//! second. Container bridges and public addresses are never picked.
+//! The control plane is never bound to all interfaces: an unspecified host in the configuration is
+//! replaced by one address of the machine, private networks first, overlays second. Container
+//! bridges and public addresses are never selected.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,17 +11,17 @@ use super::HostPort;
 /// A network interface as the system reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name, such as `eth0`.
+    /// Name, such as `eth0`.
     pub name: String,
     /// Whether it is administratively up.
     pub up: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
-    /// Every address it holds.
+    /// All addresses of the interface.
     pub addresses: Vec<IpAddr>,
 }
 
-/// What kind of network an address belongs to; the preferred one first.
+/// Kind of network of an address, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// A private network of the site.
@@ -33,20 +33,20 @@ pub enum Class {
 /// An address that peers may be able to reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// What kind of network it is on.
+    /// Kind of its network.
     pub class: Class,
-    /// The interface that holds it.
+    /// Interface with the address.
     pub interface: String,
     /// The address.
     pub address: Ipv4Addr,
 }
 
-/// Where to listen, which is also what peers are told.
+/// Address to listen on and to advertise to peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The host to bind and to advertise; never unspecified.
+    /// The host and port to bind and to advertise; the host is never unspecified.
     pub addr: HostPort,
-    /// The address that was picked, if the configuration left it open.
+    /// The selected address, if the configured host is unspecified.
     pub picked: Option<Candidate>,
 }
 
@@ -58,7 +58,7 @@ pub struct Endpoint {
 )]
 pub struct NoAddress;
 
-/// Takes `configured` as it is, unless its host is unspecified.
+/// Returns `configured` unchanged, unless its host is unspecified.
 ///
 /// # Errors
 /// [`NoAddress`] if the host is unspecified and there is no [candidate](candidates).
@@ -79,7 +79,7 @@ pub fn resolve(configured: &HostPort, interfaces: &[Interface]) -> Result<Endpoi
     })
 }
 
-/// Every usable address, best first: by class, then interface name, then address as text.
+/// Returns all usable addresses, best first: by class, then interface name, then address as text.
 pub fn candidates(interfaces: &[Interface]) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = interfaces
         .iter()
@@ -132,7 +132,7 @@ fn is_overlay_interface(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// 100.64.0.0/10, which overlays hand out (RFC 6598).
+/// Whether the address is in 100.64.0.0/10, which overlays assign (RFC 6598).
 fn shared_range(address: Ipv4Addr) -> bool {
     let [first, second, ..] = address.octets();
     first == 100 && second & 0xc0 == 64
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_classed_by_interface_and_range() {
+    fn addresses_are_classified_by_interface_and_range() {
         use Class::{Overlay, Private};
         for (name, address, class) in [
             ("eth0", "10.0.0.1", Some(Private)),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_are_broken_by_name_then_by_address_as_text() {
+    fn ties_are_broken_by_name_then_address_text() {
         let interfaces = [
             interface("eth1", &["10.0.0.1"]),
             interface("eth0", &["10.0.0.9", "10.0.0.10"]),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_that_are_down_or_loopback_do_not_count() {
+    fn down_and_loopback_interfaces_are_ignored() {
         let mut down = interface("eth0", &["10.0.0.1"]);
         down.up = false;
         let mut loopback = interface("lo", &["10.0.0.2"]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn configured_hosts_are_taken_as_they_are() {
+    fn configured_hosts_are_kept() {
         for host in ["127.0.0.1", "8.8.8.8", "node-1.example", "fe80::1"] {
             let configured = HostPort {
                 host: host.to_owned(),

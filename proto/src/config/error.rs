@@ -1,39 +1,39 @@
-//! Why a configuration is refused.
+//! Errors of a configuration file.
 
 use crate::{
     duration::{self, Nanos},
     yaml,
 };
 
-/// Why the daemon does not start with this file; the texts name the key and the bad value.
+/// Error in the configuration file, with the key and the bad value in its text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The file is not YAML that we read.
+    /// The file is not valid YAML.
     #[error(transparent)]
     Yaml(#[from] yaml::Error),
-    /// The schema has no such key; nested keys are written with dots.
+    /// The key is not in the schema; nested keys are written with dots.
     #[error("unknown key {key:?} on line {line}{}", hint(.suggestion.as_deref()))]
     UnknownKey {
         /// The key with its parents.
         key: String,
         /// Line of the key, from 1.
         line: u32,
-        /// A known key that looks alike.
+        /// A known key with a similar name.
         suggestion: Option<String>,
     },
-    /// The value is not of the type of its key.
+    /// The value has the wrong type for its key.
     #[error("{key} on line {line} must be {expected}, not {found}")]
     WrongType {
         /// The key with its parents.
         key: String,
         /// Line of the value, from 1.
         line: u32,
-        /// What the key takes.
+        /// Expected type.
         expected: &'static str,
-        /// What was written.
+        /// Type of the value.
         found: &'static str,
     },
-    /// The key may be left out but not set to nothing.
+    /// The key may be omitted, but its value must not be empty.
     #[error("{key} must not be empty")]
     Empty {
         /// The key.
@@ -54,10 +54,10 @@ pub enum Error {
         key: &'static str,
         /// The text.
         value: String,
-        /// What is wrong with it.
+        /// Reason why it does not parse.
         reason: &'static str,
     },
-    /// API and peers would share one address.
+    /// API and peer transport have the same address.
     #[error("cluster_addr and listen_addr must differ")]
     SameAddresses,
     /// The ACME directory is not an `https` URL with a host.
@@ -66,14 +66,14 @@ pub enum Error {
         /// The text.
         value: String,
     },
-    /// The value is not one of the words its key takes.
+    /// The value is not one of the allowed words.
     #[error("{key} {value:?} must be {expected}")]
     NotAWord {
         /// The key.
         key: &'static str,
         /// The text.
         value: String,
-        /// The words.
+        /// The allowed words.
         expected: &'static str,
     },
     /// The pool is not an IPv4 network.
@@ -81,7 +81,7 @@ pub enum Error {
     PoolInvalid {
         /// The text.
         value: String,
-        /// What is wrong with it.
+        /// Reason why it does not parse.
         reason: &'static str,
     },
     /// The pool is too large or too small.
@@ -117,16 +117,16 @@ pub enum Error {
     Forwarder {
         /// The text.
         value: String,
-        /// What is wrong with it.
+        /// Reason why it does not parse.
         reason: &'static str,
     },
-    /// A DNS server that is, or asks, one of our own responders.
+    /// A DNS server that is, or forwards to, one of our own responders.
     #[error("dns.forwarders {value:?} would send queries back to this node")]
     ForwarderLoop {
         /// The text.
         value: String,
     },
-    /// The engine is reached over a unix socket only.
+    /// The path is not `unix://` and absolute; only unix sockets are supported.
     #[error("docker_socket {value:?} must be unix:// and an absolute path")]
     DockerSocket {
         /// The text.

@@ -1,4 +1,4 @@
-//! The rules of single keys; each reads one and returns nothing when it is absent.
+//! Rules of single keys; each function returns `None` for an absent key.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -15,7 +15,7 @@ pub(super) fn path(fields: &Fields<'_>, key: &'static str) -> Result<Option<Path
     }
 }
 
-/// Text for which empty means absent.
+/// Reads a text, where empty means absent.
 pub(super) fn optional_text(
     fields: &Fields<'_>,
     key: &'static str,
@@ -69,7 +69,7 @@ pub(super) fn acme_ca(fields: &Fields<'_>) -> Result<Option<String>, Error> {
     }
 }
 
-/// Unlike flags and variables, the file takes the exact words only.
+/// Accepts the exact words only, unlike flags and environment variables.
 pub(super) fn log_level(fields: &Fields<'_>) -> Result<Option<LogLevel>, Error> {
     word(
         fields,
@@ -162,7 +162,7 @@ pub(super) fn docker_socket(fields: &Fields<'_>) -> Result<Option<PathBuf>, Erro
     }
 }
 
-/// Metrics are for this machine unless a host is named.
+/// An address without a host binds to the loopback interface only.
 pub(super) fn metrics_addr(fields: &Fields<'_>) -> Result<Option<HostPort>, Error> {
     if optional_text(fields, "metrics_addr")?.is_none() {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! How much is logged, by subsystem.
+//! Log levels by subsystem.
 
 use std::{fmt, str::FromStr};
 
-/// Every subsystem there is; a log line names exactly one.
+/// All subsystems; a log line names exactly one.
 pub const SUBSYSTEMS: [&str; 28] = [
     "jacod",
     "jaco",
@@ -34,26 +34,26 @@ pub const SUBSYSTEMS: [&str; 28] = [
     "actor",
 ];
 
-/// Severity of a log line; a level lets itself and everything graver through.
+/// Severity of a log line; a level includes all higher severities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogLevel {
-    /// Steps of one operation.
+    /// Steps of an operation.
     Debug,
-    /// What changed.
+    /// State changes.
     Info,
-    /// What is wrong but handled.
+    /// Problems that were handled.
     Warn,
-    /// What someone must act on.
+    /// Problems that an operator must act on.
     Error,
 }
 
-/// The text names no level.
+/// The text is not a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("want debug, info, warn or error")]
 pub struct UnknownLevel;
 
 impl LogLevel {
-    /// The name as it is written in the configuration.
+    /// Returns the name used in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -70,7 +70,7 @@ impl fmt::Display for LogLevel {
     }
 }
 
-/// Ignores case and takes `warning` for `warn`, as flags and variables may be written.
+/// Ignores case and accepts `warning` for `warn`, as in flags and environment variables.
 impl FromStr for LogLevel {
     type Err = UnknownLevel;
 
@@ -85,18 +85,18 @@ impl FromStr for LogLevel {
     }
 }
 
-/// A level for everything, and levels for single subsystems.
+/// A default level, and overrides for single subsystems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter {
-    /// What holds where no override does.
+    /// Level of subsystems without an override.
     pub level: LogLevel,
     overrides: Vec<(String, LogLevel)>,
 }
 
 impl LogFilter {
-    /// Takes the first source that starts with a level, such as `info,scheduler=debug`; what
-    /// follows the first comma overrides single subsystems. Overrides that are not
-    /// `subsystem=level` are ignored.
+    /// Parses the first source that starts with a level, such as `info,scheduler=debug`; the text
+    /// after the first comma overrides single subsystems. Overrides that are not `subsystem=level`
+    /// are ignored.
     pub fn resolve<'a>(
         sources: impl IntoIterator<Item = Option<&'a str>>,
         fallback: LogLevel,
@@ -108,7 +108,7 @@ impl LogFilter {
             .unwrap_or_else(|| Self::from(fallback))
     }
 
-    /// The level of `subsystem`: that of the longest override that names it or a parent of it.
+    /// Returns the level of `subsystem`: that of the longest override for it or a parent of it.
     pub fn level_of(&self, subsystem: &str) -> LogLevel {
         self.overrides
             .iter()
@@ -117,7 +117,7 @@ impl LogFilter {
             .map_or(self.level, |(_, level)| *level)
     }
 
-    /// The overrides, in the order they were written.
+    /// Returns the overrides in the order of the text.
     pub fn overrides(&self) -> impl Iterator<Item = (&str, LogLevel)> {
         self.overrides
             .iter()
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_override_decides_its_subsystem() {
+    fn longest_override_applies() {
         let text = "warn, scheduler=debug ,scheduler/rollout=error,dns=info,x,=debug,raft=loud";
         let filter = LogFilter::resolve([Some(text)], LogLevel::Info);
 

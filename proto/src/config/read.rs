@@ -1,4 +1,4 @@
-//! Typed reading of a closed mapping.
+//! Typed access to the fields of a closed mapping.
 
 use super::Error;
 use crate::{
@@ -6,18 +6,18 @@ use crate::{
     yaml::{Map, Node, Resolved, Scalar, Value},
 };
 
-/// The fields of one mapping whose keys are all known.
+/// The fields of one mapping, all of whose keys are known.
 ///
-/// Quotes make no difference to a scalar, except that a quoted `~` is text. A null counts as
+/// A quoted scalar equals an unquoted one, except that a quoted `~` is text. A null counts as
 /// absent.
 pub(super) struct Fields<'a> {
-    /// What precedes the keys in messages: empty, or the parents with a dot.
+    /// Prefix of the keys in messages: empty, or the parents with a dot.
     prefix: &'static str,
     map: Option<&'a Map>,
 }
 
 impl<'a> Fields<'a> {
-    /// Checks that `node` is a mapping of `known` keys; nothing counts as an empty one.
+    /// Checks that `node` is a mapping of `known` keys; `None` counts as an empty mapping.
     pub(super) fn closed(
         node: Option<&'a Node>,
         prefix: &'static str,
@@ -50,7 +50,7 @@ impl<'a> Fields<'a> {
         self.map?.get(key).filter(|node| !node.is_null())
     }
 
-    /// The text of any scalar.
+    /// Returns the text of a scalar of any type.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, Error> {
         let found = self.scalar(key, "text")?;
         Ok(found.map(|(_, scalar)| &*scalar.text))
@@ -82,7 +82,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A duration; a bare number counts nanoseconds.
+    /// Returns a duration; a bare number is in nanoseconds.
     pub(super) fn duration(&self, key: &str) -> Result<Option<Nanos>, Error> {
         let Some((_, scalar)) = self.scalar(key, "a duration")? else {
             return Ok(None);
@@ -97,7 +97,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A list of scalars as text; a null in it is empty text.
+    /// Returns a list of scalars as text; a null element is empty text.
     pub(super) fn texts(&self, key: &str) -> Result<Vec<&'a str>, Error> {
         let Some(node) = self.node(key) else {
             return Ok(Vec::new());
@@ -143,7 +143,7 @@ fn wrong_type(key: String, node: &Node, expected: &'static str) -> Error {
     }
 }
 
-/// A number as YAML writes it, digits grouped with `_` and whole floats included.
+/// Parses a YAML number, including digits grouped with `_` and whole floats.
 fn whole_number(scalar: &Scalar) -> Option<i128> {
     let unquoted = Scalar {
         text: scalar.text.replace('_', ""),
@@ -152,7 +152,7 @@ fn whole_number(scalar: &Scalar) -> Option<i128> {
     match unquoted.resolve() {
         Resolved::Int(number) => Some(number),
         Resolved::Float(number) if number.fract() == 0.0 && number.abs() < 1e18 => {
-            // Exact: whole, and far below the limits of the target.
+            // Exact: whole, and far below the limits of `i128`.
             Some(number as i128)
         }
         Resolved::Float(_) | Resolved::Null | Resolved::Bool(_) | Resolved::Str(_) => None,

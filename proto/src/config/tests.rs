@@ -22,7 +22,7 @@ fn host_port(host: &str, port: u16) -> HostPort {
 }
 
 #[test]
-fn file_without_settings_means_every_default() {
+fn empty_file_has_all_defaults() {
     for text in [
         "",
         "\n\n",
@@ -38,7 +38,7 @@ fn file_without_settings_means_every_default() {
 }
 
 #[test]
-fn every_key_is_read() {
+fn every_key_is_parsed() {
     let config = parsed(
         "data_dir: /srv/jaco
 listen_addr: 192.0.2.1:7100
@@ -106,7 +106,7 @@ hostname: node-1.example
 }
 
 #[test]
-fn unknown_keys_stop_the_daemon_with_their_line() {
+fn unknown_keys_are_rejected_with_their_line() {
     for (text, expected) in [
         ("nosuch: 1\n", "unknown key \"nosuch\" on line 1"),
         (
@@ -128,7 +128,7 @@ fn unknown_keys_stop_the_daemon_with_their_line() {
 }
 
 #[test]
-fn bad_values_are_named_with_their_key() {
+fn bad_values_are_rejected_with_their_key() {
     for (text, expected) in [
         ("wg_port: 70000", "wg_port 70000 is out of range"),
         ("wg_port: 0", "wg_port 0 is out of range"),
@@ -263,7 +263,7 @@ fn bad_values_are_named_with_their_key() {
 }
 
 #[test]
-fn wrong_types_are_named_with_their_line() {
+fn wrong_types_are_rejected_with_their_line() {
     for (text, expected) in [
         ("- a\n", "the file on line 1 must be a mapping, not a list"),
         (
@@ -308,14 +308,14 @@ fn wrong_types_are_named_with_their_line() {
 }
 
 #[test]
-fn broken_yaml_is_refused() {
+fn invalid_yaml_is_rejected() {
     for text in ["a: [", "wg_port: 1\nwg_port: 2\n", "\"", "a: b: c"] {
         assert!(matches!(parse(text), Err(Error::Yaml(_))), "{text}");
     }
 }
 
 #[test]
-fn quotes_make_no_difference() {
+fn quoted_and_plain_values_are_equal() {
     let plain = parsed("wg_port: 51_821\nacme_enabled: no\nnode_status_interval: 5s\n");
     let quoted = parsed("wg_port: '51821'\nacme_enabled: 'false'\nnode_status_interval: \"5s\"\n");
     assert_eq!(plain, quoted);
@@ -324,14 +324,14 @@ fn quotes_make_no_difference() {
 }
 
 #[test]
-fn zero_durations_and_empty_optional_text_mean_the_default() {
+fn zero_duration_and_empty_text_mean_the_default() {
     let text = "node_status_interval: 0\nacme_ca: ''\nacme_root_ca: ''\nmetrics_addr: ''
 hostname: ''\ndns: {forwarder_timeout: 0s, forwarders: []}\n";
     assert_eq!(parsed(text), DaemonConfig::default());
 }
 
 #[test]
-fn bounds_are_part_of_their_ranges() {
+fn range_bounds_are_accepted() {
     let low = parsed("wg_port: 1\nipam_pool: 10.0.0.0/8\nipam_block: 24\nnode_status_interval: 5s");
     let high =
         parsed("wg_port: 65535\nipam_pool: 10.0.16.0/20\nipam_block: 28\nnode_status_interval: 5m");
@@ -342,7 +342,7 @@ fn bounds_are_part_of_their_ranges() {
 }
 
 #[test]
-fn forwarders_that_are_our_own_responders_are_refused() {
+fn forwarders_to_our_own_responders_are_rejected() {
     for (pool, forwarder, refused) in [
         ("10.244.0.0/16", "127.0.0.11", true),
         ("10.244.0.0/16", "127.1.2.11:53", true),
@@ -365,7 +365,7 @@ fn forwarders_that_are_our_own_responders_are_refused() {
 }
 
 #[test]
-fn pool_knows_its_addresses() {
+fn pool_contains_its_addresses() {
     let pool = parsed("ipam_pool: 10.32.0.0/12").ipam_pool;
     assert!(pool.contains([10, 47, 255, 255].into()));
     assert!(!pool.contains([10, 48, 0, 0].into()));
@@ -374,7 +374,7 @@ fn pool_knows_its_addresses() {
 
 proptest! {
     #[test]
-    fn any_value_of_any_key_is_read_or_refused(
+    fn arbitrary_values_do_not_panic(
         key in proptest::sample::select(&KEYS[..]),
         value in "[-0-9a-z.:/\\[\\]{}' ~]{0,20}|.*",
     ) {
@@ -382,12 +382,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         let _ = DaemonConfig::parse(&bytes);
     }
 
     #[test]
-    fn addresses_read_back(host in "[a-z0-9.-]{0,20}|[0-9a-f]{1,4}::[0-9a-f]{1,4}", port: u16) {
+    fn addresses_round_trip(host in "[a-z0-9.-]{0,20}|[0-9a-f]{1,4}::[0-9a-f]{1,4}", port: u16) {
         let addr = HostPort { host, port };
         prop_assert_eq!(HostPort::parse(&addr.to_string()), Ok(addr));
     }

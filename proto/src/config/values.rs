@@ -1,4 +1,4 @@
-//! Values with a grammar of their own.
+//! Values with their own grammar.
 
 use std::{
     fmt,
@@ -17,7 +17,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Whether the host stands for every address of the machine.
+    /// Whether the host means all addresses of the machine.
     pub fn is_unspecified(&self) -> bool {
         self.host.is_empty()
             || self
@@ -26,7 +26,7 @@ impl HostPort {
                 .is_ok_and(|address| address.is_unspecified())
     }
 
-    /// Splits `host:port`; an IPv6 host stands in brackets.
+    /// Splits `host:port`; an IPv6 host must be in brackets.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let (host, port) = text.rsplit_once(':').ok_or("missing port")?;
         let host = match host.strip_prefix('[') {
@@ -61,7 +61,7 @@ fn port_number(text: &str) -> Option<u16> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// The address space that container subnets are cut from.
+/// Address space that container subnets are allocated from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// First address; bits after the prefix are zero.
@@ -104,7 +104,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Whether `address` belongs to the pool.
+    /// Whether `address` is in the pool.
     pub fn contains(&self, address: Ipv4Addr) -> bool {
         address.to_bits() & self.mask() == self.network.to_bits()
     }
@@ -120,7 +120,7 @@ impl fmt::Display for Pool {
     }
 }
 
-/// Reads `host[:port]` of a DNS server; the port is 53 unless it is given.
+/// Parses `host[:port]` of a DNS server; the default port is 53.
 pub(super) fn forwarder(text: &str) -> Result<HostPort, &'static str> {
     let bare = text
         .strip_prefix('[')
@@ -144,7 +144,7 @@ pub(super) fn forwarder(text: &str) -> Result<HostPort, &'static str> {
     Ok(server)
 }
 
-/// Whether asking `server` could come back to our own DNS responders.
+/// Whether a query to `server` could come back to our own DNS responders.
 pub(super) fn loops_back(server: &HostPort, pool: Pool, block: u8) -> bool {
     let Ok(address) = server.host.parse::<Ipv4Addr>() else {
         return false;

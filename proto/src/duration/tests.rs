@@ -5,7 +5,7 @@ use super::*;
 const SECOND: i64 = 1_000_000_000;
 
 #[test]
-fn durations_are_read() {
+fn durations_are_parsed() {
     for (text, nanos) in [
         ("0", 0),
         ("-0", 0),
@@ -34,7 +34,7 @@ fn durations_are_read() {
 }
 
 #[test]
-fn other_text_is_refused() {
+fn invalid_text_is_rejected() {
     for text in [
         "",
         "-",
@@ -65,7 +65,7 @@ fn other_text_is_refused() {
 }
 
 #[test]
-fn durations_are_written_with_the_largest_units() {
+fn durations_are_formatted_with_largest_units() {
     for (nanos, text) in [
         (0, "0s"),
         (1, "1ns"),
@@ -88,13 +88,13 @@ fn durations_are_written_with_the_largest_units() {
 
 proptest! {
     #[test]
-    fn written_durations_read_back(nanos in any::<i64>(), small in -2_000_000_000_000..2_000_000_000_000_i64) {
+    fn formatted_durations_round_trip(nanos in any::<i64>(), small in -2_000_000_000_000..2_000_000_000_000_i64) {
         prop_assert_eq!(parse(&format(nanos)), Ok(nanos));
         prop_assert_eq!(parse(&format(small)), Ok(small));
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "[-+0-9.nuµmsh ]{0,12}|.*") {
+    fn arbitrary_text_does_not_panic(text in "[-+0-9.nuµmsh ]{0,12}|.*") {
         let _ = parse(&text);
     }
 }

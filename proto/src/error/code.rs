@@ -1,4 +1,4 @@
-//! The closed list of failures and the gRPC status each travels with.
+//! The closed list of error codes, and the gRPC status of each.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use tonic::Code;
 
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal => $code:ident,)*) => {
-        /// Stable name of a failure; what a client may branch on.
+        /// Stable name of a failure; clients may branch on it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum ErrorCode {
@@ -17,14 +17,14 @@ macro_rules! error_codes {
             /// Every code, in the order of the contract.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The code as it travels: lower-case snake case.
+            /// Returns the wire name: lower-case snake case.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
                 }
             }
 
-            /// The gRPC status code this failure is sent with.
+            /// Returns the gRPC status code of the failure.
             pub fn grpc(self) -> Code {
                 match self {
                     $(Self::$name => Code::$code,)*
@@ -43,25 +43,26 @@ error_codes! {
     NodeAlreadyMember = "node_already_member" => AlreadyExists,
     /// No member has this hostname.
     NodeNotFound = "node_not_found" => NotFound,
-    /// No, malformed or unknown operator token.
+    /// Missing, malformed or unknown operator token.
     TokenInvalid = "token_invalid" => Unauthenticated,
     /// The operator token was revoked.
     TokenRevoked = "token_revoked" => Unauthenticated,
-    /// A privileged manifest and a token that does not allow it.
+    /// A privileged manifest with a token that does not allow it.
     PrivilegeDenied = "privilege_denied" => PermissionDenied,
-    /// The call exists between members only.
+    /// The call is reserved to members.
     PeerOnly = "peer_only" => PermissionDenied,
     /// Malformed or unknown join token.
     JoinTokenInvalid = "join_token_invalid" => PermissionDenied,
-    /// The join token was used.
+    /// The join token was used before.
     JoinTokenConsumed = "join_token_consumed" => PermissionDenied,
     /// The join token is past its lifetime.
     JoinTokenExpired = "join_token_expired" => PermissionDenied,
-    /// The peer's CA is not the one named by the join token.
+    /// The CA of the peer differs from the one in the join token.
     CaDigestMismatch = "ca_digest_mismatch" => FailedPrecondition,
-    /// The peer to join through does not answer.
+    /// The peer to join through does not respond.
     PeerUnreachable = "peer_unreachable" => Unavailable,
-    /// A signing request that does not parse, verify or name only the joiner.
+    /// A certificate request that does not parse, does not verify, or has names other than the
+    /// joiner's.
     CsrInvalid = "csr_invalid" => InvalidArgument,
     /// The replicated state holds no CA.
     CaMissing = "ca_missing" => Internal,
@@ -81,25 +82,25 @@ error_codes! {
     RaftDemoteFailed = "raft_demote_failed" => Internal,
     /// A member could not be removed from raft.
     RaftRemoveFailed = "raft_remove_failed" => Internal,
-    /// The system gave no randomness.
+    /// The system's random generator failed.
     RandFailed = "rand_failed" => Internal,
     /// The method exists for compatibility only.
     Unimplemented = "unimplemented" => Unimplemented,
-    /// Anything without a code of its own.
+    /// A failure without a code of its own.
     Internal = "internal" => Internal,
     /// A manifest or request breaks a rule of its schema.
     ValidationFailed = "validation_failed" => InvalidArgument,
     /// A manifest is not YAML of the expected shape.
     ParseFailed = "parse_failed" => InvalidArgument,
-    /// A name that no compose service has.
+    /// A name that is not a compose service.
     UnknownService = "unknown_service" => InvalidArgument,
     /// A pinned host that is not a member.
     UnknownHost = "unknown_host" => InvalidArgument,
     /// A network that is not declared.
     UnknownNetwork = "unknown_network" => InvalidArgument,
-    /// A published port that belongs to the ingress.
+    /// A published port that is used by the ingress.
     ReservedPort = "reserved_port" => InvalidArgument,
-    /// A published port that is taken.
+    /// A published port that is in use.
     PortConflict = "port_conflict" => InvalidArgument,
     /// A (domain, path) of another deployment.
     RouteConflict = "route_conflict" => InvalidArgument,
@@ -117,23 +118,23 @@ error_codes! {
     InvalidDependsOn = "invalid_depends_on" => InvalidArgument,
     /// A dependency that is not in the file.
     UnknownDependsOnService = "unknown_depends_on_service" => InvalidArgument,
-    /// A dependency condition JACO does not offer.
+    /// A dependency condition that JACO does not support.
     UnsupportedDependsOnCondition = "unsupported_depends_on_condition" => InvalidArgument,
     /// No deployment has this name.
     DeploymentNotFound = "deployment_not_found" => NotFound,
-    /// A rollback with nothing to return to.
+    /// A rollback without a previous revision.
     NoPreviousRevision = "no_previous_revision" => FailedPrecondition,
     /// The domain has no routes.
     RouteNotFound = "route_not_found" => NotFound,
     /// No replica has this id.
     ReplicaNotFound = "replica_not_found" => NotFound,
-    /// A replica of the leaving node fits nowhere else.
+    /// A replica of the draining node fits on no other node.
     DrainNoPlacement = "drain_no_placement" => FailedPrecondition,
     /// The drain did not finish in time.
     DrainTimeout = "drain_timeout" => FailedPrecondition,
-    /// The caller left; the drain goes on.
+    /// The caller disconnected; the drain goes on.
     DrainCancelled = "drain_cancelled" => DeadlineExceeded,
-    /// A move of the drain could not be written.
+    /// A move during the drain could not be committed.
     DrainApplyFailed = "drain_apply_failed" => Internal,
     /// No block is left in the address pool.
     SubnetPoolExhausted = "subnet_pool_exhausted" => ResourceExhausted,
@@ -155,7 +156,7 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// The text is not the code of any failure this version knows.
+/// The text is not an error code known to this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown error code")]
 pub struct UnknownCode;

@@ -1,4 +1,4 @@
-//! Reading an error out of any gRPC status.
+//! Decodes an error from any gRPC status.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,25 +8,25 @@ use tonic::{Code, Status};
 use super::{ErrorCode, status};
 use crate::v1;
 
-/// A failure as a client reads it: like [`Error`](super::Error), but from a server of any
-/// version, so the code may be one that is unknown here.
+/// A failure as read by a client: like [`Error`](super::Error), but from a server of any version,
+/// so the code may be unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct DecodedError {
     /// The code as sent; the name of the gRPC status in snake case if none was sent.
     pub code: String,
-    /// One sentence for people; may be empty.
+    /// One sentence for display; may be empty.
     pub message: String,
-    /// The facts by name; empty unless the server sent a typed error.
+    /// Details by name; empty unless the server sent a typed error.
     pub details: BTreeMap<String, String>,
-    /// The gRPC status the failure came with.
+    /// gRPC status of the failure.
     pub grpc: Code,
 }
 
 impl DecodedError {
-    /// Reads the error from, in this order: the first typed error in the details, the prefix
+    /// Decodes the error from, in this order: the first typed error in the details, the prefix
     /// `code: ` of the text, the gRPC status itself.
     ///
-    /// Details that do not decode count as absent.
+    /// Details that do not decode are ignored.
     pub fn from_status(status: &Status) -> Self {
         let envelope = status::RpcStatus::decode(status.details()).unwrap_or_default();
         if let Some(error) = typed(&envelope) {
@@ -51,15 +51,15 @@ impl DecodedError {
         }
     }
 
-    /// The code, if this version knows it.
+    /// Returns the code, if this version knows it.
     pub fn known(&self) -> Option<ErrorCode> {
         self.code.parse().ok()
     }
 
-    /// Whether another node may well answer the same call: this one is unreachable, too slow or
-    /// knows no leader.
+    /// Whether another node may succeed with the same call: this one is unreachable, too slow or
+    /// has no leader.
     ///
-    /// Never retry in the middle of a stream, whatever this says.
+    /// A stream must not be retried midway in any case.
     pub fn retry_elsewhere(&self) -> bool {
         matches!(self.grpc, Code::Unavailable | Code::DeadlineExceeded)
             || self.known() == Some(ErrorCode::NoLeader)
@@ -91,7 +91,7 @@ fn typed(envelope: &status::RpcStatus) -> Option<v1::Error> {
         .find(|error| !error.code.is_empty())
 }
 
-/// Splits `code: text`; a text that looks like a code and nothing else is one.
+/// Splits `code: text`; a text that consists of a code alone counts as one.
 fn prefixed(text: &str) -> Option<(&str, &str)> {
     let (code, message) = text.split_once(": ").unwrap_or((text, ""));
     let looks_like_code = code.starts_with(|c: char| c.is_ascii_lowercase())

@@ -1,22 +1,23 @@
-//! Headers of a status, before the gRPC library reads them.
+//! Sanitizes headers of a status before the gRPC library reads them.
 
 use base64::{Engine as _, engine::general_purpose};
 use http::HeaderMap;
 
-/// Encoded `google.rpc.Status`.
+/// Header with an encoded `google.rpc.Status`.
 const DETAILS: &str = "grpc-status-details-bin";
 
-/// Padded or not, as the gRPC library reads it.
+/// Accepts padded and unpadded text, like the gRPC library.
 const BASE64: general_purpose::GeneralPurpose = general_purpose::GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     general_purpose::GeneralPurposeConfig::new()
         .with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent),
 );
 
-/// Removes status details that are not base64 from headers or trailers of a response.
+/// Removes status details that are not valid base64 from headers or trailers of a response.
 ///
-/// Whoever reads headers of a foreign server as a [`tonic::Status`] must call this before: over
-/// such details the library panics. The error is then read from what is left.
+/// A client must call this before it reads the headers of an untrusted server as a
+/// [`tonic::Status`], because the library panics on such details. The error is then read from the
+/// remaining headers.
 pub fn drop_unreadable_details(headers: &mut HeaderMap) {
     let readable = |value: &http::HeaderValue| BASE64.decode(value.as_bytes()).is_ok();
     if headers.get(DETAILS).is_some_and(|value| !readable(value)) {
@@ -31,12 +32,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_base64_is_removed() {
+    fn only_invalid_base64_is_removed() {
         for (value, kept) in [
             ("", true),
             ("CAM", true),
             ("CAM=", true),
-            ("CB", false), // bits left over
+            ("CB", false), // leftover bits
             ("C", false),
             ("CAM==", false),
             ("CA-_", false),

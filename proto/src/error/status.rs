@@ -15,7 +15,7 @@ const TYPE_URL: &str = "type.googleapis.com/jaco.v1.Error";
 const MAX_MESSAGE_BYTES: usize = 1024;
 /// Longest value of one detail sent, in bytes.
 const MAX_VALUE_BYTES: usize = 512;
-/// Largest encoded error sent. Clients commonly refuse headers above 8 KiB, after base64.
+/// Largest encoded error sent. Clients commonly reject headers above 8 KiB, after base64.
 const MAX_ERROR_BYTES: usize = 4096;
 const CUT_MARK: &str = "...";
 
@@ -25,14 +25,14 @@ pub(super) struct RpcStatus {
     /// Must equal the `grpc-status` trailer, or clients replace the whole error.
     #[prost(int32, tag = "1")]
     pub(super) code: i32,
-    /// Wins over the `grpc-message` trailer in some clients, so it is the same text.
+    /// Equal to the `grpc-message` trailer, because some clients prefer it.
     #[prost(string, tag = "2")]
     pub(super) message: String,
     #[prost(message, repeated, tag = "3")]
     pub(super) details: Vec<Any>,
 }
 
-/// The status carries the code as its text and the whole error in its details.
+/// Encodes the code as the status text and the complete error in the details.
 ///
 /// Trailers are limited in size, so a message above 1 KiB or a detail above 512 bytes is cut
 /// with `...`, and the largest details are left out of an error that is still above 4 KiB.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn details_travel_in_exactly_one_trailer() {
+    fn details_are_sent_in_exactly_one_trailer() {
         let status = Status::from(Error::new(ErrorCode::ReservedPort, "port 80").with("port", 80));
 
         let mut trailers = http::HeaderMap::new();

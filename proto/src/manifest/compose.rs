@@ -1,7 +1,7 @@
 //! Compose files: the container set of a deployment.
 //!
-//! Reading has two steps, in the order in which a broken file is reported: checks that look at
-//! the nodes and answer with a code per rule, then the typed reading into a [`Project`].
+//! Parsing has two steps, in the order in which errors are reported: checks of the nodes with an
+//! error code per rule, then typed reading into a [`Project`].
 
 mod check;
 pub(super) mod document;
@@ -23,34 +23,34 @@ use document::Document;
 use super::fault::bounded;
 use crate::{Error, yaml::Position};
 
-/// Name the file goes by in error details.
+/// File name in error details.
 pub(super) const FILE: &str = "compose.yaml";
 
 impl Project {
-    /// Reads a compose file, all rules applied.
+    /// Parses a compose file and checks all rules.
     ///
     /// # Errors
-    /// The first broken rule with its code, service, field and place. Stored files passed the
+    /// The first violated rule with its code, service, field and position. Stored files passed the
     /// same rules when they were applied.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         Ok(Compose::checked(bytes)?.project)
     }
 }
 
-/// A compose file that keeps every rule.
+/// A compose file that passed all rules.
 pub(super) struct Compose {
     document: Document,
     pub(super) project: Project,
 }
 
 impl Compose {
-    /// Reads a file as a daemon does: everything resolved.
+    /// Parses a file as a daemon does: with all variables resolved.
     pub(super) fn checked(bytes: &[u8]) -> Result<Self, Error> {
         Self::read(bytes, false).map_err(|error| bounded(error.with("file", FILE)))
     }
 
-    /// Reads a file before interpolation: `env_file` may stand, and what depends on a scalar
-    /// that still holds a `$` is not judged.
+    /// Parses a file before interpolation: `env_file` is allowed, and rules about a scalar that
+    /// still contains a `$` are skipped.
     pub(super) fn unresolved(bytes: &[u8]) -> Result<Self, Error> {
         Self::read(bytes, true).map_err(|error| bounded(error.with("file", FILE)))
     }
@@ -65,7 +65,7 @@ impl Compose {
         Ok(Self { document, project })
     }
 
-    /// Whether a service names an image, open variables included.
+    /// Whether a service has an image; an unresolved variable counts as one.
     pub(super) fn has_image(&self, service: &str) -> bool {
         let image = self
             .document
@@ -74,13 +74,13 @@ impl Compose {
         image.is_some_and(|node| node.text().is_some_and(|text| !text.is_empty()))
     }
 
-    /// Fails when a service names a network nobody declared.
+    /// Fails if a service joins an undeclared network.
     pub(super) fn check_network(&self, service: &str, network: &str) -> Result<(), Error> {
         check::check_network(&self.document, service, network)
     }
 
-    /// Privileged services by name, each with the fields that make it so and where the first
-    /// of them stands.
+    /// Returns the privileged services by name, each with its privileged fields and the position of
+    /// the first.
     pub(super) fn privileged(&self) -> Vec<(&str, String, Position)> {
         let services = self.document.services();
         let fields = services.into_iter().filter_map(|(key, node)| {

@@ -14,19 +14,19 @@ use super::template::{Fault, expand};
 
 pub use fold::{FoldError, Folded, ReadFile, fold};
 
-/// Most bytes that the values of one file may have in all; each line may double the one before.
+/// Maximum of bytes of all values of one file; each line may double the previous one by expansion.
 const LENGTH: usize = 8 << 20;
 
-/// What a file sets.
+/// Variables set by a file.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Variables {
-    /// Values by key; the last line of a key counts.
+    /// Values by key; the last line of a key wins.
     pub values: BTreeMap<String, String>,
-    /// Variables that were used without a value, sorted.
+    /// Variables that were expanded without a value, sorted.
     pub unset: BTreeSet<String>,
 }
 
-/// Hides what may hold values of the environment.
+/// Omits the values, which may be secret.
 impl fmt::Debug for Variables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Variables")
@@ -35,26 +35,26 @@ impl fmt::Debug for Variables {
     }
 }
 
-/// A line that cannot be read.
+/// Error in a line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct Error {
-    /// Line, from 1, where the statement starts.
+    /// First line of the statement, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Kind of the error.
     pub kind: ErrorKind,
 }
 
-/// What is wrong with a line.
+/// Kind of an error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ErrorKind {
-    /// Not UTF-8.
+    /// The file is not UTF-8.
     #[error("invalid UTF-8")]
     NotUtf8,
-    /// No key before the separator.
+    /// The key before the separator is missing.
     #[error("a key is missing before {0:?}")]
     NoKey(char),
-    /// A character that keys may not hold.
+    /// A character that is not allowed in keys.
     #[error("unexpected character {0:?} in a key")]
     BadKey(char),
     /// A quote that is never closed.
@@ -68,10 +68,11 @@ pub enum ErrorKind {
     Template(Fault),
 }
 
-/// Reads a file; `lookup` is asked for a variable before the keys read so far.
+/// Parses a file. A variable in a value is resolved by `lookup` first, then by the keys read so
+/// far.
 ///
 /// # Errors
-/// [`Error`] with the line of the first statement that cannot be read.
+/// [`Error`] with the line of the first invalid statement.
 pub fn parse(bytes: &[u8], lookup: impl Fn(&str) -> Option<String>) -> Result<Variables, Error> {
     let text = str::from_utf8(bytes).map_err(|cause| {
         let before = bytes.get(..cause.valid_up_to()).unwrap_or_default();
@@ -100,13 +101,13 @@ struct Parser<'a> {
     rest: &'a str,
     line: usize,
     lookup: &'a dyn Fn(&str) -> Option<String>,
-    /// Length of the values read so far.
+    /// Total length of the values read so far.
     bytes: usize,
     read: Variables,
 }
 
 impl<'a> Parser<'a> {
-    /// Reads one statement, or a line without one.
+    /// Reads one statement, or skips a line without one.
     fn statement(&mut self) -> Result<(), ErrorKind> {
         let line = self.rest.lines().next().unwrap_or_default();
         let start = line.trim_start();
@@ -122,7 +123,8 @@ impl<'a> Parser<'a> {
                 "export".len() + rest.len() - rest.trim_start().len()
             });
         let Some((key, separator)) = key(&start[exported..])? else {
-            // A bare key asks for a value from elsewhere; what is defined is defined.
+            // A bare key would take its value from the environment of the caller; it sets nothing
+            // here.
             self.skip_line();
             return Ok(());
         };
@@ -193,7 +195,7 @@ impl<'a> Parser<'a> {
         Err(ErrorKind::OpenQuote('"'))
     }
 
-    /// Only blanks and a comment may follow a closing quote.
+    /// Checks that only blanks and a comment follow a closing quote.
     fn end_of_quoted(&mut self) -> Result<(), ErrorKind> {
         let line = self.rest.lines().next().unwrap_or_default().trim_start();
         if !line.is_empty() && !line.starts_with('#') {
@@ -226,7 +228,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The key of a statement and where its value starts; `None` for a bare key.
+/// Returns the key of a statement and the offset of its value; `None` for a bare key.
 fn key(statement: &str) -> Result<Option<(&str, usize)>, ErrorKind> {
     let good = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '[' | ']');
     let end = statement.find(|c| !good(c)).unwrap_or(statement.len());
@@ -243,7 +245,7 @@ fn key(statement: &str) -> Result<Option<(&str, usize)>, ErrorKind> {
     }
 }
 
-/// Reads what follows a backslash in double quotes into a template.
+/// Translates a backslash escape in double quotes for the template.
 fn escape(chars: &mut std::str::CharIndices<'_>, template: &mut String) {
     let Some((_, c)) = chars.next() else {
         template.push('\\');
@@ -266,12 +268,12 @@ fn escape(chars: &mut std::str::CharIndices<'_>, template: &mut String) {
             return;
         }
     };
-    // The template reads a doubled dollar as one that starts nothing.
+    // In a template, a doubled dollar sign is a literal one.
     template.push_str(if plain == '$' { "$" } else { "" });
     template.push(plain);
 }
 
-/// Up to three octal digits after `\0`.
+/// Reads up to three octal digits after `\0`.
 fn octal(chars: &mut std::str::CharIndices<'_>) -> char {
     let mut value = 0;
     for _ in 0..3 {

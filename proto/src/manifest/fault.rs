@@ -1,19 +1,19 @@
-//! Building manifest errors: message, place, near misses.
+//! Construction of manifest errors: message, position, suggestions.
 
 use crate::{
     Error, ErrorCode,
     yaml::{self, Position},
 };
 
-/// A broken rule of a schema.
+/// Creates the error for a violated rule of a schema.
 pub(super) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::ValidationFailed, message)
 }
 
-/// Adds where in the file the fault is.
+/// Adds a position in the file to an error.
 pub(super) trait Located {
     fn at(self, at: Position) -> Self;
-    /// Adds a fact, unless there is none.
+    /// Adds a detail, unless `text` is empty.
     fn with_text(self, key: &str, text: &str) -> Self;
 }
 
@@ -30,12 +30,12 @@ impl Located for Error {
     }
 }
 
-/// A document that is not acceptable YAML.
+/// Creates the error for a document that is not valid YAML.
 pub(super) fn unreadable(code: ErrorCode, what: &str, error: &yaml::Error) -> Error {
     Error::new(code, format!("{what}: {error}")).at(error.at)
 }
 
-/// Cuts what a file put into an error to a size that fits a trailer and a terminal.
+/// Truncates text from the file, so that an error fits into a trailer and on a terminal.
 pub(super) fn bounded(mut error: Error) -> Error {
     shorten(&mut error.message);
     error.details.values_mut().for_each(shorten);
@@ -49,7 +49,7 @@ fn shorten(text: &mut String) {
     }
 }
 
-/// The sentence part `, did you mean "x"?` when a candidate is close to `word`.
+/// Returns the phrase `, did you mean "x"?` if a candidate is similar to `word`.
 pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates)
         .map(|near| format!(", did you mean {near:?}?"))
@@ -57,7 +57,7 @@ pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'
 }
 
 fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Distance is quadratic, and nobody mistypes a key into an essay.
+    // The distance costs quadratic time, and a misspelt key is never this long.
     if word.len() > 64 {
         return None;
     }

@@ -1,6 +1,6 @@
-//! Small grammars that manifest scalars follow: durations, sizes, cores, shell words.
+//! Grammars of manifest scalars: durations, sizes, cores, shell words.
 //!
-//! Arithmetic is exact: a fraction is kept as digits until it has met its unit.
+//! Arithmetic is exact: a fraction is kept as digits until its unit is known.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ struct Decimal<'a> {
 }
 
 impl<'a> Decimal<'a> {
-    /// Takes a number off the front of `text`; at least one digit.
+    /// Parses a number at the start of `text`; at least one digit.
     fn take(text: &'a str) -> Option<(Self, &'a str)> {
         let digits = |s: &str| s.bytes().take_while(u8::is_ascii_digit).count();
         let (whole, mut rest) = text.split_at(digits(text));
@@ -22,13 +22,13 @@ impl<'a> Decimal<'a> {
         (!whole.is_empty() || !fraction.is_empty()).then_some((Self { whole, fraction }, rest))
     }
 
-    /// The number times `unit`, rounded down.
+    /// Returns the number times `unit`, rounded down.
     fn times(&self, unit: u64) -> Option<u64> {
         let whole = match self.whole {
             "" => 0,
             digits => digits.parse::<u64>().ok()?,
         };
-        // Eighteen digits are finer than any unit here.
+        // Eighteen digits are finer than any unit.
         let fraction = self.fraction.get(..18).unwrap_or(self.fraction);
         let part = match fraction {
             "" => 0,
@@ -41,7 +41,7 @@ impl<'a> Decimal<'a> {
     }
 }
 
-/// Reads `1h2m3.5s`; units `ns us ms s m h d w`, a bare `0` needs none.
+/// Parses `1h2m3.5s`; units `ns us ms s m h d w`, a bare `0` needs none.
 pub(super) fn duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -71,7 +71,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     (!text.is_empty() && i64::try_from(total).is_ok()).then(|| Duration::from_nanos(total))
 }
 
-/// Reads `1024`, `256M`, `1.5gb`, `64MiB`: powers of 1024, rounded down to bytes.
+/// Parses `1024`, `256M`, `1.5gb`, `64MiB`: powers of 1024, rounded down to bytes.
 pub(super) fn bytes(text: &str) -> Option<i64> {
     let (number, rest) = Decimal::take(text)?;
     let suffix = rest.strip_prefix(' ').unwrap_or(rest).to_ascii_lowercase();
@@ -87,7 +87,7 @@ pub(super) fn bytes(text: &str) -> Option<i64> {
     i64::try_from(number.times(1 << (10 * power))?).ok()
 }
 
-/// Reads decimal cores as 10⁻⁹ cores; zero and less is `Some(0)`.
+/// Parses decimal cores as 10⁻⁹ cores; a negative number is `Some(0)`.
 pub(super) fn nano_cpus(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -101,7 +101,7 @@ pub(super) fn nano_cpus(text: &str) -> Option<i64> {
     Some(if negative { 0 } else { nanos })
 }
 
-/// Reads a boolean written as text.
+/// Parses a boolean written as text.
 pub(super) fn boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "y" => Some(true),
@@ -110,8 +110,8 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Splits a command line into words: quotes and backslashes as in a shell, no expansion.
-/// `None` when a quote or a backslash is left open.
+/// Splits a command line into words: quotes and backslashes as in a shell, no expansion. `None` if
+/// a quote or a backslash is not closed.
 pub(super) fn words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -154,13 +154,13 @@ fn quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()> {
     }
 }
 
-/// Whether text may be the key of a service, network or volume.
+/// Whether the text is a valid key of a service, network or volume.
 pub(super) fn is_name(text: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     !text.is_empty() && text.chars().all(good)
 }
 
-/// Cleans an absolute path: no `.`, no `..`, no doubled or trailing slash.
+/// Normalises an absolute path: no `.`, no `..`, no doubled or trailing slash.
 pub(super) fn clean_path(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_add_up_their_parts() {
+    fn duration_parts_are_added() {
         for (text, nanos) in [
             ("1h2m3.5s", Some(3_723_500_000_000)),
             ("500ms", Some(500_000_000)),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn words_split_as_in_a_shell_without_expansion() {
+    fn words_are_split_as_in_a_shell() {
         for (text, expected) in [
             ("", Some(vec![])),
             ("  a  b ", Some(vec!["a", "b"])),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_cleaned_but_never_leave_the_root() {
+    fn paths_are_normalised_within_the_root() {
         for (text, expected) in [("/a/./b//c/", "/a/b/c"), ("/a/../..", "/"), ("/../x", "/x")] {
             assert_eq!(clean_path(text), expected);
         }

@@ -1,4 +1,4 @@
-//! Identity of what a container is built from.
+//! Spec hash: identifies the settings of a container.
 
 #[cfg(test)]
 mod tests;
@@ -14,26 +14,26 @@ use crate::{
 
 use super::compose::{document::Document, mounts};
 
-/// Hashes services of one stored compose file.
+/// Hashes the services of one stored compose file.
 ///
-/// Equal hashes mean that a running container need not be replaced. Comments, key order and
-/// layout do not count; any value does, its type included (`80` is not `"80"`).
+/// Equal hashes mean that a running container need not be replaced. Comments, key order and layout
+/// do not affect the hash; every value does, including its type (`80` is not `"80"`).
 pub struct SpecHasher {
     document: Document,
 }
 
 impl SpecHasher {
-    /// Reads a compose file that was validated before.
+    /// Parses a compose file that was validated before.
     ///
     /// # Errors
-    /// As [`Project::parse`](super::compose::Project::parse) for the document as a whole.
+    /// Those of [`Project::parse`](super::compose::Project::parse) for the document as a whole.
     pub fn new(compose: &[u8]) -> Result<Self, Error> {
         let document = Document::parse(compose)?;
         Ok(Self { document })
     }
 
-    /// The hash of `service` attached to `networks`, in attach order; `None` when the file has
-    /// no such service.
+    /// Returns the hash of `service` attached to `networks`, in attach order; `None` if the file
+    /// has no such service.
     pub fn hash(&self, service: &str, networks: &[String]) -> Option<[u8; 32]> {
         let node = self.document.service(service)?;
         let mut text = canonical_json(node);
@@ -41,7 +41,7 @@ impl SpecHasher {
         Some(Sha256::digest(text).into())
     }
 
-    /// What the container depends on outside its subtree.
+    /// Writes the settings that the container depends on outside its subtree.
     fn write_surroundings(&self, out: &mut String, service: &Node, networks: &[String]) {
         let volumes = service.as_map().and_then(|map| map.get("volumes"));
         let mut volumes: Vec<&str> = volumes.map(mounts::named).unwrap_or_default();
@@ -59,7 +59,7 @@ impl SpecHasher {
                 if let Some(value) = declared.get(field) {
                     out.push_str("\nvolume ");
                     write_string(out, key);
-                    let _ = write!(out, " {field} "); // a String never refuses
+                    let _ = write!(out, " {field} "); // writing to a String cannot fail
                     write_json(out, value);
                 }
             }
@@ -67,10 +67,10 @@ impl SpecHasher {
     }
 }
 
-/// A node as canonical JSON: keys sorted bytewise, no white space.
+/// Formats a node as canonical JSON: keys sorted bytewise, no white space.
 ///
-/// Numbers and booleans stay as they are written, because that is how an environment passes
-/// them on: `1.50` is not `1.5` to a container.
+/// Numbers and booleans keep their source text, as in an environment: `1.50` is not `1.5` to a
+/// container.
 pub(super) fn canonical_json(node: &Node) -> String {
     let mut text = String::new();
     write_json(&mut text, node);

@@ -1,7 +1,7 @@
-//! Variables in a compose file, replaced before it is sent.
+//! Interpolation of variables in a compose file, on the client.
 //!
-//! Only the deployment's environment file gives values. Every scalar is expanded, keys
-//! included, and stays a string; a file in which nothing changes is passed on byte by byte.
+//! Values come from the deployment's environment file only. Every scalar is expanded, keys
+//! included, and stays a string; a file without changes is passed on byte by byte.
 
 #[cfg(test)]
 mod tests;
@@ -16,19 +16,19 @@ use crate::yaml::{self, Key, Map, Node, Position, Scalar, Value};
 pub use super::template::Fault;
 use super::template::expand;
 
-/// Most bytes that expanded scalars may have in all; few short lines can ask for gigabytes.
+/// Maximum of bytes of all expanded scalars; a few short lines could expand to gigabytes.
 const LENGTH: usize = 8 << 20;
 
 /// A compose file with its variables replaced.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Interpolated {
-    /// The file.
+    /// Content of the file.
     pub bytes: Vec<u8>,
-    /// Variables that were used without a value, sorted.
+    /// Variables that were expanded without a value, sorted.
     pub unset: BTreeSet<String>,
 }
 
-/// Hides what may hold values of the environment.
+/// Omits the content, which may be secret.
 impl fmt::Debug for Interpolated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interpolated")
@@ -37,39 +37,39 @@ impl fmt::Debug for Interpolated {
     }
 }
 
-/// Why a file cannot be interpolated.
+/// Reason why a file cannot be interpolated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file is not acceptable YAML.
+    /// The file is not valid YAML.
     #[error("interpolate {path}")]
     Yaml {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
+        /// Error of the parser.
         source: yaml::Error,
     },
     /// The file holds more than one document.
     #[error("interpolate {path}: a second document starts at {at}")]
     SecondDocument {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Where.
+        /// Start of the second document.
         at: Position,
     },
     /// A scalar cannot be expanded.
     #[error("interpolate {path}: interpolate {} at {at}: {fault}", .fault.subject())]
     Template {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// Start of the scalar.
         at: Position,
-        /// What is wrong with it.
+        /// Error in the scalar.
         fault: Fault,
     },
-    /// Two keys of a mapping become one.
+    /// Two keys of a mapping are equal after expansion.
     #[error("interpolate {path}: key {key:?} at {at} is in its mapping already")]
     DuplicateKey {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// The key after expansion.
         key: String,
@@ -78,10 +78,10 @@ pub enum Error {
     },
 }
 
-/// Replaces the variables of `compose`; `path` is what messages call the file.
+/// Replaces the variables of `compose`; `path` is the file's name in messages.
 ///
 /// # Errors
-/// [`Error`] with the place of the first scalar that cannot be expanded.
+/// [`Error`] with the position of the first invalid scalar.
 pub fn interpolate(
     compose: &[u8],
     path: &str,
@@ -129,7 +129,7 @@ struct Walk<'a> {
     variables: &'a BTreeMap<String, String>,
     unset: BTreeSet<String>,
     changed: bool,
-    /// Length of what was expanded so far.
+    /// Total length of the expanded scalars so far.
     bytes: usize,
 }
 
@@ -175,7 +175,7 @@ impl Walk<'_> {
         Ok(Value::Map(Map::new(entries)))
     }
 
-    /// The expanded text, if it differs.
+    /// Returns the expanded text, if it differs.
     fn text(&mut self, text: &str, at: Position) -> Result<Option<String>, Error> {
         if !text.contains('$') {
             return Ok(None);

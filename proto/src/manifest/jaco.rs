@@ -1,4 +1,4 @@
-//! `jaco.yaml`: what a deployment wants from the cluster.
+//! `jaco.yaml`: ingress and scheduling settings of a deployment.
 
 mod check;
 mod decode;
@@ -12,12 +12,12 @@ pub use schema::json_schema;
 use super::fault::bounded;
 use crate::{Error, v1::service_spec::PlacementMode, yaml::Position};
 
-/// One `jaco.yaml`, checked as far as it can be on its own.
+/// One `jaco.yaml`, validated as far as possible without the compose file and the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Jaco {
     /// Name of the deployment; prefix of its replicas, networks and volumes.
     pub deployment: String,
-    /// Path of the file with interpolation variables; only clients read it.
+    /// Path of the environment file for interpolation; used by clients only.
     pub environment: Option<String>,
     /// Ingress rules in file order.
     pub routes: Vec<Route>,
@@ -27,12 +27,12 @@ pub struct Jaco {
     pub acme_email: String,
 }
 
-/// A value and where it stands; one that is not set stands where its mapping starts.
+/// A value with its position; an absent one has the position of its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spanned<T> {
     /// The value.
     pub value: T,
-    /// Its first character.
+    /// Position of its first character.
     pub at: Position,
 }
 
@@ -49,44 +49,44 @@ impl<T> Deref for Spanned<T> {
 pub struct Route {
     /// Host name, compared bytewise.
     pub domain: String,
-    /// Compose service the requests go to.
+    /// Compose service that receives the requests.
     pub service: Spanned<String>,
     /// Container port, 1 to 65535.
     pub port: u16,
     /// Whether a certificate is obtained and HTTPS served.
     pub tls_auto: bool,
-    /// Path prefix; empty for everything.
+    /// Path prefix; empty matches all paths.
     pub path: Spanned<String>,
-    /// Take the prefix off before the request goes on.
+    /// Whether the prefix is removed before the request is forwarded.
     pub strip_path: bool,
-    /// Where the entry starts.
+    /// Position of the entry.
     pub at: Position,
 }
 
 /// One entry of `services`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Compose service it is about.
+    /// Compose service that is overridden.
     pub name: Spanned<String>,
-    /// Replica count, 0 or more; unset leaves it to the compose file.
+    /// Replica count, 0 or more; the compose file's if absent.
     pub replicas: Option<Spanned<i32>>,
-    /// How replicas choose hosts.
+    /// How hosts are selected for replicas.
     pub placement: PlacementMode,
     /// Hosts for [`PlacementMode::Hosts`].
     pub hosts: Vec<Spanned<String>>,
-    /// Networks in attach order; empty inherits the compose file's.
+    /// Networks in attach order; the compose file's if empty.
     pub networks: Vec<Spanned<String>>,
 }
 
-/// Name the file goes by in error details.
+/// File name in error details.
 pub(super) const FILE: &str = "jaco.yaml";
 
 impl Jaco {
-    /// Reads and checks a file; only its first document counts.
+    /// Parses and checks a file; only its first document is used.
     ///
     /// # Errors
-    /// `parse_failed` for what is not YAML of the right shape, otherwise the code of the first
-    /// broken rule.
+    /// `parse_failed` for content that is not YAML of the right structure, otherwise the code of
+    /// the first violated rule.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         decode::decode(bytes)
             .and_then(check::check)

@@ -1,4 +1,4 @@
-//! Both manifests together: merge and the checks that need both, or the cluster.
+//! Merges both manifests, and checks the rules that need both or the cluster.
 
 mod cross;
 
@@ -18,21 +18,21 @@ use super::{
     jaco::{Jaco, Override, Spanned},
 };
 
-/// What the checks must know about the cluster and the caller.
+/// Information about the cluster and the caller that the checks need.
 pub trait ClusterView {
     /// Whether `hostname` is a member, ready or not.
     fn has_host(&self, hostname: &str) -> bool;
-    /// The deployment that listens on a published port.
+    /// Returns the deployment that listens on a published port.
     fn port_owner(&self, port: u16) -> Option<String>;
-    /// The deployment that owns a (domain, path).
+    /// Returns the deployment that owns a (domain, path).
     fn route_owner(&self, domain: &str, path: &str) -> Option<String>;
-    /// Who applies, for messages.
+    /// Returns the identity of the caller, for messages.
     fn identity(&self) -> &str;
     /// Whether the caller may admit privileged services.
     fn allows_privileged(&self) -> bool;
 }
 
-/// A deployment that may be committed.
+/// A deployment that passed all checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
     /// Name of the deployment.
@@ -45,26 +45,26 @@ pub struct Resolved {
     pub tcp_routes: Vec<v1::TcpRoute>,
     /// ACME account; empty for the cluster's default.
     pub acme_email: String,
-    /// Services that need the caller's consent, by name; for the audit log.
+    /// Privileged services by name; for the audit log.
     pub privileged: Vec<Privileged>,
-    /// What is allowed but probably not meant.
+    /// Warnings about valid but probably unintended settings.
     pub warnings: Vec<String>,
 }
 
-/// A service that asks for privileges.
+/// A service with privileged settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Privileged {
-    /// Its name.
+    /// Name of the service.
     pub service: String,
     /// `privileged`, `security_opt` or both, comma-separated.
     pub fields: String,
 }
 
-/// Reads, merges and checks both manifests for an apply.
+/// Parses, merges and checks both manifests for an apply.
 ///
 /// # Errors
-/// The first broken rule, in the order of the contract; nothing about the cluster is asked
-/// before both files are sound.
+/// The first violated rule, in the order of the contract. The cluster is queried only after both
+/// files passed their own checks.
 pub fn resolve(
     jaco_yaml: &[u8],
     compose_yaml: &[u8],
@@ -106,11 +106,11 @@ fn resolve_unbounded(
     })
 }
 
-/// Checks what can be checked without a cluster; variables in the compose file may still be
-/// open. Returns warnings.
+/// Checks the rules that need no cluster, and returns warnings. Variables in the compose file may
+/// be unresolved.
 ///
 /// # Errors
-/// The first broken rule, as [`resolve`].
+/// The first violated rule, as in [`resolve`].
 pub fn validate(
     jaco_yaml: Option<&[u8]>,
     compose_yaml: Option<&[u8]>,
@@ -166,7 +166,7 @@ fn networks(given: Option<&Override>, service: &Service) -> Vec<String> {
     }
     match given {
         Some(given) if !given.networks.is_empty() => normalised(&given.networks),
-        // In attach order: the first one is where other services reach it by default.
+        // In attach order: other services reach the service on its first network by default.
         Some(_) | None => service.networks.clone(),
     }
 }
@@ -175,7 +175,7 @@ fn texts(items: &[Spanned<String>]) -> Vec<String> {
     items.iter().map(|item| item.value.clone()).collect()
 }
 
-/// Written order, each network once, under the name it is stored by.
+/// Returns the names as stored, in file order and without duplicates.
 fn normalised(networks: &[Spanned<String>]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let names = networks.iter().map(|name| match name.as_str() {

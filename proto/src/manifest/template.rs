@@ -1,43 +1,44 @@
-//! The substitution grammar: `$NAME`, `${NAME}` and `${NAME op word}`.
+//! Variable substitution: `$NAME`, `${NAME}` and `${NAME op word}`.
 //!
-//! Operators are `:-`, `-`, `:?`, `?`, `:+` and `+`; words may nest, hold no newline and are
-//! expanded only when used. `$$` is a dollar sign, and so is `$` before anything else.
+//! Operators are `:-`, `-`, `:?`, `?`, `:+` and `+`. Words may be nested, must not contain a
+//! newline and are expanded only if used. `$$` is a literal dollar sign, and so is `$` before any
+//! other character.
 
 use std::{iter::Peekable, str::CharIndices};
 
-/// Nested words beyond this are nobody's intent.
+/// Maximum nesting of words.
 const DEPTH: usize = 64;
 
-/// Longest expanded text in bytes; values may double from one variable to the next.
+/// Maximum length of the expanded text, in bytes; values may double from one variable to the next.
 const LENGTH: usize = 4 << 20;
 
-/// Why a text cannot be expanded.
+/// Reason why a text cannot be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// A variable that must be set is not.
+    /// A required variable is not set.
     #[error("required variable {name} is missing a value{}", colon(.hint))]
     Required {
-        /// The variable.
+        /// Name of the variable.
         name: String,
-        /// What the author of the file says about it; may be empty.
+        /// Message from the file; may be empty.
         hint: String,
     },
-    /// `${` without a proper end.
+    /// `${` without a valid end.
     #[error("Invalid template: {template:?}")]
     Invalid {
-        /// From the `${` on.
+        /// Text from the `${` on.
         template: String,
     },
     /// The expanded text is too long.
     #[error("the text is longer than {limit} bytes after expansion")]
     TooLong {
-        /// Most bytes.
+        /// Limit, in bytes.
         limit: usize,
     },
 }
 
 impl Fault {
-    /// The part of the text that is to blame, as `${NAME}` where there is a name.
+    /// Returns the part of the text with the fault, as `${NAME}` if it has a name.
     pub fn subject(&self) -> String {
         match self {
             Self::Required { name, .. } => format!("${{{name}}}"),
@@ -54,8 +55,8 @@ fn colon(hint: &str) -> String {
     }
 }
 
-/// Expands `text`; `lookup` gives values, `unset` is told each variable that had none and no
-/// operator to say what then.
+/// Expands `text` with the values of `lookup`; calls `unset` for each variable without a value and
+/// without an operator.
 pub(super) fn expand(
     text: &str,
     lookup: &dyn Fn(&str) -> Option<String>,
@@ -80,8 +81,8 @@ struct Expander<'a> {
 }
 
 impl Expander<'_> {
-    /// Copies text up to the end or, inside a word, to its `}`; `used` is false in a word that
-    /// is only read to find where it ends.
+    /// Copies text up to the end or, inside a word, to its `}`. `used` is false for a word that is
+    /// only scanned for its end.
     fn run(&mut self, out: &mut String, used: bool, depth: usize) -> Result<(), Fault> {
         let start = self.place();
         while let Some((at, c)) = self.chars.next() {
@@ -101,7 +102,7 @@ impl Expander<'_> {
         Ok(())
     }
 
-    /// What follows a `$` at `at`.
+    /// Expands the `$` at `at`.
     fn dollar(
         &mut self,
         at: usize,
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_has_its_value() {
+    fn every_form_expands() {
         for (text, expected) in [
             ("a$$b", "a$b"),
             ("$5", "$5"),
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_variables_are_reported_only_when_they_are_used() {
+    fn unset_variables_are_reported_only_when_used() {
         let mut unset = Vec::new();
         let text = "$A ${B} ${C:-x} ${V:-$E} ${F:-$G}";
         expand(text, &lookup, &mut |name| unset.push(name.to_owned())).unwrap();
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_and_endless_growth_are_refused() {
+    fn deep_nesting_and_large_expansion_are_rejected() {
         let deep = "${X:-".repeat(500_000);
         assert!(matches!(run(&deep), Err(Fault::Invalid { .. })));
         let long = |_: &str| Some("x".repeat(1 << 20));
@@ -316,17 +317,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_expands_or_is_refused(text in "([$V{}:?+\\-Xé\n]|\\$\\{V:-){0,40}") {
+        fn arbitrary_text_does_not_panic(text in "([$V{}:?+\\-Xé\n]|\\$\\{V:-){0,40}") {
             let _ = run(&text);
         }
 
         #[test]
-        fn text_without_dollars_is_its_own_expansion(text in "[^$]{0,40}") {
+        fn text_without_dollars_is_unchanged(text in "[^$]{0,40}") {
             prop_assert_eq!(run(&text).unwrap(), text);
         }
 
         #[test]
-        fn doubled_dollars_protect_any_text(text in ".{0,40}") {
+        fn doubled_dollars_escape_any_text(text in ".{0,40}") {
             prop_assert_eq!(run(&text.replace('$', "$$")).unwrap(), text);
         }
     }

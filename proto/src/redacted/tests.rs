@@ -24,7 +24,7 @@ fn assert_hidden(shown: &str, message: impl fmt::Debug) {
 }
 
 #[test]
-fn stored_secrets_do_not_show() {
+fn stored_secrets_are_redacted() {
     let snapshot = FsmSnapshot {
         cluster: Some(ClusterMeta {
             cluster_id: "c-1".into(),
@@ -75,7 +75,7 @@ fn stored_secrets_do_not_show() {
 }
 
 #[test]
-fn secrets_of_calls_do_not_show() {
+fn request_and_response_secrets_are_redacted() {
     assert_hidden(
         "dry_run: true",
         ApplyRequest {
@@ -154,7 +154,7 @@ fn secrets_of_calls_do_not_show() {
 }
 
 #[test]
-fn commands_show_their_operation_only() {
+fn commands_print_their_operation_only() {
     let apply = DeploymentApply {
         deployment: "shop".into(),
         jaco_yaml: secret(),
@@ -187,7 +187,7 @@ fn commands_show_their_operation_only() {
 }
 
 #[test]
-fn hashes_in_commands_do_not_show() {
+fn hashes_in_commands_are_redacted() {
     assert_hidden(
         "alice",
         TokenIssue {
@@ -218,10 +218,10 @@ fn hashes_in_commands_do_not_show() {
     );
 }
 
-/// How a message shows, decoded.
+/// Decodes a message and returns its `Debug` output.
 type Show = fn(&[u8]) -> String;
 
-// One entry a message: its name and `shown` of it.
+// One entry per message: its name and `shown` for it.
 include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 
 fn shown<M: Message + Default + fmt::Debug>(encoded: &[u8]) -> String {
@@ -229,7 +229,7 @@ fn shown<M: Message + Default + fmt::Debug>(encoded: &[u8]) -> String {
     format!("{message:?}")
 }
 
-/// A field that may hold a secret: what `fields.tsv` must judge.
+/// A field that may hold a secret, to be classified in `fields.tsv`.
 struct Text {
     message: String,
     field: String,
@@ -282,7 +282,7 @@ fn judged() -> BTreeMap<(String, String), bool> {
     .collect()
 }
 
-/// `value` as the field `number`, on the wire.
+/// Encodes `value` as field `number`.
 fn encoded(number: i32, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_key(
@@ -296,13 +296,13 @@ fn encoded(number: i32, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_field_is_judged_and_shows_or_hides_accordingly() {
+fn every_field_is_classified_and_printed_accordingly() {
     let mut judged = judged();
     for text in texts() {
         let name = format!("{}.{}", text.message, text.field);
         let hidden = judged
             .remove(&(text.message.clone(), text.field.clone()))
-            .unwrap_or_else(|| panic!("{name} is not judged: add it to fields.tsv"));
+            .unwrap_or_else(|| panic!("{name} is not classified: add it to fields.tsv"));
         let (_, show) = MESSAGES
             .iter()
             .find(|(rust, _)| rust.eq_ignore_ascii_case(&text.message))
@@ -319,12 +319,12 @@ fn every_field_is_judged_and_shows_or_hides_accordingly() {
         let visible = shown.contains(&marker) || shown.contains(&numbers);
         assert_eq!(visible, !hidden, "{name}: {shown}");
     }
-    assert!(judged.is_empty(), "judged, but not there: {judged:?}");
+    assert!(judged.is_empty(), "classified, but missing: {judged:?}");
 }
 
 #[test]
-fn names_that_sound_secret_are_hidden() {
-    // What these hold is told apart by their names; the second list is of those that are not.
+fn fields_with_secret_names_are_hidden() {
+    // Substrings in the names of fields with secret content.
     const SECRET: [&str; 8] = [
         "secret",
         "private",

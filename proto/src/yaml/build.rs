@@ -1,7 +1,7 @@
-//! From parser events to nodes, within limits.
+//! Builds nodes from parser events, within limits.
 //!
-//! The event parser keeps its own stack on the heap and hands out one event at a time, so the
-//! limits here stop it before it has read more than one event too many.
+//! The event parser keeps its stack on the heap and returns one event at a time, so a limit stops
+//! it after at most one event too many.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -35,12 +35,12 @@ pub(super) fn document(text: &str, limits: Limits) -> Result<Document, Error> {
 }
 
 fn position(marker: &Marker) -> Position {
-    // Lines count from 1 and columns from 0.
+    // The parser counts lines from 1 and columns from 0.
     Position::zero_based(marker.line().saturating_sub(1), marker.col())
 }
 
 fn syntax(error: &ScanError, limits: &Limits) -> Error {
-    // The parser reads ahead, so its own limit on flow nesting may speak first.
+    // The parser reads ahead, so its own limit on flow nesting may apply first.
     if error.info() == "recursion limit exceeded" {
         return too_deep(limits, position(error.marker()));
     }
@@ -55,7 +55,7 @@ struct Builder {
     anchors: BTreeMap<usize, Node>,
 }
 
-/// A list or mapping whose end has not been seen.
+/// A list or mapping whose end event has not arrived.
 struct Open {
     at: Position,
     anchor: usize,
@@ -72,15 +72,15 @@ enum Items {
     },
 }
 
-/// A finished node on its way to its parent.
+/// A complete node that has not been added to its parent.
 struct Finished {
     node: Node,
-    /// A plain `<<`, which merges when it stands where a key is due.
+    /// Whether the node is a plain `<<`, which merges in the position of a key.
     merge_key: bool,
 }
 
 impl Builder {
-    /// Takes one event; returns the root when it is complete.
+    /// Handles one event; returns the root once it is complete.
     fn handle(&mut self, event: Event<'_>, at: Position) -> Result<Option<Node>, Error> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -189,10 +189,10 @@ impl Builder {
         Ok(None)
     }
 
-    /// Copies the node an alias stands for, if the limits still allow it here.
+    /// Copies the node of an anchor, within the limits at the alias.
     fn expand(&mut self, anchor: usize, at: Position) -> Result<Node, Error> {
         let mut cost = Cost::of(self);
-        // The parser refuses names that no anchor has; what is missing here is still open.
+        // The parser rejects unknown anchors; one that is missing here is not complete yet.
         let node = self
             .anchors
             .get(&anchor)
@@ -211,7 +211,7 @@ impl Builder {
     }
 }
 
-/// What the document has cost so far.
+/// Resources that the document has used so far.
 struct Cost {
     limits: Limits,
     nodes: usize,
@@ -246,7 +246,7 @@ impl Cost {
         Ok(())
     }
 
-    /// Adds a whole tree that would stand `depth` levels deep.
+    /// Adds a tree at nesting level `depth`.
     fn add(&mut self, node: &Node, depth: usize, at: Position) -> Result<(), Error> {
         let inside = depth + 1;
         let too_deep = inside > self.limits.depth;
@@ -275,7 +275,7 @@ fn too_deep(limits: &Limits, at: Position) -> Error {
     .at(at)
 }
 
-/// A key whose value is still to come.
+/// A key without a value yet.
 struct DueKey {
     text: String,
     at: Position,
@@ -304,7 +304,7 @@ fn due_key(seen: &mut HashMap<String, u32>, node: Node, merge: bool) -> Result<D
     Ok(DueKey { text, at, merge })
 }
 
-/// Adds the entries of a merged node that `entries` does not have.
+/// Adds the entries of a merged node that are not in `entries`.
 fn merge_into(
     entries: &mut Vec<(Key, Node)>,
     seen: &mut HashMap<String, u32>,
@@ -330,7 +330,7 @@ fn merge_into(
     }
 }
 
-/// Whether a scalar may be something else than text.
+/// Whether a scalar may have a type other than text.
 fn plain(style: ScalarStyle, tag: Option<&Tag>, at: Position) -> Result<bool, Error> {
     let Some(tag) = tag else {
         return Ok(style == ScalarStyle::Plain);
@@ -356,7 +356,7 @@ fn collection_tag(tag: Option<&Tag>, expected: &str, at: Position) -> Result<(),
     }
 }
 
-/// The tag `!`: no type, only "not guessed".
+/// Whether this is the tag `!`, which only prevents the detection of a type.
 fn is_non_specific(tag: &Tag) -> bool {
     tag.handle.is_empty() && tag.suffix == "!"
 }

@@ -1,13 +1,13 @@
-//! Nodes back to YAML text, for files that were edited.
+//! Writes nodes as YAML text, for edited files.
 
 use std::fmt::Write as _;
 
 use super::{Map, Node, Resolved, Scalar, Value};
 
-/// Writes a node as block YAML, two spaces a level.
+/// Writes a node as block YAML, indented by two spaces.
 ///
-/// Reading the text again gives an equal tree but for positions: text that could be taken for
-/// another type keeps its quotes, and equal trees give equal bytes.
+/// The text parses to an equal tree except for positions: text that could be parsed as another type
+/// is quoted. Equal trees give equal bytes.
 pub fn to_string(node: &Node) -> String {
     let mut out = String::new();
     match &node.value {
@@ -23,7 +23,7 @@ pub fn to_string(node: &Node) -> String {
     out
 }
 
-/// `continues`: the first line already holds `- `, so it gets no indent.
+/// Writes a mapping; `continues` means that the first line already has its `- ` and gets no indent.
 fn write_map(out: &mut String, map: &Map, indent: usize, continues: bool) {
     for (index, (key, value)) in map.iter().enumerate() {
         if index > 0 || !continues {
@@ -65,7 +65,7 @@ fn write_seq(out: &mut String, items: &[Node], indent: usize, continues: bool) {
     }
 }
 
-/// A value that fits on the line of its key or dash.
+/// Writes a value that fits on the line of its key or dash.
 fn write_leaf(out: &mut String, node: &Node) {
     match &node.value {
         Value::Map(_) => out.push_str(" {}"),
@@ -89,13 +89,13 @@ fn write_scalar(out: &mut String, scalar: &Scalar) {
     }
 }
 
-/// Longest key that needs no `?` in front: readers look no further for its colon.
+/// Maximum length of a key without a leading `?`: parsers search no further for its colon.
 ///
 /// Source: YAML 1.2.2, 7.4.2, at most 1024 characters.
 const IMPLICIT_KEY: usize = 1000;
 
 fn write_key(out: &mut String, text: &str, indent: usize) {
-    // Keys are compared as text, so quotes change nothing; a bare `<<` would merge.
+    // Keys are compared as text, so quotes do not change them; an unquoted `<<` would merge.
     if is_safe_plain(text) && text.len() < 128 {
         out.push_str(text);
         return;
@@ -109,7 +109,7 @@ fn write_key(out: &mut String, text: &str, indent: usize) {
     }
 }
 
-/// Whether text reads back as itself without quotes, wherever it stands.
+/// Whether the text parses as itself without quotes, in any position.
 fn is_safe_plain(text: &str) -> bool {
     let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-' | '+');
     text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/'))
@@ -130,7 +130,7 @@ fn write_quoted(out: &mut String, text: &str) {
                 let _ = match code {
                     ..0x100 => write!(out, "\\x{code:02X}"),
                     _ => write!(out, "\\u{code:04X}"),
-                }; // a String never refuses
+                }; // writing to a String cannot fail
             }
             c => out.push(c),
         }

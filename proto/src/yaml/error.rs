@@ -1,39 +1,39 @@
-//! Why a text is not an acceptable document.
+//! Errors of parsing.
 
 use super::Position;
 
-/// A refusal with its place.
+/// An error with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {kind}")]
 pub struct Error {
-    /// What is wrong.
+    /// Kind of the error.
     pub kind: ErrorKind,
-    /// Where.
+    /// Position of the error.
     pub at: Position,
 }
 
-/// What is wrong with a text.
+/// Kind of an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ErrorKind {
-    /// The input is longer than allowed.
+    /// The input exceeds the size limit.
     #[error("the file is larger than {limit} bytes")]
     InputTooLarge {
-        /// Longest input in bytes.
+        /// Limit, in bytes.
         limit: usize,
     },
     /// The input is not UTF-8.
     #[error("invalid UTF-8 at byte {offset}")]
     NotUtf8 {
-        /// Offset of the first bad byte.
+        /// Offset of the first invalid byte.
         offset: usize,
     },
-    /// The input holds a control character that is not a tab or a line break.
+    /// The input has a control character other than a tab or a line break.
     #[error("control character U+{:04X} is not allowed; write it as an escape in double quotes", u32::from(*.0))]
     ControlCharacter(char),
-    /// The input breaks the grammar.
+    /// The input violates the grammar.
     #[error("{0}")]
     Syntax(String),
-    /// A mapping has a key twice.
+    /// A mapping has a duplicate key.
     #[error("key {key:?} is already set on line {first}")]
     DuplicateKey {
         /// The repeated key.
@@ -44,31 +44,31 @@ pub enum ErrorKind {
     /// A list or mapping is used as a key.
     #[error("only scalars may be keys")]
     ComplexKey,
-    /// An alias inside the node it names.
+    /// An alias inside the node of its anchor.
     #[error("an alias cannot stand inside the node it names")]
     RecursiveAlias,
-    /// `<<` with something else than mappings.
+    /// A `<<` whose value is not a mapping or a list of mappings.
     #[error("<< takes a mapping or a list of mappings")]
     BadMerge,
-    /// A tag that changes the meaning of a node in a way nobody reads here.
+    /// An unsupported tag.
     #[error("unsupported tag {0}")]
     UnsupportedTag(String),
-    /// Nesting beyond the limit.
+    /// The nesting exceeds the limit.
     #[error("nested deeper than {limit} levels")]
     TooDeep {
-        /// Deepest nesting.
+        /// Limit.
         limit: usize,
     },
-    /// Too many nodes once aliases are expanded.
+    /// Too many nodes after aliases are expanded.
     #[error("more than {limit} values after aliases are expanded")]
     TooManyNodes {
-        /// Most nodes.
+        /// Limit.
         limit: usize,
     },
-    /// Too much text once aliases are expanded.
+    /// Too much text after aliases are expanded.
     #[error("more than {limit} bytes of text after aliases are expanded")]
     TooMuchText {
-        /// Most bytes.
+        /// Limit, in bytes.
         limit: usize,
     },
 }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt};
 
 use crate::secret::Redacted;
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Line, from 1.
@@ -14,7 +14,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// The first character.
+    /// Position of the first character.
     pub const START: Self = Self { line: 1, col: 1 };
 
     pub(super) fn zero_based(line: usize, col: usize) -> Self {
@@ -32,19 +32,19 @@ impl fmt::Display for Position {
     }
 }
 
-/// One value and where it starts; an expanded alias keeps the place of its anchor.
+/// A value with its position; an expanded alias has the position of its anchor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The value.
     pub value: Value,
-    /// Its first character.
+    /// Position of its first character.
     pub at: Position,
 }
 
-/// What a [`Node`] holds.
+/// Content of a [`Node`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Text, typed only by its reader.
+    /// A scalar, not typed yet.
     Scalar(Scalar),
     /// A list.
     Seq(Vec<Node>),
@@ -52,16 +52,16 @@ pub enum Value {
     Map(Map),
 }
 
-/// A scalar before anyone decided its type.
+/// A scalar without a resolved type.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Scalar {
-    /// The text after quotes, folding and escapes are removed.
+    /// Text without quotes, with folding and escapes resolved.
     pub text: String,
-    /// Written without quotes, so it may be a number, a boolean or null.
+    /// Whether it is unquoted, and therefore may be a number, a boolean or null.
     pub plain: bool,
 }
 
-/// Hides the text: it may be a value of the environment.
+/// Redacts the text, which may be a secret environment variable.
 impl fmt::Debug for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scalar")
@@ -74,22 +74,22 @@ impl fmt::Debug for Scalar {
 /// A key of a [`Map`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// The text; keys of other types are compared and shown as text.
+    /// Text of the key; keys of other types are compared and printed as text.
     pub text: String,
-    /// Where the key starts.
+    /// Position of the key.
     pub at: Position,
 }
 
-/// A mapping in file order, without duplicate keys; merged keys follow the written ones.
+/// A mapping in file order, without duplicate keys; merged keys follow the explicit ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Map {
     entries: Vec<(Key, Node)>,
-    /// Places by key; empty while a search by eye is as fast.
+    /// Entry indexes by key; empty for small maps, where a linear search is as fast.
     index: HashMap<String, usize>,
 }
 
 impl Map {
-    /// `entries` must not repeat a key.
+    /// Creates a map; `entries` must not have duplicate keys.
     pub(crate) fn new(entries: Vec<(Key, Node)>) -> Self {
         let mut index = HashMap::new();
         if entries.len() > 16 {
@@ -103,12 +103,12 @@ impl Map {
         self.entries
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|(_, node)| node)
     }
 
-    /// The entry of `key`.
+    /// Returns the entry of `key`.
     pub fn entry(&self, key: &str) -> Option<&(Key, Node)> {
         if self.index.is_empty() {
             return self.entries.iter().find(|(k, _)| k.text == key);
@@ -118,24 +118,24 @@ impl Map {
             .and_then(|place| self.entries.get(*place))
     }
 
-    /// Every entry in order.
+    /// Iterates over the entries in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Node)> {
         self.entries.iter().map(|(key, node)| (key, node))
     }
 
-    /// Every value in order, to be changed in place.
+    /// Iterates over the values in order, mutably.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Node> {
         self.entries.iter_mut().map(|(_, node)| node)
     }
 
-    /// Every entry by key, bytewise.
+    /// Returns the entries sorted by key, bytewise.
     pub fn sorted(&self) -> Vec<(&Key, &Node)> {
         let mut entries: Vec<_> = self.iter().collect();
         entries.sort_by(|(a, _), (b, _)| a.text.cmp(&b.text));
         entries
     }
 
-    /// Whether `key` is set, to null included.
+    /// Whether `key` is present, even with null.
     pub fn contains(&self, key: &str) -> bool {
         self.entry(key).is_some()
     }
@@ -145,14 +145,14 @@ impl Map {
         self.entries.len()
     }
 
-    /// Whether there is no entry.
+    /// Whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
 
 impl Node {
-    /// The mapping, if this is one.
+    /// Returns the mapping, if the node is one.
     pub fn as_map(&self) -> Option<&Map> {
         match &self.value {
             Value::Map(map) => Some(map),
@@ -160,7 +160,7 @@ impl Node {
         }
     }
 
-    /// The list, if this is one.
+    /// Returns the list, if the node is one.
     pub fn as_seq(&self) -> Option<&[Node]> {
         match &self.value {
             Value::Seq(items) => Some(items),
@@ -168,7 +168,7 @@ impl Node {
         }
     }
 
-    /// The scalar, if this is one.
+    /// Returns the scalar, if the node is one.
     pub fn as_scalar(&self) -> Option<&Scalar> {
         match &self.value {
             Value::Scalar(scalar) => Some(scalar),
@@ -176,17 +176,17 @@ impl Node {
         }
     }
 
-    /// The source text, if this is a scalar of any type.
+    /// Returns the source text, if the node is a scalar of any type.
     pub fn text(&self) -> Option<&str> {
         self.as_scalar().map(|scalar| scalar.text.as_str())
     }
 
-    /// Whether this is an explicit or implied null.
+    /// Whether the node is an explicit or implied null.
     pub fn is_null(&self) -> bool {
         self.as_scalar().is_some_and(Scalar::is_null)
     }
 
-    /// What the node is, for messages: `a mapping`, `a string` and so on.
+    /// Returns the kind of the node for messages: `a mapping`, `a string` and so on.
     pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Map(_) => "a mapping",

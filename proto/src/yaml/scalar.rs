@@ -1,17 +1,17 @@
-//! Types of plain scalars.
+//! Type resolution of plain scalars.
 
 use super::Scalar;
 
-/// A scalar by its type.
+/// A scalar with its type.
 ///
-/// Numbers follow the core schema plus a leading zero for octal, so `0644` is a number.
-/// `yes`, `on` and their kin are text here: only a field that wants a boolean may read them as
-/// one. There is no base 60 (`22:22` is text).
+/// Numbers follow the core schema, plus a leading zero for octal, so `0644` is a number. `yes`,
+/// `on` and similar words are text here: only a boolean field may parse them as booleans. Base 60
+/// is not supported (`22:22` is text).
 ///
 /// Source: YAML 1.2.2, 10.3 core schema.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Resolved<'a> {
-    /// Nothing.
+    /// Null.
     Null,
     /// `true` or `false`.
     Bool(bool),
@@ -35,7 +35,7 @@ impl Resolved<'_> {
 }
 
 impl Scalar {
-    /// Text that is a string whatever it looks like.
+    /// Creates a quoted scalar, which is always a string.
     pub fn string(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -43,7 +43,7 @@ impl Scalar {
         }
     }
 
-    /// Decides the type.
+    /// Resolves the type.
     pub fn resolve(&self) -> Resolved<'_> {
         let text = self.text.as_str();
         if !self.plain {
@@ -65,7 +65,7 @@ impl Scalar {
         }
     }
 
-    /// Whether this is null.
+    /// Whether the scalar is null.
     pub fn is_null(&self) -> bool {
         self.resolve() == Resolved::Null
     }

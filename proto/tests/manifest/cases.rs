@@ -1,4 +1,4 @@
-//! The table of manifest cases: files of inputs and what comes of them.
+//! Golden tests of manifests: files of inputs with the expected results.
 //!
 //! ```text
 //! == name of the case
@@ -8,11 +8,11 @@
 //! tcp 9001 -> web:80
 //! ```
 //!
-//! Inputs: `jaco` (`deployment: d` when left out), `compose` (a whole file) or `web` with `head`
-//! and `file` (top-level keys before and after the services), `env` (an environment file),
-//! `envfile NAME`, `other`.
-//! Everything else is a question; each runner answers those it knows. With `UPDATE_GOLDEN=1` the
-//! answers are written into the files instead of compared: read the diff as you would read code.
+//! Inputs: `jaco` (default `deployment: d`), `compose` (a whole file) or `web` with `head` and
+//! `file` (top-level keys before and after the services), `env` (an environment file), `envfile
+//! NAME`, `other`. All other sections are questions; each runner answers those it supports. With
+//! `UPDATE_GOLDEN=1` the answers are written to the files instead of compared: review the diff like
+//! code.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
@@ -20,17 +20,17 @@ const INPUTS: [&str; 8] = [
     "jaco", "compose", "head", "web", "file", "env", "envfile", "other",
 ];
 
-/// One case.
+/// One test case.
 pub(crate) struct Case {
-    /// Where it starts, for messages.
+    /// Position in the file, for messages.
     pub(crate) place: String,
-    /// Its name.
+    /// Name of the case.
     pub(crate) name: String,
-    /// Its inputs and questions in file order.
+    /// Inputs and questions in file order.
     pub(crate) sections: Vec<Section>,
 }
 
-/// One input or question of a case.
+/// An input or question of a case.
 pub(crate) struct Section {
     /// First word of its line.
     pub(crate) kind: String,
@@ -41,19 +41,19 @@ pub(crate) struct Section {
 }
 
 impl Case {
-    /// The input of a kind.
+    /// Returns the input of a kind.
     pub(crate) fn input(&self, kind: &str) -> Option<&str> {
         let mut sections = self.sections.iter();
         let section = sections.find(|section| section.kind == kind);
         section.map(|section| section.text.as_str())
     }
 
-    /// The `jaco.yaml` of the case.
+    /// Returns the `jaco.yaml` of the case.
     pub(crate) fn jaco(&self) -> &str {
         self.input("jaco").unwrap_or("deployment: d\n")
     }
 
-    /// The compose file of the case.
+    /// Returns the compose file of the case.
     pub(crate) fn compose(&self) -> String {
         if let Some(text) = self.input("compose") {
             return text.to_owned();
@@ -90,13 +90,12 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// Every case of every file.
+/// Returns the cases of all files.
 pub(crate) fn all() -> Vec<Case> {
     files().iter().flat_map(|path| read(path).1).collect()
 }
 
-/// Compares the answers to every question of `kinds` with the expected ones; returns how many
-/// there were.
+/// Compares the answers to all questions of `kinds` with the expected ones; returns their number.
 pub(crate) fn check(kinds: &[&str], answer: impl Fn(&Case, &Section) -> String) -> usize {
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut asked = 0;
@@ -135,7 +134,7 @@ pub(crate) fn check(kinds: &[&str], answer: impl Fn(&Case, &Section) -> String) 
     asked
 }
 
-/// What precedes the first case of a file, and its cases.
+/// Returns the text before the first case of a file, and its cases.
 fn read(path: &PathBuf) -> (String, Vec<Case>) {
     let text = fs::read_to_string(path).unwrap();
     let file = path.file_name().unwrap().to_string_lossy();

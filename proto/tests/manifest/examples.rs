@@ -1,4 +1,4 @@
-//! The examples by which the manifest contract is accepted, by their numbers.
+//! The numbered acceptance examples of the manifest contract.
 
 use jaco_proto::{
     Error,
@@ -6,9 +6,9 @@ use jaco_proto::{
     v1::{ServiceSpec, service_spec::PlacementMode},
 };
 
-/// One host `a`; deployment `other` owns port 9000.
+/// A cluster with host `a`; deployment `other` owns port 9000.
 struct Cluster {
-    /// Who applies and whether they may admit privileged services.
+    /// Identity of the caller, and whether it may admit privileged services.
     caller: (&'static str, bool),
 }
 
@@ -55,7 +55,7 @@ fn apply(jaco_rest: &str, web: &str) -> Result<Resolved, Error> {
     manifest::resolve(jaco(jaco_rest).as_bytes(), compose(web).as_bytes(), &TOKEN)
 }
 
-/// The refusal of an apply: its code, a word of its message, and details as `key=value`.
+/// Checks the code, a part of the message and some details (`key=value`) of a rejected apply.
 #[track_caller]
 fn refused(result: Result<Resolved, Error>, code: &str, word: &str, details: &[(&str, &str)]) {
     let error = result.expect_err("accepted");
@@ -96,7 +96,7 @@ fn example_03_pinned_without_hosts() {
 }
 
 #[test]
-fn example_04_pinned_to_a_stranger() {
+fn example_04_pinned_to_unknown_host() {
     let result = apply(
         "services: [{name: web, placement: hosts, hosts: [ghost]}]",
         "",
@@ -208,7 +208,7 @@ fn example_12_a_key_outside_the_list() {
 }
 
 #[test]
-fn example_13_extensions_on_a_service_and_at_the_top() {
+fn example_13_extensions_on_service_and_top_level() {
     let details = [("service", "web"), ("field", "x-note")];
     refused(apply("", "x-note: 1"), "validation_failed", "", &details);
     let text = compose("").replacen("services:", "x-note: 1\nservices:", 1);
@@ -270,7 +270,7 @@ fn example_17_one_port_twice() {
 }
 
 #[test]
-fn example_18_a_port_on_one_address_used_elsewhere() {
+fn example_18_port_on_one_address_used_elsewhere() {
     let resolved = apply("", "ports: [\"127.0.0.1:9000:1\"]").unwrap();
     assert!(resolved.tcp_routes.is_empty());
 }
@@ -308,7 +308,7 @@ fn example_20_privileged_by_token_and_by_socket() {
 }
 
 #[test]
-fn example_21_a_route_to_a_service_without_network() {
+fn example_21_route_to_service_without_network() {
     let rest = "routes: [{domain: a.io, service: web, port: 80}]";
     let result = apply(rest, "network_mode: none");
     refused(

@@ -1,13 +1,13 @@
-//! The order in which the faults of a deployment are found.
+//! Tests the order in which errors of a deployment are reported.
 
 use std::collections::BTreeMap;
 
 use jaco_proto::manifest::{self, ClusterView};
 
-/// Each stage of validation has one fault; taking the faults away one by one, first to last,
-/// shows them in the order of the contract.
+/// Every stage of validation has one fault in the files. Removing the faults one by one, first to
+/// last, reveals them in the order of the contract.
 #[test]
-fn every_stage_masks_the_ones_after_it() {
+fn every_stage_masks_the_later_ones() {
     let mut jaco: BTreeMap<&str, &str> = [
         ("00 syntax", "["),
         ("01 compose_service", "x-a: {compose_service: 1}"),
@@ -17,8 +17,8 @@ fn every_stage_masks_the_ones_after_it() {
         ("05 acme_email", "acme_email: x"),
     ]
     .into();
-    // Entries of services and routes, in file order; later stages stand first in the file where
-    // the order of stages and not of lines decides.
+    // Entries of services and routes, in file order. Where stages and not lines decide the order,
+    // later stages come first in the file.
     let mut services: BTreeMap<&str, &str> = [
         ("10 name", "{name: '', replicas: -1, placement: x}"),
         ("11 replicas", "{name: a, replicas: -1, placement: x}"),
@@ -156,7 +156,7 @@ fn every_stage_masks_the_ones_after_it() {
 
 type Faults<'a> = BTreeMap<&'a str, &'a str>;
 
-/// Both files with every fault that is left.
+/// Returns both files with all remaining faults.
 fn faulty(
     jaco: &Faults<'_>,
     services: &Faults<'_>,
@@ -171,7 +171,7 @@ fn faulty(
     }
     let plain = jaco.iter().filter(|(stage, _)| **stage != "03 deployment");
     top.extend(plain.map(|(_, text)| (*text).to_owned()));
-    // Faults of one entry stand before those that need another entry to compare with.
+    // Faults within one entry come before those that compare it with another entry.
     let mut entries = vec!["{name: web}".to_owned()];
     let first_service = services.values().next().into_iter();
     entries.extend(first_service.map(|text| (*text).to_owned()));
@@ -180,7 +180,7 @@ fn faulty(
         .iter()
         .filter_map(|s| cross.get(s).copied())
         .collect();
-    // One override of db at a time: its name is unique.
+    // One override of `db` at a time: its name must be unique.
     let mut dbs = named.iter().filter(|text| text.contains("db"));
     let db = dbs.next().copied();
     named.retain(|text| !text.contains("db"));
@@ -242,7 +242,7 @@ fn faulty(
     (top.join("\n"), file.join("\n"))
 }
 
-/// Deployment `other` owns port 9000 and everything of `taken.io`.
+/// A cluster in which deployment `other` owns port 9000 and all of `taken.io`.
 struct Owned;
 
 impl ClusterView for Owned {

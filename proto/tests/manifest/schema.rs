@@ -1,4 +1,5 @@
-//! The JSON Schema of `jaco.yaml`: stored as it is made, and of one mind with the decoder.
+//! Tests the JSON Schema of `jaco.yaml`: the stored file is current, and it agrees with the
+//! decoder.
 
 use std::{fs, path::PathBuf};
 
@@ -20,7 +21,7 @@ fn stored() -> PathBuf {
 }
 
 #[test]
-fn stored_schema_is_the_one_the_decoder_makes() {
+fn stored_schema_equals_the_generated_one() {
     let made = json_schema();
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(stored(), &made).unwrap();
@@ -30,7 +31,7 @@ fn stored_schema_is_the_one_the_decoder_makes() {
     assert_eq!(stored, made, "run this test with UPDATE_GOLDEN=1");
 }
 
-/// Refusals that no schema can express, by what the decoder says.
+/// Messages of errors that no schema can express.
 const BEYOND_A_SCHEMA: [(&str, &str); 8] = [
     ("deployment", "jaco_yaml is required"),
     (
@@ -112,7 +113,7 @@ fn is_beyond(error: &Error) -> bool {
         .any(|(_, words)| message.contains(words))
 }
 
-/// What an editor that reads YAML 1.2 hands to its schema validator.
+/// Converts a node to the JSON that a YAML 1.2 editor passes to its schema validator.
 fn json(node: &Node) -> Value {
     if let Some(map) = node.as_map() {
         let entries = map

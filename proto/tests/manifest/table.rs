@@ -1,4 +1,4 @@
-//! The table of cases: everything the library itself answers.
+//! Runs the golden cases whose questions the library answers itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +40,7 @@ impl ClusterView for Cluster {
 }
 
 #[test]
-fn every_case_comes_out_as_the_table_says() {
+fn every_case_has_the_expected_result() {
     let kinds = [
         "apply",
         "validate",
@@ -54,7 +54,7 @@ fn every_case_comes_out_as_the_table_says() {
 }
 
 #[test]
-fn no_two_cases_have_one_name() {
+fn case_names_are_unique() {
     let mut seen = BTreeSet::new();
     for case in cases::all() {
         assert!(
@@ -148,7 +148,7 @@ fn unset(names: &BTreeSet<String>) -> String {
     }
 }
 
-/// An error as the command line shows it.
+/// Formats an error like the command line.
 fn refused(error: Error) -> String {
     let mut text = format!("{}: {}\n", error.code, error.message);
     for (key, value) in error.details {
@@ -157,7 +157,7 @@ fn refused(error: Error) -> String {
     text
 }
 
-/// What differs from one replica, spread, on the default network.
+/// Formats the differences from one replica, spread, on the default network.
 fn admitted(resolved: &Resolved) -> String {
     let mut text = format!("deployment {}\n", resolved.deployment);
     for service in &resolved.services {

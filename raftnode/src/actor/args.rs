@@ -1,4 +1,4 @@
-//! What the actor needs from outside.
+//! Dependencies and limits of the raft actor.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,19 +8,19 @@ use crate::{
     storage::{self, Storage},
 };
 
-/// Way to the peers. Delivery may fail; raft sends again.
+/// Sends raft messages to the peers. Delivery may fail; raft retries.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends an encoded message to node `to` without waiting for it. One that is lost is reported
-    /// through [`RaftHandle::unreachable`].
+    /// Sends an encoded message to node `to` without blocking. The implementation reports a lost
+    /// message through [`RaftHandle::unreachable`].
     fn send(&self, to: u64, message: Vec<u8>);
 
-    /// Streams a snapshot to node `to`, beside the messages and without waiting for it. Its end
-    /// must be reported through [`RaftHandle::snapshot_sent`]: until then raft sends `to` nothing
-    /// else. Dropping the snapshot unfinished is such a report.
+    /// Streams a snapshot to node `to`, in parallel to the messages and without blocking. The
+    /// implementation must report the end through [`RaftHandle::snapshot_sent`]: until then raft
+    /// sends nothing else to `to`. Dropping the unfinished snapshot reports a failure.
     fn send_snapshot(&self, to: u64, snapshot: OutgoingSnapshot);
 }
 
-/// Transport of a cluster of one node: there is nobody to send to.
+/// Transport of a single-node cluster: drops all messages, because there are no peers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoTransport;
 
@@ -30,25 +30,25 @@ impl Transport for NoTransport {
     fn send_snapshot(&self, _to: u64, _snapshot: OutgoingSnapshot) {}
 }
 
-/// Sizes and times; the defaults are what the cluster runs with.
+/// Sizes and durations; the defaults are the production values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Length of a raft tick.
     pub tick: Duration,
-    /// How long a proposer waits before its outcome counts as unknown.
+    /// Time a proposer waits for its outcome before the outcome is reported as unknown.
     pub commit_budget: Duration,
     /// Largest encoded command.
     pub command_bytes: usize,
-    /// Encoded bytes of proposals that may wait at once; more are answered as busy.
+    /// Encoded bytes of proposals that may be in flight; further proposals are answered as busy.
     pub inflight_bytes: usize,
-    /// How long a few proposals wait for more at most, while earlier ones are on their way to a
-    /// majority; nothing waits otherwise.
+    /// Longest time a small batch waits for more proposals while earlier entries await a majority.
+    /// No batch waits otherwise.
     pub hold: Duration,
     /// Log length, in entries, that triggers compaction.
     pub compact_entries: u64,
-    /// Log size, in bytes, beyond which applied entries go, whoever still needs them.
+    /// Log size, in bytes, beyond which applied entries are compacted even if followers need them.
     pub log_bytes: u64,
-    /// Largest snapshot that is sent or received, in encoded bytes.
+    /// Largest encoded snapshot, in bytes, that is sent or received.
     pub snapshot_bytes: u64,
 }
 
@@ -67,19 +67,19 @@ impl Default for Limits {
     }
 }
 
-/// Everything a start, or a restart, of the actor needs.
+/// Arguments of a start or restart of the actor.
 #[derive(Clone)]
 pub struct RaftArgs {
-    /// The open directory.
+    /// The open data directory.
     pub storage: Arc<Storage>,
-    /// Handle that others hold already; make it with [`RaftHandle::new`].
+    /// Handle given to the other components before the actor runs; see [`RaftHandle::new`].
     pub handle: RaftHandle,
-    /// Way to the peers.
+    /// Sends messages to the peers.
     pub transport: Arc<dyn Transport>,
-    /// Called once when the storage can no longer be trusted. The process must end with a
-    /// failure, soon: no restart of the actor helps.
+    /// Called once when the storage has failed. The process must exit with a failure soon: a
+    /// restart of the actor cannot help.
     pub on_fatal: Arc<dyn Fn(&storage::Error) + Send + Sync>,
-    /// Hears what becomes of commands; `()` does not listen.
+    /// Receives a call for each committed and applied command; `()` ignores them.
     pub observer: Arc<dyn Observe>,
     /// Sizes and times.
     pub limits: Limits,

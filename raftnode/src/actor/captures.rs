@@ -1,4 +1,4 @@
-//! Those who wait for the state at one index.
+//! Requests for the state at a given log index.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::State;
 
-/// Most that may wait at once; beyond it those with the highest index get no answer.
+/// Maximum of pending requests; beyond it those with the highest index are dropped unanswered.
 const LIMIT: usize = 64;
 
 #[derive(Debug, Default)]
@@ -15,8 +15,8 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    /// Takes a request, or answers it with `newest` if that is not before `index`. `true` if the
-    /// state at `index` is to be kept when it comes by.
+    /// Adds a request, or answers it with `newest` if that state is at or past `index`. Returns
+    /// whether the applier has to keep the state at `index`.
     pub(super) fn add(
         &mut self,
         index: u64,
@@ -24,7 +24,7 @@ impl Captures {
         newest: &Arc<State>,
     ) -> bool {
         if newest.applied_index >= index {
-            // Whoever asked may have stopped waiting.
+            // The receiver may have been dropped.
             let _ = reply.send(Arc::clone(newest));
             return false;
         }
@@ -33,15 +33,15 @@ impl Captures {
             !replies.is_empty()
         });
         if self.waiting.values().map(Vec::len).sum::<usize>() >= LIMIT {
-            // An index far ahead of everything is the least likely to be reached.
+            // An index far ahead of all others is the least likely to be reached.
             self.waiting.pop_last();
         }
         self.waiting.entry(index).or_default().push(reply);
         true
     }
 
-    /// Answers everybody who waits for one of `wanted`, and with `newest` everybody who was
-    /// skipped, as an installed snapshot does.
+    /// Answers the requests for the states in `wanted`. Requests for an index that was skipped, as
+    /// by an installed snapshot, get `newest`.
     pub(super) fn reached(&mut self, wanted: &[Arc<State>], newest: &Arc<State>) {
         while let Some(first) = self.waiting.first_entry() {
             let index = *first.key();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_exact_unless_the_index_was_passed_or_skipped() {
+    fn reached_index_answers_exact_or_newest_state() {
         let mut captures = Captures::default();
         let (kept, mut past) = ask(&mut captures, 5, 5);
         assert!(!kept);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_bounded_and_forgets_who_left() {
+    fn pending_requests_are_bounded_and_closed_ones_dropped() {
         let mut captures = Captures::default();
         drop(ask(&mut captures, 3, 1));
         let mut answers: Vec<_> = (0..100).map(|n| ask(&mut captures, 10 + n, 1).1).collect();

@@ -1,4 +1,4 @@
-//! The state at one log index, as a digest.
+//! Digest of the state at a log index.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,11 +12,12 @@ use super::{RaftHandle, msg::Msg};
 use crate::{Propose as _, State};
 
 impl RaftHandle {
-    /// Digest of the state right after entry `index`, see [`State::digest`], and the index it is
-    /// of. `None` asks for the newest state.
+    /// Returns the digest of the state right after entry `index` (see [`State::digest`]) and the
+    /// index of that state. `None` selects the newest state.
     ///
-    /// A node that is past `index`, or does not reach it within `wait`, answers for its newest
-    /// state: the returned index tells. Nodes with equal indexes must have equal digests.
+    /// A node that is past `index`, or does not reach it within `wait`, returns the digest of its
+    /// newest state; the returned index differs then. Nodes with equal indexes must have equal
+    /// digests.
     pub async fn digest_at(&self, index: Option<u64>, wait: Duration) -> (u64, [u8; 32]) {
         let deadline = Instant::now() + wait;
         let mut state = self.state();
@@ -27,7 +28,7 @@ impl RaftHandle {
         let index = state.applied_index;
         let hashed = Arc::clone(&state);
         let digest = spawn_blocking(move || hashed.digest()).await;
-        // The runtime is going down, and nobody waits for this any more.
+        // The blocking task fails only while the runtime shuts down.
         (index, digest.unwrap_or_else(|_| state.digest()))
     }
 

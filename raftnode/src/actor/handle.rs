@@ -1,4 +1,4 @@
-//! The address of the raft actor that everybody else holds.
+//! Address of the raft actor, held by all other components.
 
 use std::{
     path::PathBuf,
@@ -28,7 +28,7 @@ use crate::{
     snapshot::Slot,
 };
 
-/// Why a linearizable read cannot be served.
+/// Reason why a linearizable read cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// No leader is known.
@@ -37,12 +37,12 @@ pub enum ReadError {
     /// No majority confirmed the leader in time.
     #[error("no majority of voters is reachable")]
     QuorumLost,
-    /// Raft does not run, or stopped applying.
+    /// Raft does not run, or stopped applying entries.
     #[error("raft is not available")]
     Unavailable,
 }
 
-/// Address of this node's raft actor; valid across its restarts. A clone is the same address.
+/// Address of this node's raft actor; valid across its restarts. Clones share the address.
 #[derive(Clone)]
 pub struct RaftHandle {
     pub(super) shared: Arc<Shared>,
@@ -58,24 +58,26 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     inflight_bytes: AtomicUsize,
     pub(super) mailbox: AtomicUsize,
-    /// What the actor is to propose next. The first of these is announced by a message, so that a
-    /// burst of them costs the actor one.
+    /// Proposals for the actor's next batch. Only the first is announced by a message, so a burst
+    /// of proposals costs the actor one message.
     proposals: Mutex<Vec<Proposal>>,
     pub(super) threads: watch::Sender<usize>,
-    /// Held by the thread of the actor: one at a time writes, even if whoever started the last
-    /// one gave up on it.
+    /// Permit held by the raft thread: at most one thread writes to the storage, even if the future
+    /// that started the previous one was dropped.
     pub(super) turn: Arc<Semaphore>,
     pub(super) incoming: Arc<Slot>,
     pub(super) refused_snapshots: AtomicU64,
-    /// Storage of the running actor, which is not kept open by this, and where it is.
+    /// Storage of the running actor, held weakly so that the handle does not keep it open, and its
+    /// path.
     storage: Mutex<(Weak<Storage>, PathBuf)>,
 }
 
 impl Shared {
-    /// Shows a state to whoever reads or follows it.
+    /// Publishes a state to readers and followers.
     pub(super) fn show(&self, state: Arc<State>) {
         self.state.send_replace(Arc::clone(&state));
-        // A commit wakes a dozen tasks otherwise, of which each finds that it was for nothing.
+        // Most commits change observation records only; they must not wake the tasks that follow
+        // the state.
         self.followed.send_if_modified(|shown| {
             let news = !shown.same_but_records(&state);
             if news {
@@ -85,9 +87,9 @@ impl Shared {
         });
     }
 
-    /// Storage of the actor, unless it is gone.
+    /// Returns the storage of the actor, unless it has been closed.
     pub(super) fn storage(&self) -> Option<Arc<Storage>> {
-        // Assigned in one step, so a poisoned lock guards a valid value.
+        // The value is assigned in one step, so it is valid after a poisoning too.
         self.storage
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -100,32 +102,32 @@ impl Shared {
         *current = (Arc::downgrade(storage), storage.path().to_owned());
     }
 
-    /// Nobody else gets the storage from here on; see [`RaftHandle::closed`].
+    /// Makes [`Self::storage`] return `None` from here on; see [`RaftHandle::closed`].
     pub(super) fn forget_storage(&self) {
         let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
         current.0 = Weak::new();
     }
 
     fn proposals(&self) -> MutexGuard<'_, Vec<Proposal>> {
-        // A push that panicked has pushed nothing.
+        // A push that panicked added no element.
         self.proposals
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be proposed, in order; nothing is left.
+    /// Takes all pending proposals, in order.
     pub(super) fn take_proposals(&self) -> Vec<Proposal> {
         std::mem::take(&mut *self.proposals())
     }
 
-    /// Where received snapshots are kept until they are whole.
+    /// Directory of snapshots that are being received.
     pub(super) fn snapshots(&self) -> PathBuf {
         let storage = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
         storage.1.with_file_name("snapshots")
     }
 }
 
-/// A raft thread; dropped as the last thing on it, when it has let go of the storage.
+/// Counts a raft thread as running. It is dropped last on the thread, after the storage.
 pub(super) struct Thread(Arc<Shared>);
 
 impl Drop for Thread {
@@ -134,7 +136,7 @@ impl Drop for Thread {
     }
 }
 
-/// Bytes of the in-flight budget that one proposal holds; given back when it is dropped.
+/// Share of the in-flight budget, in bytes, that one proposal holds; released on drop.
 pub(super) struct Claim {
     shared: Arc<Shared>,
     bytes: usize,
@@ -149,7 +151,7 @@ impl Drop for Claim {
 }
 
 impl RaftHandle {
-    /// A handle on a state loaded from storage, before the actor runs.
+    /// Creates a handle for a state loaded from storage, before the actor runs.
     #[must_use]
     pub fn new(state: State, limits: Limits) -> Self {
         let hub = WatchHub::new(state.applied_index);
@@ -179,50 +181,51 @@ impl RaftHandle {
         Thread(Arc::clone(&self.shared))
     }
 
-    /// Waits until no raft thread is left, however its actor ended.
+    /// Waits until no raft thread runs, whichever way its actor ended.
     ///
-    /// A process must not exit before: the database would be closed while its code is torn down.
+    /// A process must wait for this before it exits: exit would tear the database's code down while
+    /// a thread closes it.
     pub async fn closed(&self) {
         let mut threads = self.shared.threads.subscribe();
-        // The sender lives as long as the handle.
+        // The sender is not dropped before the handle.
         let _ = threads.wait_for(|threads| *threads == 0).await;
     }
 
-    /// Where this node stands now.
+    /// Returns the current raft status.
     #[must_use]
     pub fn status(&self) -> RaftStatus {
         self.shared.status.borrow().clone()
     }
 
-    /// Looks at where this node stands now, without a copy. Raft waits meanwhile, so `look` must
-    /// return at once and ask for nothing else here.
+    /// Calls `look` with the current raft status, without a copy. The status lock is held meanwhile
+    /// and blocks raft, so `look` must return at once and must not call this handle.
     pub fn with_status<T>(&self, look: impl FnOnce(&RaftStatus) -> T) -> T {
         look(&self.shared.status.borrow())
     }
 
-    /// Follows where this node stands; moments in between may be skipped.
+    /// Subscribes to the raft status; a receiver may miss intermediate values.
     #[must_use]
     pub fn subscribe_status(&self) -> watch::Receiver<RaftStatus> {
         self.shared.status.subscribe()
     }
 
-    /// The stream of changes.
+    /// The hub that publishes state changes.
     #[must_use]
     pub fn hub(&self) -> &WatchHub {
         &self.shared.hub
     }
 
-    /// Messages and proposals that wait for the actor.
+    /// Number of messages and proposals that wait for the actor.
     #[must_use]
     pub fn mailbox_depth(&self) -> usize {
         self.shared.mailbox.load(Ordering::Relaxed) + self.shared.proposals().len()
     }
 
-    /// Confirms the leader with a majority, then waits until everything committed by then is
-    /// applied here; the returned state serves a linearizable read.
+    /// Confirms the leader with a majority, then waits until this node has applied every entry
+    /// committed by then. The returned state is linearizable.
     ///
     /// # Errors
-    /// [`ReadError`]; no state is returned that might be stale.
+    /// [`ReadError`]; a possibly stale state is never returned.
     pub async fn read_index(&self) -> Result<Arc<State>, ReadError> {
         let (reply, answer) = oneshot::channel();
         self.cast(Msg::Read(reply))
@@ -241,17 +244,17 @@ impl RaftHandle {
             .unwrap_or(Err(ReadError::Unavailable))
     }
 
-    /// Reports that a message to `peer` was lost.
+    /// Reports to raft that a message to `peer` was lost.
     pub fn unreachable(&self, peer: u64) {
         let _ = self.cast(Msg::Unreachable(peer));
     }
 
-    /// Reports whether the snapshot for `peer` arrived. Until then raft sends it nothing else.
+    /// Reports to raft whether `peer` received its snapshot. Until then raft sends it nothing else.
     pub fn snapshot_sent(&self, peer: u64, delivered: bool) {
         let _ = self.cast(Msg::SnapshotSent(peer, delivered));
     }
 
-    /// Snapshots of peers that were refused since the process started.
+    /// Number of received snapshots that were rejected since the process started.
     #[must_use]
     pub fn refused_snapshots(&self) -> u64 {
         self.shared.refused_snapshots.load(Ordering::Relaxed)
@@ -263,9 +266,10 @@ impl RaftHandle {
         self.with_status(|status| status.role != Role::Stopped)
     }
 
-    /// Leaves a proposal for the actor. An actor that ends drops what it has not taken.
+    /// Queues a proposal for the actor. An actor that ends drops its untaken proposals.
     fn submit(&self, proposal: Proposal) -> Result<(), ()> {
-        // Held until the proposal is there: whoever ends an actor takes its address away first.
+        // Borrowed until the proposal is queued: `close` removes the address before it drops the
+        // queue.
         let actor = self.shared.actor.borrow();
         let Some(actor) = actor.as_ref() else {
             return Err(());
@@ -288,16 +292,16 @@ impl RaftHandle {
         actor.cast(msg).map_err(|_| self.gone())
     }
 
-    /// Takes note that a message left the mailbox.
+    /// Counts a message as received by the actor.
     pub(super) fn received(&self, msg: &Msg) {
-        // Proposals are counted themselves, not the message that announces them.
+        // Queued proposals are counted themselves, not the message that announces them.
         if !matches!(msg, Msg::Propose) {
             self.gone();
         }
     }
 
-    /// Counts a message as gone from the mailbox. A restart resets the count, so one that was
-    /// sent before it may be gone twice.
+    /// Decrements the mailbox count. A restart resets the count, so a message sent before it may be
+    /// subtracted twice.
     fn gone(&self) {
         let mailbox = &self.shared.mailbox;
         let _ = mailbox.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
@@ -330,7 +334,7 @@ impl RaftHandle {
 }
 
 impl Propose for RaftHandle {
-    /// The proposal is in the mailbox when this returns; dropping the future does not undo it.
+    /// The proposal is queued when this returns; dropping the future does not withdraw it.
     fn propose(&self, command: v1::Command) -> ProposeFuture {
         let refuse = |error| -> ProposeFuture { Box::pin(std::future::ready(Err(error))) };
         if let Err(error) = fsm::check(&command) {

@@ -1,4 +1,4 @@
-//! Receiving a snapshot, off raft's thread.
+//! Receives a snapshot outside raft's thread.
 
 use std::{sync::Arc, time::Instant};
 
@@ -14,8 +14,8 @@ use crate::{
     storage::Refill,
 };
 
-/// A snapshot of a peer that is being received. Dropped before [`IncomingSnapshot::finish`],
-/// nothing of it stays.
+/// A snapshot that is being received from a peer. Dropped before [`IncomingSnapshot::finish`], its
+/// file is removed.
 #[derive(Debug)]
 pub struct IncomingSnapshot {
     handle: RaftHandle,
@@ -24,7 +24,7 @@ pub struct IncomingSnapshot {
     claim: Claim,
 }
 
-/// A snapshot that is whole and verified, for raft's thread to install.
+/// A complete and verified snapshot, ready to be installed by raft's thread.
 pub(crate) struct Received {
     pub(super) message: Message,
     pub(super) state: State,
@@ -33,16 +33,17 @@ pub(crate) struct Received {
 }
 
 impl RaftHandle {
-    /// Starts to receive a snapshot: `message` is [`OutgoingSnapshot::message`] of the sender,
-    /// and `from` is the raft id that the connection proved. `None` if all of it is committed here
-    /// already: the sender must be told that it was taken, or it offers the same again for ever.
+    /// Starts to receive a snapshot: `message` is the sender's [`OutgoingSnapshot::message`], and
+    /// `from` is the raft id authenticated by the connection. Returns `None` if this node has
+    /// already committed all of it; the caller must then acknowledge the snapshot, or the sender
+    /// offers it again indefinitely.
     ///
-    /// May touch the disk, as everything about an incoming snapshot does.
+    /// This and the methods of [`IncomingSnapshot`] may block on the disk.
     ///
     /// [`OutgoingSnapshot::message`]: crate::OutgoingSnapshot::message
     ///
     /// # Errors
-    /// [`SnapshotRefused`] if it is not wanted, or another one is being received.
+    /// [`SnapshotRefused`] if the message is invalid, or another snapshot is being received.
     pub fn receive_snapshot(
         &self,
         from: u64,
@@ -74,7 +75,7 @@ impl RaftHandle {
         if status.role == Role::Stopped {
             return Err(SnapshotRefused::Unavailable);
         }
-        // The leader may have missed that an earlier one was installed.
+        // The leader may have missed that this node installed an earlier snapshot.
         if snapshot.get_metadata().index <= status.commit {
             return Ok(None);
         }
@@ -94,10 +95,10 @@ impl RaftHandle {
 }
 
 impl IncomingSnapshot {
-    /// Takes the next bytes, in order.
+    /// Writes the next bytes, in order.
     ///
     /// # Errors
-    /// [`SnapshotRefused`]; nothing will come of it then, and the rest need not be sent.
+    /// [`SnapshotRefused`]; the transfer has failed then, and the remaining bytes need not be sent.
     pub fn write(&mut self, chunk: &[u8]) -> Result<(), SnapshotRefused> {
         let written = if self.claim.renew(Instant::now()) {
             self.spool.write(chunk)
@@ -110,11 +111,11 @@ impl IncomingSnapshot {
         written.inspect_err(|refused| handle.shared.refuse_snapshot(message.from, refused))
     }
 
-    /// All bytes are there: verifies and decodes them, and hands the result to raft, which
-    /// installs it or finds that it is past it. Takes as long as decoding takes.
+    /// Verifies and decodes the received bytes and passes the result to raft, which installs it or
+    /// ignores it if it has committed past it. Blocks for as long as decoding takes.
     ///
     /// # Errors
-    /// [`SnapshotRefused`] for content that is damaged or is no state.
+    /// [`SnapshotRefused`] if the content is damaged or is not a valid state.
     pub fn finish(self) -> Result<(), SnapshotRefused> {
         let shared = Arc::clone(&self.handle.shared);
         let from = self.message.from;
@@ -136,11 +137,12 @@ impl IncomingSnapshot {
         let state = spool.finish(index).inspect_err(|refused| {
             if let SnapshotRefused::Newer(_) = refused {
                 let reason = format!("snapshot of index {index}: {}", chain(refused));
-                // A thread that is gone applies nothing either.
+                // Without a running actor no entry is applied either.
                 let _ = handle.cast(Msg::Halt(reason));
             }
         })?;
-        // Counted as a thread of raft's: the database must not be closed by a process that ends.
+        // Counted as a raft thread, so that the process does not exit while this one closes the
+        // database.
         let thread = handle.thread();
         let storage = handle
             .shared

@@ -1,4 +1,4 @@
-//! Messages of a peer, on their way to raft.
+//! Passes messages of a peer to raft.
 
 use std::{
     mem,
@@ -12,38 +12,38 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{RaftHandle, msg::Msg};
 
-/// Bytes of one connection that may wait for raft: more than a member that keeps to raft's windows
-/// ever has on its way.
+/// Bytes of one connection that may wait for raft: more than a member within raft's inflight limits
+/// ever has in flight.
 const ROOM: u32 = 64 << 20;
-/// What a message takes of it at least: an empty one takes memory too.
+/// Smallest size a message is counted with: an empty message takes memory too.
 const LEAST: usize = 256;
-/// Least time between two lines of the log about the same.
+/// Minimum interval between two log lines about the same error.
 const TOLD: Duration = Duration::from_secs(1);
 
-/// Why a message of a peer is none for raft.
+/// Reason why a message of a peer is not passed to raft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// Its bytes are no message.
+    /// Its bytes do not decode as a message.
     #[error("peer message does not decode")]
     Undecodable,
-    /// It says that somebody else sent it.
+    /// Its sender is not the node authenticated by the connection.
     #[error("peer message of another sender")]
     Sender {
-        /// Who it says it is from.
+        /// Sender that the message names.
         claimed: u64,
     },
-    /// Snapshots come by [`RaftHandle::receive_snapshot`].
+    /// Snapshots are received through [`RaftHandle::receive_snapshot`].
     #[error("snapshot among the messages of a peer")]
     Snapshot,
 }
 
-/// A message, and its part of the room until raft has taken it.
+/// A message, and its share of the connection's budget until raft has taken it.
 pub(crate) struct Delivery {
     pub(super) message: Message,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// What one connection has for raft; see [`RaftHandle::inlet`].
+/// Message queue from one connection to raft; see [`RaftHandle::inlet`].
 #[derive(Debug)]
 pub struct Inlet {
     handle: RaftHandle,
@@ -54,7 +54,8 @@ pub struct Inlet {
 }
 
 impl RaftHandle {
-    /// The way of messages from the peer with raft id `from`, which its connection proved.
+    /// Creates the queue for messages of the peer with raft id `from`, as authenticated by its
+    /// connection.
     #[must_use]
     pub fn inlet(&self, from: u64) -> Inlet {
         Inlet {
@@ -66,11 +67,11 @@ impl RaftHandle {
         }
     }
 
-    /// Hands an encoded message of the peer with raft id `from` to raft, whatever waits there
-    /// already; dropped while raft does not run.
+    /// Passes an encoded message of the peer with raft id `from` to raft, without a limit on
+    /// waiting messages. Dropped while raft does not run.
     ///
     /// # Errors
-    /// [`Unfit`]; the message is dropped then.
+    /// [`Unfit`]; the message is dropped.
     pub fn deliver(&self, from: u64, message: &[u8]) -> Result<(), Unfit> {
         self.hand_over(from, message, None)
     }
@@ -96,17 +97,17 @@ impl RaftHandle {
             message,
             _room: room,
         };
-        // Raft does without it while it does not run.
+        // Dropped while raft does not run: raft sends it again.
         let _ = self.cast(Msg::Deliver(Box::new(delivery)));
         Ok(())
     }
 }
 
 impl Inlet {
-    /// Hands an encoded message to raft; waits while too much of this peer waits there, so that
-    /// the connection's flow control holds back one that sends more than raft asks for.
+    /// Passes an encoded message to raft. Waits while too many bytes of this peer are pending, so
+    /// that the connection's flow control throttles a peer that exceeds raft's limits.
     ///
-    /// A message that is none for raft is dropped, and the log says so at most once a second.
+    /// Drops an invalid message and logs it at most once a second.
     pub async fn deliver(&mut self, message: &[u8]) {
         let size = u32::try_from(message.len().max(LEAST)).unwrap_or(ROOM);
         let room = Arc::clone(&self.room).acquire_many_owned(size.min(ROOM));

@@ -1,10 +1,10 @@
-//! Raft's log lines, as trace events.
+//! Forwards raft's log lines to `tracing`.
 
 use std::fmt::{self, Write as _};
 
 use slog::{Drain, KV as _, Key, Level, Logger, OwnedKVList, Record, Serializer};
 
-/// A logger for raft that writes to `tracing`.
+/// Creates a logger for raft that writes to `tracing`.
 pub(super) fn tracing_logger() -> Logger {
     Logger::root(Bridge, slog::o!())
 }
@@ -16,7 +16,7 @@ impl Drain for Bridge {
     type Err = slog::Never;
 
     fn log(&self, record: &Record<'_>, values: &OwnedKVList) -> Result<(), slog::Never> {
-        // Elections are news of the trade: raft's "info" is our "debug".
+        // Elections are routine: raft's "info" is logged as "debug".
         macro_rules! emit {
             ($level:ident) => {
                 if tracing::enabled!(tracing::Level::$level) {
@@ -37,7 +37,7 @@ impl Drain for Bridge {
 
 fn line(record: &Record<'_>, values: &OwnedKVList) -> String {
     let mut line = Line(record.msg().to_string());
-    // Writing into a string does not fail; a value that cannot be shown is left out.
+    // Writing to a string cannot fail; a value that fails to format is omitted.
     let _ = record.kv().serialize(record, &mut line);
     let _ = values.serialize(record, &mut line);
     line.0

@@ -1,4 +1,4 @@
-//! Who takes part, and who leads.
+//! Membership changes and leadership transfer.
 
 use std::time::Duration;
 
@@ -10,26 +10,27 @@ use tokio::{
 use super::{RaftHandle, msg::Msg};
 use crate::core::{ChangeRefused, MemberChange, RaftStatus, Role};
 
-/// How long a change of members may take until it is applied.
+/// Longest time until a membership change is applied.
 const CHANGE_BUDGET: Duration = Duration::from_secs(2);
 
-/// Why a change of members is not known to be in effect.
+/// Reason why a membership change is not known to be in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// It was not appended; asking again is safe.
+    /// The change was not appended; a retry is safe.
     #[error(transparent)]
     Refused(#[from] ChangeRefused),
     /// Raft does not run; nothing was appended.
     #[error("raft is not available")]
     Unavailable,
-    /// It was appended, or may have been, and is not in effect yet. It may still come into effect.
+    /// The change was or may have been appended, and may still take effect.
     #[error("the change of members did not take effect in time")]
     Unknown,
 }
 
 impl RaftHandle {
-    /// Changes one member of the configuration, and waits until that is in effect here: 2 s at
-    /// most. What is so already succeeds at once. Only a leader can do it, one change at a time.
+    /// Changes one member of the configuration and waits at most 2 s until that is in effect on
+    /// this node. A change that is in effect already succeeds at once. Only the leader can do it,
+    /// one change at a time.
     ///
     /// # Errors
     /// [`ChangeError`].
@@ -46,24 +47,24 @@ impl RaftHandle {
             change.is_done(&status.voters, &status.learners) && !status.changing_members
         };
         let seen = timeout_at(deadline, status.wait_for(done)).await;
-        // The sender lives as long as this handle.
+        // The sender is not dropped before this handle.
         seen.map(drop).map_err(unknown)
     }
 
-    /// Asks voter `to` to take over leadership; a request, without an answer.
+    /// Requests that voter `to` takes over leadership; does not wait for the outcome.
     pub fn transfer_leadership(&self, to: u64) {
-        // Without an actor there is no leadership to hand over.
+        // Without an actor this node does not lead.
         let _ = self.cast(Msg::Transfer(to));
     }
 
-    /// Hands leadership to the voter that has most of the log, as before a stop, and waits until
-    /// this node follows it: `budget` at most. `true` if this node does not lead any more, or did
-    /// not.
+    /// Transfers leadership to the voter with the longest log, as before a stop, and waits at most
+    /// `budget` until this node is a follower. Returns whether this node no longer leads, or did
+    /// not lead before.
     ///
     /// From the request on, [`RaftStatus::leading`] is false and no proposal is appended, so
-    /// whatever runs on the leader only has stopped before another node leads. If nobody takes
-    /// over within an election timeout, this node leads on and the best voter by then is asked.
-    /// The only voter has nobody to ask.
+    /// leader-only work has stopped before another node leads. If the transfer does not complete
+    /// within an election timeout, this node stays the leader and tries the best voter again. A
+    /// single voter has no transfer target.
     pub async fn step_down(&self, budget: Duration) -> bool {
         let attempt = async {
             let mut status = self.subscribe_status();
@@ -80,7 +81,7 @@ impl RaftHandle {
                         self.transfer_leadership(to);
                         follow(&mut status).await;
                     }
-                    // Nobody can take over now. A heartbeat may show somebody.
+                    // No voter can take over now; a heartbeat response may change that.
                     None => {
                         let _ = status.changed().await;
                     }
@@ -91,9 +92,9 @@ impl RaftHandle {
     }
 }
 
-/// Waits until the transfer that was asked for has begun, and then until it is over.
+/// Waits until the requested transfer has begun, and then until it has ended.
 async fn follow(status: &mut watch::Receiver<RaftStatus>) {
-    // A moment in between may be skipped, so this must not wait for it for long.
+    // The receiver may miss that the transfer began, so the wait is short.
     let begun = status.wait_for(|s| !s.leading);
     let _ = timeout(Duration::from_millis(500), begun).await;
     let _ = status

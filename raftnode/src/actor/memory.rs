@@ -1,4 +1,4 @@
-//! The raft actor without raft: proposals are applied at once, in memory, and never fail.
+//! The raft actor without raft: proposals are applied at once in memory and are always committed.
 
 mod group;
 
@@ -16,7 +16,7 @@ use crate::{Committed, Propose as _, ProposeError, core::Role, fsm};
 
 /// Serves `handle` as the leader and only voter of a group, until the actor is stopped.
 ///
-/// Nothing is written anywhere; requests of other members and changes of membership are ignored.
+/// Nothing is persisted; messages of peers and membership changes are ignored.
 ///
 /// # Errors
 /// If the actor does not start.
@@ -63,10 +63,10 @@ impl Actor for MemoryActor {
                 }
             }
             Msg::Read(reply) => {
-                let _ = reply.send(Ok(handle.state().applied_index)); // the reader may be gone
+                let _ = reply.send(Ok(handle.state().applied_index)); // the receiver may be gone
             }
             Msg::Capture(_, reply) => {
-                let _ = reply.send(handle.state()); // whoever asked may be gone
+                let _ = reply.send(handle.state()); // the receiver may be gone
             }
             Msg::Flush
             | Msg::Held
@@ -89,7 +89,7 @@ fn apply(handle: &RaftHandle, data: &[u8]) -> Result<Committed, ProposeError> {
     let before = handle.state();
     let index = before.applied_index + 1;
     let applied = fsm::apply(&before, index, &command).map_err(|error| unknown(&error))?;
-    // State first: whoever reacts to an event must find it there.
+    // State before events: a subscriber that reacts to an event reads the state.
     handle.shared.show(Arc::new(applied.state));
     handle.shared.hub.publish(applied.events);
     applied.result.map_err(ProposeError::Rejected)?;

@@ -1,4 +1,4 @@
-//! The mailbox.
+//! Messages of the raft actor.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     core::{ChangeRefused, MemberChange},
 };
 
-/// Where the result of a proposal goes, and what it holds of the in-flight budget until then.
+/// Reply channel of a proposal, with its share of the in-flight budget.
 pub(crate) struct Waiting {
     reply: oneshot::Sender<Result<Committed, ProposeError>>,
     claim: Claim,
@@ -34,49 +34,50 @@ impl Waiting {
         }
     }
 
-    /// How long the proposer has waited.
+    /// Time since the proposal was made.
     pub(super) fn age(&self) -> Duration {
         self.since.elapsed()
     }
 
     pub(super) fn answer(self, result: Result<Committed, ProposeError>) {
-        // Released first: who has the answer may use the room.
+        // Released first, so that the proposer can reuse the budget once it has the answer.
         drop(self.claim);
-        // The proposer may be gone; the proposal holds all the same.
+        // The proposer may have gone; the proposal is committed all the same.
         let _ = self.reply.send(result);
     }
 }
 
-/// An encoded command to append, and where its result goes.
+/// An encoded command to append, and its reply channel.
 pub(crate) type Proposal = (Vec<u8>, Waiting);
 
 pub(super) type ReadReply = oneshot::Sender<Result<u64, ReadError>>;
 
-/// What is asked of the actor, or happened around it.
+/// Requests to the actor and events around it.
 pub(crate) enum Msg {
-    /// There are proposals to take.
+    /// Proposals are queued.
     Propose,
-    /// Everything that arrived before this is to be written now.
+    /// Write everything that arrived before this message.
     Flush,
-    /// Proposals may have been held for long enough.
+    /// The time limit of held proposals may have passed.
     Held,
     /// A linearizable read.
     Read(ReadReply),
     /// A message of a peer.
     Deliver(Box<Delivery>),
-    /// A snapshot of a peer, received whole.
+    /// A snapshot of a peer, received completely.
     Install(Box<Received>),
-    /// A snapshot of a peer holds what this version does not know: why.
+    /// A peer's snapshot has content that this version does not know; carries the reason.
     Halt(String),
     /// A message to this peer did not arrive.
     Unreachable(u64),
-    /// The snapshot for this peer was delivered, or was not.
+    /// Whether the snapshot for this peer was delivered.
     SnapshotSent(u64, bool),
-    /// A change of voters or learners; answered with whether it was appended.
+    /// A change of voters or learners; the reply says whether it was appended.
     ChangeMembers(MemberChange, oneshot::Sender<Result<(), ChangeRefused>>),
-    /// The state right after this entry; the newest one if it is applied already.
+    /// Request for the state right after this entry, or the newest one if that entry is applied
+    /// already.
     Capture(u64, oneshot::Sender<Arc<State>>),
-    /// Hand leadership to this peer.
+    /// Transfer leadership to this peer.
     Transfer(u64),
     /// One tick of raft's clock.
     Tick,

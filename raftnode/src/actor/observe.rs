@@ -1,19 +1,19 @@
-//! What the actor tells about its work while it does it.
+//! Callbacks about the actor's work.
 
 use std::time::Duration;
 
 use prost_types::Timestamp;
 
-/// Hears of commands on raft's own thread, so it must return at once.
+/// Callbacks about commands. They run on raft's thread, so they must return at once.
 pub trait Observe: Send + Sync + 'static {
-    /// A proposal of this node was committed, this long after it was made.
+    /// A proposal of this node was committed, `_latency` after it was made.
     fn committed(&self, _latency: Duration) {}
 
-    /// A committed command was applied here.
+    /// This node applied a committed command.
     fn applied(&self, _applied: &Applied) {}
 }
 
-/// Nobody listens.
+/// Ignores all calls.
 impl Observe for () {}
 
 /// A command that was applied.
@@ -23,10 +23,10 @@ pub struct Applied {
     pub index: u64,
     /// Name of its variant; see [`crate::command_name`].
     pub op: &'static str,
-    /// The time its proposer gave it.
+    /// Timestamp set by the proposer.
     pub ts: Option<Timestamp>,
-    /// Whether the state machine accepted it.
+    /// Whether the state machine accepted the command.
     pub accepted: bool,
-    /// How long applying it took.
+    /// Duration of its application.
     pub took: Duration,
 }

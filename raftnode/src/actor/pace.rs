@@ -1,43 +1,43 @@
-//! When proposals are worth a write.
+//! Group commit delay: when to write a batch of proposals.
 //!
-//! A step costs the whole group a synced write each and a round of messages, whether it holds one
-//! entry or a hundred. So while earlier entries wait for their majority, the few proposals that
-//! came since wait with them, for company: a loaded leader writes less often, and an idle one at
-//! once. (Postgres calls it `commit_delay`, TCP has Nagle's algorithm.)
+//! A raft step costs each member a synced write and the group a round of messages, for one entry as
+//! for a hundred. While earlier entries wait for a majority, a small batch therefore waits for more
+//! proposals: a loaded leader writes less often, and an idle one writes at once. (Compare
+//! `commit_delay` of Postgres and Nagle's algorithm of TCP.)
 
 use std::time::{Duration, Instant};
 
-/// So many proposals are company enough.
+/// Number of proposals that are written without delay.
 const ENOUGH: usize = 128;
-/// So many bytes of proposals are worth a write of their own.
+/// Bytes of proposals that are written without delay.
 const ENOUGH_BYTES: usize = 64 << 10;
 
-/// What becomes of the proposals at hand.
+/// Decision about the pending proposals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Propose them.
+    /// Propose them now.
     Go,
-    /// Keep them, at least for this long unless the majority answers.
+    /// Delay them for at most this long, unless a majority answers earlier.
     Hold(Duration),
 }
 
-/// Paces the proposals of one node. Pure.
+/// Decides how long the proposals of one node are held. Pure.
 #[derive(Debug)]
 pub(super) struct Pace {
     longest: Duration,
-    /// Since when proposals are held.
+    /// Time at which the pending proposals were first held.
     since: Option<Instant>,
 }
 
 impl Pace {
-    /// Nothing is held longer than `longest`, however slow the majority is.
+    /// Creates a pace that holds no proposal longer than `longest`, however slow the majority is.
     pub(super) fn new(longest: Duration) -> Self {
         let since = None;
         Self { longest, since }
     }
 
-    /// What becomes of so many proposals, of so many bytes, while earlier ones are on their way to
-    /// a majority or are not.
+    /// Decides about a batch of `proposals` commands and `bytes` bytes; `on_the_way` says whether
+    /// earlier entries await a majority.
     pub(super) fn judge(
         &mut self,
         proposals: usize,
@@ -64,7 +64,7 @@ mod tests {
     const LONGEST: Duration = Duration::from_millis(2);
 
     #[test]
-    fn nothing_waits_while_nothing_is_on_the_way() {
+    fn proposals_without_pending_entries_are_written_at_once() {
         let mut pace = Pace::new(LONGEST);
         let now = Instant::now();
         assert_eq!(pace.judge(1, 100, false, now), Verdict::Go);
@@ -72,14 +72,14 @@ mod tests {
     }
 
     #[test]
-    fn few_wait_until_the_majority_answers_or_for_as_long_as_allowed() {
+    fn small_batch_waits_for_majority_or_limit() {
         let mut pace = Pace::new(LONGEST);
         let now = Instant::now();
         assert_eq!(pace.judge(1, 100, true, now), Verdict::Hold(LONGEST));
         let later = now + LONGEST / 2;
         assert_eq!(pace.judge(2, 200, true, later), Verdict::Hold(LONGEST / 2));
         assert_eq!(pace.judge(3, 300, true, now + LONGEST), Verdict::Go);
-        // The next ones begin anew.
+        // The next batch has a limit of its own.
         let next = pace.judge(1, 100, true, now + LONGEST);
         assert_eq!(next, Verdict::Hold(LONGEST));
         assert_eq!(pace.judge(1, 100, false, now + LONGEST), Verdict::Go);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn many_proposals_or_large_ones_do_not_wait() {
+    fn large_batches_are_written_at_once() {
         let mut pace = Pace::new(LONGEST);
         let now = Instant::now();
         assert_eq!(pace.judge(ENOUGH, 100, true, now), Verdict::Go);

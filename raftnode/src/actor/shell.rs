@@ -1,4 +1,4 @@
-//! The thin part around the core: effects on disk and peers, answers to callers.
+//! Driver of the raft core: performs its effects on disk and peers, and answers callers.
 
 use std::{
     collections::HashMap,
@@ -27,24 +27,24 @@ use crate::{
     storage::{self, LogView, Update},
 };
 
-/// Why the actor ends.
+/// Reason why the actor ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The storage is at its end; the process must go.
+    /// The storage has failed; the process must exit.
     #[error(transparent)]
     Storage(#[from] storage::Error),
-    /// Raft is; a restart reloads it.
+    /// Raft has failed; a restart of the actor reloads it.
     #[error(transparent)]
     Core(#[from] core::Error),
 }
 
-/// What the shell asks for after a message.
+/// Follow-up that the driver requests after a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     Nothing,
-    /// A [`Msg::Flush`] behind what is in the mailbox now.
+    /// Send a [`Msg::Flush`], behind the messages that are in the mailbox now.
     Flush,
-    /// A [`Msg::Held`] after this time.
+    /// Send a [`Msg::Held`] after this time.
     Held(Duration),
 }
 
@@ -53,34 +53,36 @@ pub(super) struct Shell {
     shared: Arc<Shared>,
     core: RaftCore<LogView>,
     applier: Applier,
-    /// Proposals that raft has not seen, and their bytes.
+    /// Proposals not yet passed to raft.
     batch: Vec<(Ticket, Vec<u8>)>,
+    /// Encoded bytes of `batch`.
     batch_bytes: usize,
     pace: Pace,
-    /// Whether a [`Msg::Held`] is to come.
+    /// Whether a [`Msg::Held`] is scheduled.
     alarm_set: bool,
-    /// Whether a flush is in the mailbox.
+    /// Whether a [`Msg::Flush`] is in the mailbox.
     flush_queued: bool,
     proposals: HashMap<Ticket, Waiting>,
     reads: HashMap<Ticket, ReadReply>,
     captures: Captures,
-    /// Results to hand out once the state and the status show them.
+    /// Results to send once the published state and status include them.
     answers: Vec<(Ticket, Answer)>,
-    /// Content of the snapshot that raft is being told of.
+    /// Content of the snapshot that raft is about to install.
     received: Option<Box<Received>>,
     next_ticket: Ticket,
-    /// Whether it was told that the state is too large to be sent.
+    /// Whether it was logged that the state is too large to be sent.
     oversize_told: Arc<AtomicBool>,
-    /// Messages of peers that were refused, and when that was last told.
+    /// Number of rejected peer messages.
     refused: u64,
+    /// Time of the last log line about them.
     refused_told: Option<Instant>,
 }
 
-/// Least time between two lines about refused messages: a peer decides how many there are.
+/// Minimum interval between two log lines about rejected messages: a peer controls their number.
 const REFUSED: Duration = Duration::from_secs(1);
 
 impl Shell {
-    /// Reloads everything from the storage; nobody is told yet.
+    /// Reloads everything from the storage; publishes nothing yet.
     pub(super) fn load(args: RaftArgs, incarnation: u64) -> Result<Self, Failure> {
         let storage = &args.storage;
         if let Some(failure) = storage.failure() {
@@ -116,7 +118,7 @@ impl Shell {
             refused_told: None,
             args,
         };
-        // Gives snapshots a state to be made of; the applied index is rewritten as it is.
+        // Registers the state that snapshots are made of; rewrites the applied index unchanged.
         shell.args.storage.write(Update {
             state: Some(Arc::clone(shell.applier.state())),
             ..Update::default()
@@ -124,15 +126,15 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Takes part from here on: shows the state, and that this node leads if it is the only voter.
+    /// Joins the group: publishes the state, and that this node leads if it is the only voter.
     pub(super) fn start(&mut self) -> Result<(), Failure> {
         self.republish();
         self.core.handle_start()?;
         self.run()
     }
 
-    /// Takes one message. Most are followed by a flush: what arrives while a write waits for the
-    /// disk becomes one step and one write.
+    /// Handles one message. Most messages request a flush: messages that arrive while a write waits
+    /// for the disk are combined into one step and one write.
     pub(super) fn handle(&mut self, msg: Msg) -> Result<Ask, Failure> {
         match msg {
             Msg::Flush => {
@@ -149,7 +151,7 @@ impl Shell {
                 return Ok(Ask::Nothing);
             }
             Msg::Halt(reason) => self.applier.halt(reason),
-            // Taken by an earlier flush, it needs none.
+            // Proposals that an earlier flush took need no flush of their own.
             Msg::Propose if !self.take_proposals() => return Ok(Ask::Nothing),
             Msg::Propose => {}
             Msg::Read(reply) => {
@@ -161,7 +163,7 @@ impl Shell {
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
             Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
             Msg::ChangeMembers(change, reply) => {
-                // Who asked may be gone; the change goes on all the same.
+                // The receiver may have been dropped; the change goes on all the same.
                 let _ = reply.send(self.core.handle_member_change(change));
             }
             Msg::Capture(index, reply) => {
@@ -176,7 +178,7 @@ impl Shell {
         Ok(if queued { Ask::Nothing } else { Ask::Flush })
     }
 
-    /// Performs what raft has to do, with the proposals at hand unless they had better wait.
+    /// Performs raft's pending work, with the batch of proposals unless `pace` holds it.
     fn flush(&mut self) -> Result<Ask, Failure> {
         loop {
             let verdict = self.judge();
@@ -187,7 +189,7 @@ impl Shell {
             self.run()?;
             match verdict {
                 Verdict::Hold(left) => {
-                    // Raft's own write may have been what the majority lacked.
+                    // Raft's own write may have completed the majority.
                     if self.core.awaits_majority() {
                         let set = std::mem::replace(&mut self.alarm_set, true);
                         return Ok(if set { Ask::Nothing } else { Ask::Held(left) });
@@ -205,7 +207,7 @@ impl Shell {
             .judge(proposals, bytes, on_the_way, Instant::now())
     }
 
-    /// Adds what waits to be proposed to the next step; `false` if nothing does.
+    /// Moves the queued proposals to the next batch; `false` if there are none.
     fn take_proposals(&mut self) -> bool {
         let proposals = self.shared.take_proposals();
         let some = !proposals.is_empty();
@@ -223,7 +225,7 @@ impl Shell {
         self.next_ticket
     }
 
-    /// Tells raft of a snapshot whose content is at hand; it may not want it any more.
+    /// Passes a received snapshot to raft, which ignores it if it has committed past it.
     fn install(&mut self, mut received: Box<Received>) -> Result<(), Failure> {
         let message = std::mem::take(&mut received.message);
         self.received = Some(received);
@@ -246,7 +248,7 @@ impl Shell {
         }
     }
 
-    /// Performs every step that raft has, then tells those who wait.
+    /// Performs every write that raft has pending, then answers the callers.
     fn run(&mut self) -> Result<(), Failure> {
         loop {
             while let Some(write) = self.core.poll_write()? {
@@ -264,7 +266,7 @@ impl Shell {
         self.shared.status.send_if_modified(|old| {
             let changed = *old != status;
             if let (None, Some(reason)) = (&old.halted, &status.halted) {
-                tracing::error!(subsystem = "fsm", %reason, "this version is too old: nothing is applied any more");
+                tracing::error!(subsystem = "fsm", %reason, "this version is too old: applying entries has stopped");
             }
             *old = status;
             changed
@@ -293,7 +295,7 @@ impl Shell {
         if let Some(snapshot) = write.snapshot {
             let metadata = snapshot.metadata.unwrap_or_default();
             let received = self.received.take();
-            // Only `install` tells raft of snapshots, and raft takes them at once.
+            // Only `install` passes snapshots to raft, and raft takes them at once.
             let received = received.filter(|r| r.state.applied_index == metadata.index);
             let Some(received) = received else {
                 let reason = "its content is not at hand";
@@ -330,7 +332,7 @@ impl Shell {
         if position.is_some() {
             let state = Arc::clone(self.applier.state());
             let index = state.applied_index;
-            // State first: a subscriber that hears of a change must find it there.
+            // State before events: a subscriber that reacts to an event reads the state.
             self.shared.show(Arc::clone(&state));
             self.captures.reached(&wanted, &state);
             if installed {
@@ -376,7 +378,7 @@ impl Shell {
                 let snapshot = OutgoingSnapshot::new(bytes, state, bound, abandoned);
                 self.args.transport.send_snapshot(to, snapshot);
             }
-            // Raft has asked for another one since: this one is lost.
+            // Raft has requested a newer snapshot since; this one is lost.
             _ => abandoned(),
         }
     }
@@ -432,7 +434,8 @@ impl Shell {
         Ok(())
     }
 
-    /// Shows the reloaded state. If the last run wrote more than it showed, watchers start over.
+    /// Publishes the reloaded state. Resets the watchers if the last run wrote more than it
+    /// published.
     fn republish(&self) {
         let state = Arc::clone(self.applier.state());
         let shown = self.shared.state.borrow().applied_index;
@@ -444,7 +447,7 @@ impl Shell {
     }
 }
 
-/// Tells the log and the observer of each command that was applied.
+/// Reports each applied command to the log and the observer.
 struct Stopwatch<'a> {
     observer: &'a dyn Observe,
     since: Instant,

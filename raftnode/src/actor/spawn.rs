@@ -1,4 +1,4 @@
-//! The actor proper, and the thread it runs on.
+//! The actor implementation and its thread.
 
 use std::{
     sync::{
@@ -24,27 +24,27 @@ use super::{
 };
 use crate::core::Role;
 
-/// Why the actor did not start.
+/// Reason why the actor did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// The system gave no thread or no event loop.
+    /// The system could not create a thread or an event loop.
     #[error("raft thread did not start")]
     Thread(#[source] std::io::Error),
-    /// Loading failed; for a failed storage the fatal callback was called too.
+    /// Loading failed. For a failed storage `on_fatal` was called too.
     #[error("raft actor did not start")]
     Start(#[source] Box<SpawnErr>),
-    /// The thread ended before it answered.
+    /// The thread ended before it reported its start.
     #[error("raft thread ended while starting")]
     Lost,
 }
 
-/// Starts the actor on a thread of its own, linked to `supervisor`.
+/// Starts the actor on its own thread, linked to `supervisor`.
 ///
-/// Returns once the state is loaded and, if this node is the only voter, once it leads. An actor
-/// of the same handle has ended before. If the future is dropped, so does this one.
+/// Waits for the previous thread of the same handle to end. Returns once the state is loaded and,
+/// if this node is the only voter, once it leads. If the future is dropped, the actor is stopped.
 ///
 /// # Errors
-/// [`SpawnError`]; nothing runs then.
+/// [`SpawnError`]; no actor runs then.
 pub async fn spawn(args: RaftArgs, supervisor: ActorCell) -> Result<ActorCell, SpawnError> {
     let turn = Arc::clone(&args.handle.shared.turn).acquire_owned().await;
     let (started, answer) = oneshot::channel();
@@ -79,9 +79,9 @@ fn run(
         match Actor::spawn_linked(None, RaftActor, args, supervisor).await {
             Ok((actor, ended)) => {
                 if started.send(Ok(actor.get_cell())).is_err() {
-                    actor.kill(); // nobody waits for it any more
+                    actor.kill(); // the caller dropped its future
                 }
-                // A panic of the actor has been reported to the supervisor.
+                // The supervisor has been notified of a panic of the actor.
                 let _ = ended.await;
             }
             Err(error) => {
@@ -97,17 +97,17 @@ struct Running {
     id: ActorId,
     shell: Shell,
     args: RaftArgs,
-    /// Set while a tick waits in the mailbox: a long write is one late tick, not many.
+    /// Whether a tick waits in the mailbox: a long write delays one tick instead of queueing many.
     tick_queued: Arc<AtomicBool>,
     ticker: JoinHandle<()>,
-    /// Dropped last. An actor that ends leaves its state to its supervisor, so the storage may be
-    /// let go of on another thread than raft's, and later.
+    /// Dropped last. The state of an actor that ends goes to its supervisor, so the storage may be
+    /// released later and on a thread other than raft's.
     _alive: Thread,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Runs however the actor ends: killed, panicked or stopped.
+        // Runs whichever way the actor ends: killed, panicked or stopped.
         self.ticker.abort();
         close(&self.args.handle, self.id);
     }
@@ -128,11 +128,12 @@ impl Actor for RaftActor {
         args.handle.shared.mailbox.store(0, Ordering::Relaxed);
         let id = myself.get_id();
         let alive = args.handle.thread();
-        // A predecessor that ended late may have left some, and nobody would announce the next.
+        // A predecessor that ended late may have left proposals; with a non-empty queue the next
+        // one would not be announced.
         drop(args.handle.shared.take_proposals());
-        // Whoever learns of a leader writes to it at once, so its address is there first.
+        // Published before the status: a component that sees a leader sends to it at once.
         args.handle.shared.actor.send_replace(Some(myself));
-        // Again: a predecessor that ended late may have taken it away.
+        // Set again: a predecessor that ended late may have cleared it.
         args.handle.shared.set_storage(&args.storage);
         let tick_queued = Arc::new(AtomicBool::new(false));
         let ticker = tokio::spawn(tick(
@@ -167,7 +168,7 @@ impl Actor for RaftActor {
         }
         match running.shell.handle(msg) {
             Ok(Ask::Nothing) => Ok(()),
-            // The mailbox is this actor's own: it is open while a message is handled.
+            // The mailbox is this actor's own, so it is open while a message is handled.
             Ok(Ask::Flush) => handle
                 .cast(Msg::Flush)
                 .map_err(|()| "mailbox closed".into()),
@@ -175,7 +176,7 @@ impl Actor for RaftActor {
                 let handle = handle.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(time).await;
-                    // Without an actor nothing is held.
+                    // Without an actor no proposals are held.
                     let _ = handle.cast(Msg::Held);
                 });
                 Ok(())
@@ -197,7 +198,7 @@ async fn tick(handle: RaftHandle, period: Duration, queued: Arc<AtomicBool>) {
     }
 }
 
-/// Tells the daemon of a storage that is at its end, and words the failure for the supervisor.
+/// Reports a storage failure to the daemon and converts the failure for the supervisor.
 fn report(args: &RaftArgs, failure: Failure) -> ActorProcessingErr {
     match &failure {
         Failure::Storage(error) => (args.on_fatal)(error),
@@ -206,7 +207,7 @@ fn report(args: &RaftArgs, failure: Failure) -> ActorProcessingErr {
     failure.into()
 }
 
-/// Takes the address of actor `id` away, unless its successor has put its own there.
+/// Clears the handle's address of actor `id`, unless its successor has replaced it.
 fn close(handle: &RaftHandle, id: ActorId) {
     let closed = handle.shared.actor.send_if_modified(|actor| {
         let current = actor.as_ref().is_some_and(|actor| actor.get_id() == id);
@@ -228,7 +229,7 @@ fn close(handle: &RaftHandle, id: ActorId) {
     });
 }
 
-/// A number that no earlier run of this node used.
+/// Returns a number that no earlier run of this node used.
 fn incarnation() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))

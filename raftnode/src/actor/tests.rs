@@ -1,4 +1,4 @@
-//! The actor on a real directory.
+//! Tests of the actor on a real directory.
 
 mod cluster;
 mod group;
@@ -25,7 +25,7 @@ use crate::{
     storage::{self, Storage},
 };
 
-/// Stands in for the supervisor: survives its child, and says how the child ended.
+/// Test supervisor: survives its child, and reports how the child ended.
 struct Parent;
 
 impl Actor for Parent {
@@ -57,8 +57,7 @@ impl Actor for Parent {
     }
 }
 
-/// Ends an actor and waits for its thread: a process that exits before that tears RocksDB down
-/// while it works.
+/// Stops an actor and waits for its thread: exiting earlier would tear RocksDB down while in use.
 fn end(actor: &ActorCell, handle: &RaftHandle) {
     actor.kill();
     while *handle.shared.threads.borrow() > 0 {
@@ -121,7 +120,7 @@ impl Fixture {
         status.wait_for(|s| s.role == Role::Stopped).await.unwrap();
     }
 
-    /// Ends the actor and opens the directory again, as the next process would.
+    /// Stops the actor and opens the directory again, as the next process would.
     async fn reopen(mut self) -> (Arc<Storage>, tempfile::TempDir) {
         self.kill().await;
         let Self {
@@ -129,7 +128,7 @@ impl Fixture {
         } = self;
         let storage = Arc::downgrade(&args.storage);
         drop(args);
-        // The thread of the dead actor lets go of the storage last.
+        // The thread of the stopped actor releases the storage last.
         while storage.strong_count() > 0 {
             tokio::task::yield_now().await;
         }
@@ -165,7 +164,7 @@ fn store(key: &str) -> v1::Command {
 }
 
 fn rejected() -> v1::Command {
-    // The address pool is never freed as a whole.
+    // Freeing the whole address pool is rejected.
     let free = v1::SubnetFree::default();
     command("test", Timestamp::default(), Payload::SubnetFree(free))
 }
@@ -181,7 +180,7 @@ async fn only_voter_leads_when_spawn_returns() {
 }
 
 #[tokio::test]
-async fn whoever_learns_of_the_leader_can_write_to_it() {
+async fn published_leader_accepts_writes() {
     let mut fixture = Fixture::start().await;
     for round in 0..20 {
         fixture.kill().await;
@@ -199,7 +198,7 @@ async fn whoever_learns_of_the_leader_can_write_to_it() {
 }
 
 #[tokio::test]
-async fn answered_proposal_is_in_the_state_and_in_the_stream() {
+async fn answered_proposal_is_in_state_and_stream() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let mut states = handle.subscribe();
@@ -210,7 +209,7 @@ async fn answered_proposal_is_in_the_state_and_in_the_stream() {
 }
 
 #[tokio::test]
-async fn rejection_reaches_the_proposer_and_changes_nothing() {
+async fn rejection_reaches_proposer_and_keeps_state() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let before = handle.state();
@@ -229,7 +228,7 @@ async fn concurrent_proposals_share_synced_writes() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let before = fixture.args.storage.write_counts();
-    // All are in the mailbox before the first is awaited.
+    // All proposals are queued before the first is awaited.
     let proposals: Vec<_> = (0..CLIENTS)
         .map(|i| handle.propose(store(&format!("k{i}"))))
         .collect();
@@ -262,7 +261,7 @@ async fn sequential_proposals_cost_one_synced_write_each() {
 }
 
 #[tokio::test]
-async fn state_after_a_restart_has_the_same_digest_and_applies_nothing_twice() {
+async fn restart_keeps_digest_and_applies_nothing_twice() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     for i in 0..20 {
@@ -277,7 +276,7 @@ async fn state_after_a_restart_has_the_same_digest_and_applies_nothing_twice() {
 }
 
 #[tokio::test]
-async fn handle_works_across_a_kill_and_answered_proposals_survive_it() {
+async fn answered_proposals_survive_an_actor_kill() {
     let mut fixture = Fixture::start().await;
     let handle = fixture.handle();
     handle.propose(store("before")).await.unwrap();
@@ -297,7 +296,7 @@ async fn handle_works_across_a_kill_and_answered_proposals_survive_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn start_that_nobody_waits_for_leaves_the_directory_to_the_next() {
+async fn abandoned_start_releases_the_directory() {
     let mut fixture = Fixture::start().await;
     for n in 0..20 {
         fixture.kill().await;
@@ -313,7 +312,7 @@ async fn start_that_nobody_waits_for_leaves_the_directory_to_the_next() {
             .propose(store(&n.to_string()))
             .await
             .unwrap();
-        // A running actor is two: its thread, and its state.
+        // A running actor counts as two: its thread, and its state.
         let mut threads = fixture.handle().shared.threads.subscribe();
         tokio::time::timeout(
             std::time::Duration::from_secs(60),
@@ -327,7 +326,7 @@ async fn start_that_nobody_waits_for_leaves_the_directory_to_the_next() {
 }
 
 #[tokio::test]
-async fn proposals_in_flight_when_the_actor_dies_are_unknown_or_hold() {
+async fn kill_leaves_inflight_proposals_unknown_or_committed() {
     let mut fixture = Fixture::start().await;
     let handle = fixture.handle();
     for round in 0..20 {
@@ -352,7 +351,7 @@ async fn proposals_in_flight_when_the_actor_dies_are_unknown_or_hold() {
 }
 
 #[tokio::test]
-async fn proposals_beyond_the_bytes_in_flight_are_busy() {
+async fn proposals_over_the_inflight_limit_are_busy() {
     let limits = Limits {
         inflight_bytes: store("k0").encoded_len(),
         ..Limits::default()
@@ -363,7 +362,7 @@ async fn proposals_beyond_the_bytes_in_flight_are_busy() {
     assert_eq!(busy, Err(ProposeError::Busy));
     for i in 0..9 {
         let proposal = handle.propose(store(&format!("k{i}"))).await;
-        proposal.expect("an answer gives back what the proposal held");
+        proposal.expect("an answered proposal releases its budget");
     }
 }
 
@@ -381,7 +380,7 @@ async fn oversized_command_is_rejected() {
 }
 
 #[tokio::test]
-async fn proposal_without_payload_is_rejected_before_it_is_appended() {
+async fn proposal_without_payload_is_not_appended() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let last = handle.status().last_index;
@@ -391,7 +390,7 @@ async fn proposal_without_payload_is_rejected_before_it_is_appended() {
 }
 
 #[tokio::test]
-async fn failed_write_acknowledges_nothing_and_ends_the_node() {
+async fn failed_write_acknowledges_nothing_and_stops_node() {
     let mut fixture = Fixture::start().await;
     let handle = fixture.handle();
     handle.propose(store("kept")).await.unwrap();
@@ -404,14 +403,14 @@ async fn failed_write_acknowledges_nothing_and_ends_the_node() {
     let again = spawn(fixture.args.clone(), fixture.parent.clone()).await;
     assert!(
         matches!(again, Err(SpawnError::Start(_))),
-        "no restart helps"
+        "a restart must fail too"
     );
     let keys: Vec<_> = handle.state().cert_blobs.keys().cloned().collect();
     assert_eq!(keys, ["kept"]);
 }
 
 #[tokio::test]
-async fn long_log_is_compacted_and_the_node_restarts_from_its_rows() {
+async fn compacted_node_restarts_from_its_rows() {
     let limits = Limits {
         compact_entries: 16,
         ..Limits::default()
@@ -433,7 +432,7 @@ async fn long_log_is_compacted_and_the_node_restarts_from_its_rows() {
 }
 
 #[tokio::test]
-async fn heavy_log_is_compacted_however_few_entries_it_has() {
+async fn large_log_is_compacted_despite_few_entries() {
     let limits = Limits {
         log_bytes: 1000,
         ..Limits::default()
@@ -452,20 +451,20 @@ async fn heavy_log_is_compacted_however_few_entries_it_has() {
     fixture.restart().await;
     assert!((5..30).contains(&kept(&fixture)), "{}", kept(&fixture));
     let storage = &fixture.args.storage;
-    assert!(storage.log_excess(100).is_some(), "counted anew");
+    assert!(storage.log_excess(100).is_some(), "sizes are recomputed on open");
     assert_eq!(storage.log_excess(2000), None);
     handle.propose(store("more")).await.unwrap();
     assert_eq!(handle.state().cert_blobs.len(), 101);
 }
 
 #[tokio::test]
-async fn messages_of_peers_that_make_no_sense_are_survived() {
+async fn invalid_peer_messages_are_dropped() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     for (bytes, expected) in [
         (&b""[..], Err(Unfit::Sender { claimed: 0 })),
         (b"\xff\xff\xff", Err(Unfit::Undecodable)),
-        // Raft's core refuses these.
+        // Rejected by the raft core.
         (&[8, 1, 16, 1, 24, 2], Ok(())),
         (&[8, 99, 16, 1, 24, 2], Ok(())),
     ] {
@@ -480,7 +479,7 @@ async fn messages_of_peers_that_make_no_sense_are_survived() {
 }
 
 #[tokio::test]
-async fn connection_that_sends_more_than_raft_takes_has_to_wait() {
+async fn connection_over_its_budget_waits() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let mut beat = Message {
@@ -492,7 +491,7 @@ async fn connection_that_sends_more_than_raft_takes_has_to_wait() {
     beat.context = vec![0; 16 << 20];
     let beat = beat.write_to_bytes().unwrap();
     let mut inlet = handle.inlet(2);
-    // Raft cannot show its status while somebody looks at it.
+    // Blocks raft, which cannot publish its status while it is borrowed.
     let (release, released) = std::sync::mpsc::channel::<()>();
     let (looking, looks) = oneshot::channel();
     let looked_at = fixture.handle();
@@ -510,7 +509,7 @@ async fn connection_that_sends_more_than_raft_takes_has_to_wait() {
             () = inlet.deliver(&beat) => sent += 1,
             () = std::future::ready(()) => break,
         }
-        assert!(sent < 20, "nothing holds it back");
+        assert!(sent < 20, "the sender is not throttled");
     }
     drop(release);
     look.join().unwrap();
@@ -521,7 +520,7 @@ async fn connection_that_sends_more_than_raft_takes_has_to_wait() {
 }
 
 #[tokio::test]
-async fn records_alone_are_no_news_to_those_who_follow() {
+async fn record_only_change_does_not_wake_follow() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let (mut all, mut followed) = (handle.subscribe(), handle.follow());
@@ -541,7 +540,7 @@ async fn records_alone_are_no_news_to_those_who_follow() {
 }
 
 #[tokio::test]
-async fn proposals_of_a_burst_are_each_answered_in_order() {
+async fn burst_of_proposals_is_answered_in_order() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let burst: Vec<_> = (0..200)
@@ -558,7 +557,7 @@ async fn proposals_of_a_burst_are_each_answered_in_order() {
 }
 
 #[tokio::test]
-async fn node_without_a_voter_answers_no_leader() {
+async fn node_without_voters_answers_no_leader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raft");
     storage::create(&path, 3).unwrap();
@@ -572,7 +571,7 @@ async fn node_without_a_voter_answers_no_leader() {
     actor.kill();
 }
 
-/// Keeps what raft wanted to send.
+/// Transport that keeps raft's messages.
 struct Outbox(mpsc::UnboundedSender<Message>);
 
 impl Transport for Outbox {
@@ -584,11 +583,11 @@ impl Transport for Outbox {
     }
 
     fn send_snapshot(&self, to: u64, _: OutgoingSnapshot) {
-        panic!("no snapshot is due for {to}");
+        panic!("unexpected snapshot for {to}");
     }
 }
 
-/// Content of a snapshot as it is sent.
+/// Encoded content of a snapshot, as sent.
 fn chunks(state: &Arc<State>) -> Vec<Vec<u8>> {
     let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::clone(state), Bound::none(), || {});
     std::iter::from_fn(|| outgoing.next_chunk()).collect()
@@ -619,7 +618,7 @@ fn snapshot_for(node: u64) -> Message {
 }
 
 #[tokio::test]
-async fn joining_node_takes_over_the_state_of_a_snapshot() {
+async fn joining_node_installs_a_snapshot() {
     let source = Fixture::start().await;
     source.handle().propose(store("a")).await.unwrap();
     let state = source.handle().state();
@@ -635,7 +634,7 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     let bytes = |message: Message| message.write_to_bytes().unwrap();
     let refused = |from, message: Vec<u8>| handle.receive_snapshot(from, message).unwrap_err();
     let message = bytes(snapshot_for(3));
-    // On the stream of ordinary messages it is dropped.
+    // A snapshot among ordinary messages is dropped.
     assert_eq!(handle.deliver(1, &message), Err(Unfit::Snapshot));
     let mut inline = snapshot_for(3);
     inline.mut_snapshot().data = state.encode_snapshot();
@@ -681,7 +680,7 @@ async fn joining_node_takes_over_the_state_of_a_snapshot() {
     assert_eq!((status.role, status.leader_id), (Role::Follower, Some(1)));
     assert_eq!(args.storage.load_state().unwrap().digest(), state.digest());
     assert_eq!(args.storage.applied(), 40);
-    // What is committed already is not taken again, and not refused.
+    // A snapshot that is committed already is neither received nor rejected.
     assert!(receive().is_none());
     assert_eq!(handle.refused_snapshots(), 5);
 }
@@ -705,7 +704,7 @@ impl Observe for Heard {
 }
 
 #[tokio::test]
-async fn observer_hears_of_every_command_once() {
+async fn observer_is_called_once_per_command() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raft");
     storage::bootstrap(&path, 1, &[1]).unwrap();

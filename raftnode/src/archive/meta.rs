@@ -1,4 +1,4 @@
-//! `meta.json`: what an archive says about itself.
+//! `meta.json`: metadata of an archive.
 
 use prost_types::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use crate::{State, storage::Position};
 
-/// The one layout there is.
+/// The only supported layout.
 pub const SCHEMA_VERSION: u64 = 1;
 
-/// Largest position that leaves room for a log after it.
+/// Largest index that leaves room for a log after it.
 const LAST_INDEX: u64 = 1 << 62;
-/// Longest id of a cluster.
+/// Longest id of a cluster, in bytes.
 const CLUSTER_ID_BYTES: usize = 256;
 
-/// What an archive says about itself.
+/// Metadata of an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// [`SCHEMA_VERSION`].
@@ -28,21 +28,21 @@ pub struct Meta {
     /// Version of the program that wrote the archive; may be empty.
     #[serde(default)]
     pub jaco_version: String,
-    /// When the archive was begun; RFC 3339 in UTC, whole seconds.
+    /// Start of the backup; RFC 3339 in UTC, whole seconds.
     pub taken_at: String,
-    /// `host:port` of the leader's peer transport; empty if there was none.
+    /// `host:port` of the leader's peer transport; empty without a leader.
     #[serde(default)]
     pub leader_at_snapshot: String,
 }
 
-/// The part of any `meta.json`, of whatever schema, that is read first.
+/// The part of `meta.json` that is the same in every schema; parsed first.
 #[derive(Deserialize)]
 struct Schema {
     schema_version: u64,
 }
 
 impl Meta {
-    /// Describes an archive of `state`; `None` if it holds no cluster.
+    /// Describes an archive of `state`; `None` if the state has no cluster.
     ///
     /// `term` is the term of the entry at the state's applied index.
     #[must_use]
@@ -65,7 +65,7 @@ impl Meta {
         })
     }
 
-    /// Where the snapshot is in the log.
+    /// Log position of the snapshot.
     #[must_use]
     pub fn position(&self) -> Position {
         Position {
@@ -74,7 +74,7 @@ impl Meta {
         }
     }
 
-    /// The file's content, indented by two spaces.
+    /// Encodes the file, indented by two spaces.
     pub(super) fn to_json(&self) -> Vec<u8> {
         // A struct of strings and numbers always serialises.
         let mut json = serde_json::to_vec_pretty(self).unwrap_or_default();
@@ -82,7 +82,7 @@ impl Meta {
         json
     }
 
-    /// Reads and checks the file for a program of version `own`. Unknown keys are ignored.
+    /// Parses and checks the file for a program of version `own`. Unknown keys are ignored.
     pub(super) fn parse(json: &[u8], own: &str) -> Result<Self, Error> {
         let damaged = |error: serde_json::Error| Error::Meta(error.to_string());
         let Schema { schema_version } = serde_json::from_slice(json).map_err(damaged)?;
@@ -114,7 +114,7 @@ impl Meta {
             .taken_at
             .parse()
             .map_err(|_| Error::Meta("taken_at is not a time".to_owned()))?;
-        // In UTC, and without anything else that a time may be surrounded by.
+        // Normalised: in UTC and without surrounding text that the parser accepts.
         meta.taken_at = whole_seconds(taken_at);
         Ok(meta)
     }
@@ -124,7 +124,7 @@ fn whole_seconds(time: Timestamp) -> String {
     Timestamp { nanos: 0, ..time }.to_string()
 }
 
-/// Whether two versions share what stands before their first dot; an empty one fits any.
+/// Whether two versions agree up to their first dot; an empty version matches any.
 fn same_major(one: &str, other: &str) -> bool {
     let major = |version: &str| {
         let version = version.strip_prefix('v').unwrap_or(version);
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_fit_by_what_stands_before_the_first_dot() {
+    fn versions_match_by_their_major_part() {
         for (one, other, fit) in [
             ("1.2.3", "1.9.0", true),
             ("v1.2.3", "1.0.0", true),

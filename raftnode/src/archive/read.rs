@@ -1,4 +1,4 @@
-//! From the file to the state, trusting nothing.
+//! Reads an archive into a state. The input is untrusted.
 
 use std::{
     collections::BTreeSet,
@@ -14,28 +14,28 @@ use crate::{
     state::{Rules, SnapshotError},
 };
 
-/// Largest header of a header; it holds times and owners.
+/// Largest extension header (pax), in bytes; it carries times and owners.
 const EXTENSION_BYTES: u64 = 16 << 10;
-/// Most headers of headers in one archive.
+/// Maximum of extension headers in one archive.
 const EXTENSIONS: usize = 8;
-/// Most padding after the end of the tar archive.
+/// Maximum of zero bytes after the end of the tar archive.
 const PADDING_BYTES: usize = 1 << 20;
 
-/// How much of an archive is read before it is refused.
+/// Limits of reading; a larger archive is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Size of `meta.json`.
+    /// Size of `meta.json`, in bytes.
     pub meta_bytes: u64,
-    /// Size of `snapshot.bin`.
+    /// Size of `snapshot.bin`, in bytes.
     pub snapshot_bytes: u64,
-    /// Size of one entity.
+    /// Size of one entity, in bytes.
     pub entity_bytes: u64,
     /// Number of entities.
     pub entities: u64,
 }
 
 impl Default for Limits {
-    /// Far above what a cluster holds, and within what a machine can hold.
+    /// Far above the size of a real cluster, and within the memory of a machine.
     fn default() -> Self {
         Self {
             meta_bytes: 64 << 10,
@@ -46,49 +46,49 @@ impl Default for Limits {
     }
 }
 
-/// What an archive holds.
+/// Content of an archive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Archive {
-    /// What it says about itself.
+    /// Metadata of the archive.
     pub meta: Meta,
-    /// The state at the index that `meta` names.
+    /// State at index [`Meta::snapshot_index`].
     pub state: State,
-    /// Fields of the snapshot that this version does not know and has left out.
+    /// Snapshot fields that this version does not know and has left out.
     pub unknown_fields: BTreeSet<u32>,
 }
 
-/// Why an archive is refused.
+/// Reason why an archive is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read, is no gzip stream of a tar archive, is damaged or ends early.
+    /// The file cannot be read, is not a gzip stream of a tar archive, is damaged or ends early.
     #[error("the archive cannot be read")]
     Read(#[source] io::Error),
-    /// Another entry than the one that belongs there.
+    /// An entry other than the expected one.
     #[error("the archive holds {found:?} where {expected} belongs")]
     Unexpected {
-        /// Name of the entry, as text where it is text.
+        /// Name of the entry; bytes that are not ASCII text are escaped.
         found: String,
-        /// What belongs there.
+        /// Name of the expected entry.
         expected: &'static str,
     },
-    /// An entry is not there.
+    /// An entry is missing.
     #[error("the archive holds no {0}")]
     Missing(&'static str),
-    /// An entry that is no plain file: a link, a directory, a device.
+    /// An entry that is not a regular file: a link, a directory, a device.
     #[error("{entry} is not a regular file in the archive")]
     NotRegular {
-        /// Its name.
+        /// Name of the entry.
         entry: String,
     },
-    /// A header that changes the name or the size of what follows.
+    /// An extension header that changes the name or the size of the next entry.
     #[error("the archive has a header of headers with {0:?}")]
     Extension(String),
     /// An entry exceeds its limit.
     #[error("{entry} exceeds {limit} bytes")]
     TooLarge {
-        /// Which one.
+        /// Name of the entry.
         entry: &'static str,
-        /// The limit.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// Bytes after the end of the archive.
@@ -97,16 +97,16 @@ pub enum Error {
     /// `meta.json` is damaged.
     #[error("meta.json cannot be used: {0}")]
     Meta(String),
-    /// Another layout than the one there is.
+    /// A layout other than `SCHEMA_VERSION`.
     #[error("schema version {found} is not supported")]
     Schema {
-        /// What `meta.json` says.
+        /// Version in `meta.json`.
         found: u64,
     },
-    /// The archive is of another major version.
+    /// The archive was written by another major version.
     #[error("the archive is of version {archive:?}, this is version {own:?}")]
     Version {
-        /// Version of the program that wrote it.
+        /// Version of the program that wrote the archive.
         archive: String,
         /// Version of this program.
         own: String,
@@ -114,7 +114,7 @@ pub enum Error {
     /// `snapshot.bin` is damaged.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// The snapshot is of another cluster than `meta.json` says, or of none.
+    /// The snapshot's cluster differs from the one in `meta.json`, or is missing.
     #[error("meta.json is of cluster {meta:?}, snapshot.bin of {snapshot:?}")]
     Cluster {
         /// Id in `meta.json`.
@@ -122,7 +122,7 @@ pub enum Error {
         /// Id in `snapshot.bin`; empty if it holds no cluster.
         snapshot: String,
     },
-    /// The snapshot holds something that happened after it was taken.
+    /// The snapshot contains an entity with an index above its own.
     #[error("the snapshot of index {index} holds an entity of index {entity}")]
     Later {
         /// Index in `meta.json`.
@@ -134,14 +134,14 @@ pub enum Error {
 
 /// Reads an archive for a program of version `own`.
 ///
-/// Memory is bounded by `limits` whatever the bytes are; nothing is written anywhere.
+/// Memory is bounded by `limits` for any input; nothing is written to disk.
 ///
 /// # Errors
-/// [`Error`] if it is not exactly an archive: what is accepted was read to its last byte.
+/// [`Error`] if the input is not exactly an archive: an accepted input was read to its last byte.
 pub fn read(input: impl Read, own: &str, limits: &Limits) -> Result<Archive, Error> {
     let mut tar = tar::Archive::new(GzDecoder::new(BufReader::new(input)));
     let (meta, found) = {
-        // Raw: an extension is seen as what it is instead of being obeyed.
+        // Raw: extension headers are checked below instead of being applied by the library.
         let entries = tar.entries().map_err(Error::Read)?.raw(true);
         let mut entries = Entries {
             entries,
@@ -178,15 +178,15 @@ pub fn read(input: impl Read, own: &str, limits: &Limits) -> Result<Archive, Err
     })
 }
 
-/// The entries of an archive that belong in it.
+/// Iterates over the entries of an archive, without extension headers.
 struct Entries<'a, R: Read> {
     entries: tar::Entries<'a, R>,
-    /// Extensions that may still come.
+    /// Number of extension headers still allowed.
     extensions: usize,
 }
 
 impl<'a, R: Read> Entries<'a, R> {
-    /// The next entry, which must be the regular file `name` of at most `limit` bytes.
+    /// Returns the next entry, which must be the regular file `name` of at most `limit` bytes.
     fn require(&mut self, name: &'static str, limit: u64) -> Result<Entry<'a, R>, Error> {
         let entry = self.next()?.ok_or(Error::Missing(name))?;
         let found = name_of(&entry);
@@ -215,8 +215,8 @@ impl<'a, R: Read> Entries<'a, R> {
         }
     }
 
-    /// The next entry that is none of the extensions, which some programs put before an entry
-    /// for fractions of a second.
+    /// Returns the next entry that is not an extension header. Some programs write one before an
+    /// entry for fractions of a second.
     fn next(&mut self) -> Result<Option<Entry<'a, R>>, Error> {
         loop {
             let Some(entry) = self.entries.next() else {
@@ -238,7 +238,7 @@ fn name_of(entry: &Entry<'_, impl Read>) -> String {
     entry.path_bytes().escape_ascii().to_string()
 }
 
-/// Accepts an extension that says nothing about the name, the size or the kind of an entry.
+/// Accepts an extension header that leaves the name, size and kind of the entry unchanged.
 fn harmless(mut entry: Entry<'_, impl Read>) -> Result<(), Error> {
     if entry.size() > EXTENSION_BYTES {
         return Err(Error::TooLarge {
@@ -262,7 +262,7 @@ fn harmless(mut entry: Entry<'_, impl Read>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses an entry that ended before the size it claims.
+/// Rejects an entry that ended before its declared size.
 fn complete(read: u64, entry: &Entry<'_, impl Read>) -> Result<(), Error> {
     if read == entry.size() {
         Ok(())
@@ -271,7 +271,7 @@ fn complete(read: u64, entry: &Entry<'_, impl Read>) -> Result<(), Error> {
     }
 }
 
-/// Reads to the very end: only there the checksum is compared.
+/// Reads to the end of the stream, where the checksum is verified.
 fn drain(mut gzip: GzDecoder<BufReader<impl Read>>) -> Result<(), Error> {
     let mut buffer = [0; 4096];
     let mut padding = 0;
@@ -293,7 +293,7 @@ fn drain(mut gzip: GzDecoder<BufReader<impl Read>>) -> Result<(), Error> {
     }
 }
 
-/// Checks that the two entries belong together.
+/// Checks that the two entries are of the same cluster and index.
 fn check(meta: &Meta, state: &State) -> Result<(), Error> {
     let id = state.cluster.as_deref().map(|c| c.cluster_id.as_str());
     if id != Some(&meta.cluster_id) {

@@ -47,7 +47,7 @@ fn open(bytes: &[u8]) -> Result<Archive, Error> {
 }
 
 #[test]
-fn what_could_not_be_restored_is_not_written() {
+fn archive_over_restore_limits_is_not_written() {
     let (meta, mut state) = sample();
     let blob = |bytes| v1::CertBlob {
         key: "k".to_owned(),
@@ -97,13 +97,13 @@ fn what_could_not_be_restored_is_not_written() {
     assert!(bytes.is_empty());
 }
 
-/// A part of a hand-made archive.
+/// An entry of a hand-made archive.
 #[derive(Clone)]
 struct Part {
     name: &'static str,
     kind: EntryType,
     content: Vec<u8>,
-    /// Instead of the length of the content.
+    /// Size in the header, if it differs from the length of the content.
     size: Option<u64>,
 }
 
@@ -116,7 +116,7 @@ fn part(name: &'static str, content: &[u8]) -> Part {
     }
 }
 
-/// The two parts that belong in an archive.
+/// The two entries of a valid archive.
 fn parts() -> (Part, Part) {
     let (meta, state) = sample();
     let json = meta.to_json();
@@ -127,7 +127,7 @@ fn raw(parts: &[Part]) -> Vec<u8> {
     let mut tar = Vec::new();
     for part in parts {
         let mut header = Header::new_ustar();
-        // The library refuses to write the names that must be refused when read.
+        // Written into the header directly: the library rejects the names under test.
         header.as_old_mut().name[..part.name.len()].copy_from_slice(part.name.as_bytes());
         header.set_entry_type(part.kind);
         header.set_mode(0o600);
@@ -161,7 +161,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_is_written_is_what_is_read(log in logs()) {
+    fn archive_round_trips(log in logs()) {
         let mut state = state_of(&log);
         let id = v1::ClusterMeta { cluster_id: "c-1".to_owned(), ..Default::default() };
         state.cluster = Some(id.into());
@@ -173,10 +173,10 @@ proptest! {
         prop_assert!(found.unknown_fields.is_empty());
     }
 
-    /// Every bit of the content is covered by a checksum; the gzip stream has others, in its
-    /// header and behind its last block.
+    /// Checksums cover every bit of the content; the remaining bits belong to the header and
+    /// trailer of the gzip stream.
     #[test]
-    fn a_damaged_or_shortened_archive_is_refused(at in any::<prop::sample::Index>(), bit in 0..8) {
+    fn damaged_or_truncated_archive_is_rejected(at in any::<prop::sample::Index>(), bit in 0..8) {
         let (meta, state) = sample();
         let whole = archive(&meta, &state);
         let at = at.index(whole.len());
@@ -189,15 +189,15 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_crash_the_reader(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {
+    fn random_bytes_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {
         prop_assert!(open(&bytes).is_err());
         prop_assert!(open(&gzip(&bytes)).is_err());
     }
 }
 
-/// The layout that other implementations read, looked at byte by byte.
+/// Fixes the byte layout that other implementations read.
 #[test]
-fn the_entries_are_two_plain_files_for_their_owner_alone() {
+fn entries_are_two_regular_files_with_owner_mode() {
     let (meta, state) = sample();
     let mut tar = Vec::new();
     flate2::read::GzDecoder::new(&*archive(&meta, &state))
@@ -231,10 +231,11 @@ fn the_entries_are_two_plain_files_for_their_owner_alone() {
     assert!(tar[at..].iter().all(|byte| *byte == 0));
 }
 
-/// Written by the standard library of another language, from fields that every implementation
-/// has: rows in any order, events of one index without ordinals, a time with an offset.
+/// The archives were written by another language's standard library, with only the fields that
+/// every implementation has: rows in any order, events of one index without ordinals, a time with
+/// an offset.
 #[test]
-fn archives_of_others_are_read() {
+fn foreign_archives_are_read() {
     for bytes in [
         &include_bytes!("testdata/foreign.tgz")[..],
         include_bytes!("testdata/foreign-pax.tgz"),
@@ -263,7 +264,7 @@ fn archives_of_others_are_read() {
 }
 
 #[test]
-fn exactly_two_regular_entries_in_their_order_are_accepted() {
+fn only_two_regular_entries_in_order_are_accepted() {
     let (meta, snapshot) = parts();
     let extra = part("extra", b"x");
     let of_kind = |base: &Part, kind| Part {
@@ -341,7 +342,7 @@ fn exactly_two_regular_entries_in_their_order_are_accepted() {
 }
 
 #[test]
-fn extensions_may_tell_the_time_and_nothing_else() {
+fn extension_headers_may_only_carry_harmless_keys() {
     let (meta, snapshot) = parts();
     let header = |records: &[u8]| Part {
         kind: EntryType::XHeader,
@@ -370,7 +371,7 @@ fn extensions_may_tell_the_time_and_nothing_else() {
 }
 
 #[test]
-fn meta_and_snapshot_must_belong_together() {
+fn meta_and_snapshot_must_match() {
     let (meta, state) = sample();
     let json = |change: &dyn Fn(&mut Meta)| {
         let mut meta = meta.clone();
@@ -443,7 +444,7 @@ fn meta_and_snapshot_must_belong_together() {
 }
 
 #[test]
-fn a_snapshot_holds_nothing_of_later_than_itself() {
+fn entity_newer_than_the_snapshot_is_rejected() {
     let (meta, state) = sample();
     let event = v1::AuditEvent {
         raft_index: 51,
@@ -476,7 +477,7 @@ fn a_snapshot_holds_nothing_of_later_than_itself() {
 }
 
 #[test]
-fn sizes_are_limited_before_they_are_read() {
+fn sizes_are_checked_before_reading() {
     let (meta, snapshot) = parts();
     let limits = Limits {
         meta_bytes: meta.content.len() as u64,
@@ -502,7 +503,8 @@ fn sizes_are_limited_before_they_are_read() {
             "{error}"
         );
     }
-    // A claim is refused as a claim; one within the limits, without the bytes, as a lie.
+    // A declared size above the limit is rejected at once; one within it fails because the bytes
+    // are missing.
     let claim = |size| Part {
         size: Some(size),
         ..snapshot.clone()
@@ -514,9 +516,9 @@ fn sizes_are_limited_before_they_are_read() {
     assert_ne!(refusal(&[meta, claim(1 << 30)]), "");
 }
 
-/// Megabytes of zeros in a few kilobytes: read up to the limit, and never kept.
+/// A compression bomb (megabytes of zeros in a few kilobytes) is read up to the limit only.
 #[test]
-fn a_bomb_is_refused_within_its_limits() {
+fn compression_bomb_is_rejected_within_limits() {
     struct Zeros(u64);
     impl Read for Zeros {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
@@ -534,7 +536,7 @@ fn a_bomb_is_refused_within_its_limits() {
     assert!(bytes.len() < 1 << 20);
     assert!(matches!(open(&bytes), Err(Error::Trailing)));
 
-    // One entity that claims to be as large as its file.
+    // One entity with a declared size as large as its file.
     let size: u64 = 96 << 20;
     let mut snapshot = b"\x12".to_vec();
     prost::encode_length_delimiter(size as usize, &mut snapshot).unwrap();
@@ -547,13 +549,13 @@ fn a_bomb_is_refused_within_its_limits() {
 }
 
 #[test]
-fn nothing_may_follow_the_end() {
+fn trailing_bytes_are_rejected() {
     let (meta, state) = sample();
     let whole = archive(&meta, &state);
     let (json, snapshot) = parts();
     let tar = raw(&[json, snapshot]);
     let padded = [tar.clone(), vec![0; 9000]].concat();
-    assert!(open(&gzip(&padded)).is_ok(), "programs pad to their block");
+    assert!(open(&gzip(&padded)).is_ok(), "tar programs pad to their block size");
     for bytes in [
         [whole.clone(), b"x".to_vec()].concat(),
         [whole.clone(), whole].concat(),

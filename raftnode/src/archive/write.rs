@@ -1,4 +1,4 @@
-//! From the state to the file.
+//! Writes a state as an archive.
 
 use std::io::{self, Read, Write};
 
@@ -8,10 +8,10 @@ use tar::{Builder, EntryType, Header};
 use super::{Error, Limits, META, Meta, SNAPSHOT};
 use crate::{State, state::SnapshotError};
 
-/// Mode of the entries: they hold secrets.
+/// Mode of the entries, which contain secrets.
 const MODE: u32 = 0o600;
 
-/// Refuses a state whose archive nobody could read within `limits`.
+/// Rejects a state whose archive would exceed `limits` when it is read.
 ///
 /// # Errors
 /// [`Error::TooLarge`], or [`Error::Snapshot`] for too many entities or one that is too large.
@@ -36,8 +36,8 @@ pub fn check_size(state: &State, limits: &Limits) -> Result<(), Error> {
 /// Writes the archive of `state`, which `meta` describes, and flushes `out`.
 ///
 /// # Errors
-/// What `out` fails with; what it has got by then is no archive. Before anything is written, one
-/// that holds an [`Error`] if a restore would refuse the archive for its size.
+/// The error of `out`, which then holds a partial archive. An error that wraps [`Error`], before
+/// anything is written, if a restore would reject the archive for its size.
 pub fn write(meta: &Meta, state: &State, out: impl Write) -> io::Result<()> {
     check_size(state, &Limits::default()).map_err(io::Error::other)?;
     let taken_at: u64 = meta

@@ -1,21 +1,21 @@
-//! How much of the log is kept.
+//! Selects how much of the log is kept.
 
 use raft::{ProgressState, StateRole, Storage};
 
 use super::RaftCore;
 
-/// A member that answers keeps this many times more of the log than one that does not: at a high
-/// rate of writes it would otherwise need the next snapshot by the time it has installed one.
+/// Factor by which a responsive member may lag further than an unresponsive one: at a high rate of
+/// writes it would otherwise need the next snapshot by the time it has installed one.
 const ANSWERING: u64 = 32;
 
 impl<S: Storage> RaftCore<S> {
-    /// Index up to which the log, which begins at `first_index`, may be dropped; `None` while it
-    /// is short.
+    /// Returns the index up to which the log, which begins at `first_index`, may be dropped; `None`
+    /// while it is short.
     ///
-    /// A leader keeps what its slowest member still needs: at most 7/8 of `limit` entries for one
-    /// that does not answer, which then receives a snapshot, and 32 times `limit` for one that
-    /// does. Another node keeps half of `limit`, since those it may lead are seldom further
-    /// behind than that.
+    /// A leader keeps the entries its slowest member needs: at most 7/8 of `limit` entries for an
+    /// unresponsive member, which then receives a snapshot, and 32 times `limit` for a responsive
+    /// one. Other nodes keep half of `limit`, because a member they may lead later seldom lags
+    /// further.
     #[must_use]
     pub fn compaction(&self, first_index: u64, limit: u64) -> Option<u64> {
         let raft = &self.raw.raft;
@@ -33,7 +33,7 @@ impl<S: Storage> RaftCore<S> {
                     limit - limit / 8
                 };
                 let has = match progress.state {
-                    // It goes on from where the snapshot ends.
+                    // The member continues from the end of the snapshot.
                     ProgressState::Snapshot => progress.pending_snapshot,
                     _ => progress.matched,
                 };
@@ -43,7 +43,7 @@ impl<S: Storage> RaftCore<S> {
         } else {
             applied - (limit / 2).min(applied)
         };
-        // Dropping an eighth at least keeps a slow member from costing a write per entry.
+        // At least an eighth is dropped, so that a slow member does not cost a write per entry.
         (index + 1 >= first_index + limit / 8).then_some(index)
     }
 }

@@ -7,20 +7,20 @@ pub struct Config {
     pub id: u64,
     /// Index of the last entry the state machine has applied.
     pub applied: u64,
-    /// Distinguishes this run of the node from earlier ones, so that an answer to a read of an
-    /// earlier run is not taken for an answer to a new one.
+    /// Distinguishes this run of the node from earlier ones, so that the response to a read of an
+    /// earlier run is not matched to a new read.
     pub incarnation: u64,
-    /// Ticks between heartbeats of a leader.
+    /// Ticks between the heartbeats of a leader.
     pub heartbeat_ticks: usize,
-    /// Shortest election timeout; the longest is twice as long.
+    /// Shortest election timeout, in ticks; the longest is one tick less than twice this.
     pub election_ticks: usize,
-    /// Decides the election timeouts: the same seed draws the same ones.
+    /// Seed of the election timeouts: equal seeds draw equal timeouts.
     pub seed: u64,
 }
 
 impl Config {
-    /// Defaults for ticks of 100 ms: a heartbeat every 3, an election after 10 to 20, drawn from
-    /// the id and the incarnation.
+    /// Creates the defaults for ticks of 100 ms: a heartbeat every 3 ticks and an election timeout
+    /// of 10 to 19 ticks, seeded from the id and the incarnation.
     #[must_use]
     pub fn new(id: u64, applied: u64, incarnation: u64) -> Self {
         Self {
@@ -33,8 +33,8 @@ impl Config {
         }
     }
 
-    /// Election timeout in `term`, in ticks, within raft's bounds. One draw for each term is
-    /// enough: whoever shares a timeout and splits the votes stands again in a higher term.
+    /// Returns the election timeout in `term`, in ticks, within raft's bounds. One draw per term is
+    /// enough: nodes that share a timeout and split the vote draw again in the next term.
     pub(super) fn election_timeout(&self, term: u64) -> usize {
         let spread = self.election_ticks.max(1) as u64;
         self.election_ticks + (mix(self.seed ^ mix(term)) % spread) as usize
@@ -57,7 +57,7 @@ impl Config {
     }
 }
 
-/// Scatters a number over 64 bits: the finalizer of SplitMix64.
+/// Scatters a number over 64 bits (finalizer of SplitMix64).
 fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -70,14 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn election_timeouts_follow_from_the_seed_and_vary_with_node_and_term() {
+    fn election_timeouts_depend_on_seed_node_and_term() {
         let config = Config::new(1, 0, 1);
         let other = Config::new(2, 0, 1);
         let draw = |c: &Config| (1..200).map(|t| c.election_timeout(t)).collect::<Vec<_>>();
         assert_eq!(draw(&config), draw(&config.clone()));
         let pairs = draw(&config).into_iter().zip(draw(&other));
         let equal = pairs.filter(|(a, b)| a == b).count();
-        assert!(equal < 50, "nodes that wake together split every vote");
+        assert!(equal < 50, "nodes with equal timeouts split the vote");
         for ticks in 10..20 {
             assert!(draw(&config).contains(&ticks), "{ticks} is never drawn");
         }

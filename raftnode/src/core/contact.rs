@@ -1,28 +1,29 @@
-//! Who was heard of lately, in ticks: whether this node's side can decide anything at all.
+//! Tracks contact with the other members, in ticks, to detect the loss of a quorum.
 
 use std::collections::BTreeMap;
 
 use raft::eraftpb::ConfState;
 
-/// When each member was last heard, on a clock of ticks.
+/// Time of the last message from each member, on a clock of ticks.
 ///
-/// Followers hear their leader only, and a leader that lost its majority steps down. So hearing
-/// the leader counts as hearing a majority; without one, elections make all voters talk.
+/// Followers receive messages from their leader only, and a leader without a majority steps down. A
+/// message of the leader therefore counts as contact with a majority. Without a leader, elections
+/// make all voters send messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contact {
     now: u64,
     heard: BTreeMap<u64, u64>,
-    /// Last tick at which a majority was in reach.
+    /// Last tick at which a majority was in contact.
     majority: u64,
     /// Tick since which no leader is known.
     leaderless: Option<u64>,
-    /// Leader when this was last settled, and whether the time has changed since.
+    /// Leader at the last [`Contact::settle`], and whether a tick has passed since.
     settled: u64,
     due: bool,
 }
 
 impl Contact {
-    /// A message of `from` arrived, a member of `conf`; `leader` is who leads now, 0 for nobody.
+    /// Records a message of member `from`; `leader` is the current leader, 0 if unknown.
     pub(super) fn hear(&mut self, from: u64, leader: u64) {
         self.heard.insert(from, self.now);
         if from == leader {
@@ -35,12 +36,13 @@ impl Contact {
         self.due = true;
     }
 
-    /// Whether [`Contact::settle`] would change anything but the ages of contacts.
+    /// Whether [`Contact::settle`] would change more than the ages of contacts.
     pub(super) fn due(&self, leader: u64) -> bool {
         self.due || leader != self.settled
     }
 
-    /// Looks at the time again: `own` is this node's id, `leader` who leads now, 0 for nobody.
+    /// Recomputes the contact with a majority: `own` is this node's id, `leader` the current
+    /// leader, 0 if unknown.
     pub(super) fn settle(&mut self, own: u64, leader: u64, conf: &ConfState) {
         (self.settled, self.due) = (leader, false);
         if leader != raft::INVALID_ID {
@@ -52,7 +54,7 @@ impl Contact {
         self.majority = self.majority.max(self.majority_heard(own, conf));
     }
 
-    /// The last tick by which a majority was heard, each of them no earlier than then.
+    /// Returns the latest tick since which each member of some majority has sent a message.
     fn majority_heard(&self, own: u64, conf: &ConfState) -> u64 {
         let in_reach = |since: u64| {
             let heard = |id: &u64| *id == own || self.heard.get(id).is_some_and(|&at| at >= since);
@@ -62,17 +64,17 @@ impl Contact {
         times.filter(|&at| in_reach(at)).max().unwrap_or_default()
     }
 
-    /// Ticks since a majority was last in reach.
+    /// Ticks since a majority was last in contact.
     pub(super) fn silent(&self) -> u64 {
         self.now - self.majority
     }
 
-    /// Ticks without a leader.
+    /// Ticks since a leader was last known.
     pub(super) fn leaderless(&self) -> u64 {
         self.leaderless.map_or(0, |since| self.now - since)
     }
 
-    /// Whether `id` was heard within the last `ticks`.
+    /// Whether a message of `id` arrived within the last `ticks`.
     pub(super) fn within(&self, id: u64, ticks: u64) -> bool {
         let at = self.heard.get(&id);
         at.is_some_and(|at| self.now - at <= ticks)
@@ -89,7 +91,7 @@ fn contains(conf: &ConfState, id: u64) -> bool {
     lists.iter().any(|list| list.contains(&id))
 }
 
-/// Whether most of `voters` are `heard`; nobody's consent is needed where nobody votes.
+/// Whether a majority of `voters` is `heard`. An empty half of a joint configuration is satisfied.
 fn quorum(voters: &[u64], heard: impl Fn(&u64) -> bool) -> bool {
     let count = voters.iter().filter(|id| heard(id)).count();
     voters.is_empty() || count > voters.len() / 2
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn majority_is_as_old_as_the_last_of_those_it_needs() {
+    fn majority_contact_is_as_old_as_oldest_member() {
         let conf = conf(&[1, 2, 3, 4, 5], &[]);
         let mut contact = Contact::default();
         pass(&mut contact, 3, 0, &conf);
@@ -124,17 +126,17 @@ mod tests {
         pass(&mut contact, 4, 0, &conf);
         contact.hear(3, 0);
         pass(&mut contact, 5, 0, &conf);
-        assert_eq!(contact.silent(), 9, "since 2 was heard");
+        assert_eq!(contact.silent(), 9, "since the message of 2");
         contact.hear(9, 0);
         contact.settle(1, 0, &conf);
         assert_eq!(contact.silent(), 9, "a learner has no vote");
         contact.hear(4, 0);
         contact.settle(1, 0, &conf);
-        assert_eq!(contact.silent(), 5, "since 3 was heard");
+        assert_eq!(contact.silent(), 5, "since the message of 3");
     }
 
     #[test]
-    fn leader_stands_for_a_majority() {
+    fn leader_contact_counts_as_majority() {
         let conf = conf(&[1, 2, 3, 4, 5], &[]);
         let mut contact = Contact::default();
         pass(&mut contact, 30, 2, &conf);
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn both_halves_of_a_joint_configuration_are_needed() {
+    fn joint_configuration_needs_both_majorities() {
         let conf = conf(&[1, 2, 3], &[1, 4, 5]);
         let mut contact = Contact::default();
         pass(&mut contact, 5, 0, &conf);
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_voter_and_no_voter_at_all_reach_themselves() {
+    fn single_or_missing_voters_keep_quorum() {
         for voters in [&[1][..], &[]] {
             let conf = conf(voters, &[]);
             let mut contact = Contact::default();

@@ -1,4 +1,4 @@
-//! Committed entries, as the state machine receives them.
+//! Committed entries, as passed to the state machine.
 
 use std::fmt;
 
@@ -6,27 +6,27 @@ use raft::eraftpb::{ConfChange, ConfChangeSingle, ConfChangeV2, Entry, EntryType
 
 use super::{Error, Ticket};
 
-/// An entry that is committed and is to be applied.
+/// A committed entry that is to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Its log index.
+    /// Log index of the entry.
     pub index: u64,
-    /// Term it was proposed in.
+    /// Term the entry was proposed in.
     pub term: u64,
-    /// What it asks for.
+    /// Content of the entry.
     pub payload: Payload,
-    /// The proposal it answers, if it was proposed here and its proposer still waits.
+    /// Ticket of the proposal, if it was made in this node's current run and term.
     pub ticket: Option<Ticket>,
 }
 
-/// Content of an entry; `Debug` hides that of a command.
+/// Content of an entry; `Debug` redacts a command.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Payload {
-    /// A leader's first entry; only the applied index moves.
+    /// First entry of a leader's term; only advances the applied index.
     Noop,
     /// Encoded command.
     Command(Vec<u8>),
-    /// Change of voters or learners; raft has applied it, only the applied index moves.
+    /// Change of voters or learners, which raft has applied; only advances the applied index.
     ConfChange,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// What an entry holds, before raft has seen a configuration change in it.
+/// Decoded entry, with a configuration change that raft has not applied yet.
 pub(super) enum Decoded {
     Plain(Payload),
     ConfChange(ConfChangeV2),

@@ -1,6 +1,7 @@
-//! Messages of peers, checked before raft sees them.
+//! Validates messages of peers before raft-rs sees them.
 //!
-//! Raft panics on a message that no correct peer sends, and a peer is other people's software.
+//! raft-rs panics on messages that no correct peer sends, and a peer may run another
+//! implementation.
 
 use std::collections::BTreeSet;
 
@@ -12,51 +13,51 @@ use raft::{
 /// A message that no correct peer sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It is for another node, or from this one.
+    /// The receiver is another node, or the sender is this one.
     #[error("message from {from} to {to} is not for this node")]
     Address {
-        /// Its sender.
+        /// Sender of the message.
         from: u64,
-        /// Its receiver.
+        /// Receiver of the message.
         to: u64,
     },
-    /// Its type exists inside a node only, or is not known.
+    /// The message type is unknown or only used inside a node.
     #[error("message type {0} does not travel between nodes")]
     Type(i32),
-    /// Its entries do not follow each other, are of later terms than itself, or of no known kind.
+    /// Entries are not consecutive, have a later term than the message, or are of unknown type.
     #[error("entries do not follow log index {0}")]
     Entries(u64),
-    /// The configuration of its snapshot is none that a cluster can have.
+    /// The configuration in the snapshot is not one that raft can reach.
     #[error("the configuration of the snapshot at index {0} is impossible")]
     Configuration(u64),
-    /// It acknowledges an entry that this leader never had.
+    /// The message acknowledges an entry that this leader never had.
     #[error("index {index} is acknowledged, but the log ends at {last}")]
     Acknowledged {
-        /// What it claims.
+        /// Index that the message acknowledges.
         index: u64,
-        /// Where the log ends.
+        /// Last index of the log.
         last: u64,
     },
     /// A term or an index that no cluster reaches.
     #[error("term or index {0} is out of range")]
     Range(u64),
-    /// It asks for the vote of a node that has just been created, which has none.
+    /// A vote request to a node that has just been created and has no vote.
     #[error("this node has no vote yet")]
     Newcomer,
-    /// It lacks what its type must carry.
+    /// A field that the message type requires is missing.
     #[error("message type {0} is incomplete")]
     Incomplete(i32),
-    /// Its commit index is beyond this node's log, which a leader of this log never claims.
+    /// The commit index is beyond this node's log, which a leader of this log never sends.
     #[error("commit index {commit} is beyond the log, which ends at {last}")]
     Commit {
-        /// What it claims.
+        /// Commit index in the message.
         commit: u64,
-        /// Where the log ends.
+        /// Last index of the log.
         last: u64,
     },
 }
 
-/// Raft counts upwards from what it is told without checking for overflow.
+/// Largest accepted term or index: raft-rs increments them without checking for overflow.
 const LARGEST: u64 = u64::MAX / 2;
 
 pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(), Refused> {
@@ -90,7 +91,7 @@ pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(
     if let Some(&number) = numbers.iter().find(|&&number| number > LARGEST) {
         return Err(Refused::Range(number));
     }
-    // Raft takes a message without a term for one of its own; only read requests have none.
+    // raft-rs treats a message without a term as local; only read requests have none.
     if (message.term == 0) != (kind == MessageType::MsgReadIndex) {
         return Err(Refused::Range(message.term));
     }
@@ -110,7 +111,7 @@ pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(
                 let known = EntryType::from_i32(entry.entry_type).is_some();
                 entry.index == index && known && (term..=message.term).contains(&entry.term)
             });
-            // Raft says term 0 of every index beyond its log, so 0 would match there.
+            // raft-rs returns term 0 for every index beyond its log, so 0 would match there.
             let anchored = (message.log_term == 0) == (message.index == 0);
             if sound && anchored {
                 Ok(())
@@ -157,7 +158,7 @@ pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(
             }
             Ok(())
         }
-        // Raft would refuse in its own term, and panics if that is 0.
+        // raft-rs would respond in its own term, and panics if that is 0.
         MessageType::MsgRequestPreVote if raft.term == 0 => Err(Refused::Newcomer),
         MessageType::MsgRequestPreVote
         | MessageType::MsgRequestVote
@@ -168,7 +169,7 @@ pub(super) fn check<S: Storage>(raw: &RawNode<S>, message: &Message) -> Result<(
     }
 }
 
-/// Whether raft can have produced this configuration. It panics on one that it cannot restore.
+/// Whether raft can have produced this configuration. raft-rs panics on one it cannot restore.
 fn is_possible(conf: &ConfState) -> bool {
     let set = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<_>>();
     let lists = [
@@ -181,7 +182,7 @@ fn is_possible(conf: &ConfState) -> bool {
         .iter()
         .all(|ids| set(ids).len() == ids.len() && !ids.contains(&0));
     let [voters, outgoing, learners, next] = lists.map(|ids| set(ids));
-    // Voters that become learners wait for the end of a joint configuration.
+    // Voters that become learners wait for the end of the joint configuration.
     let joint = !outgoing.is_empty() || (next.is_empty() && !conf.auto_leave);
     distinct
         && joint

@@ -1,4 +1,4 @@
-//! Changes of who takes part, one member at a time.
+//! Membership changes, one member at a time.
 
 use raft::{
     StateRole, Storage,
@@ -7,36 +7,37 @@ use raft::{
 
 use super::RaftCore;
 
-/// One change of the configuration. Each names a raft id.
+/// One change of the configuration; carries the raft id of the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemberChange {
-    /// Lets a node that takes no part yet follow, without a vote.
+    /// Adds a node as a learner, which follows without a vote.
     AddLearner(u64),
-    /// Gives a learner a vote.
+    /// Makes a learner a voter.
     Promote(u64),
-    /// Takes a voter's vote; it stays as a learner.
+    /// Makes a voter a learner.
     Demote(u64),
-    /// Ends a member's part, whatever it was.
+    /// Removes a voter or learner.
     Remove(u64),
 }
 
-/// Why a change of the configuration was not appended; asking again is safe.
+/// Reason why a configuration change was not appended; a retry is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeRefused {
-    /// This node does not lead, or is handing leadership over.
+    /// This node does not lead, or is transferring leadership.
     #[error("not the leader")]
     NotLeader,
-    /// Another change is not applied yet.
+    /// Another change has not been applied yet.
     #[error("another change of members is pending")]
     Pending,
-    /// It makes no sense now: promoting what is no learner, demoting what is no voter, the leader
-    /// itself, the last voter, or adding an id that is 0.
+    /// The change does not apply to the member: promoting a node that is not a learner, demoting
+    /// one that is not a voter, removing or demoting the leader itself or the last voter, or the id
+    /// is 0.
     #[error("the member is not what the change needs")]
     NotApplicable,
 }
 
 impl MemberChange {
-    /// The member it is about.
+    /// Returns the raft id of the member that changes.
     #[must_use]
     pub fn raft_id(self) -> u64 {
         match self {
@@ -44,7 +45,7 @@ impl MemberChange {
         }
     }
 
-    /// Whether a configuration with these voters and learners is as the change wants it.
+    /// Whether a configuration with these voters and learners already includes the change.
     #[must_use]
     pub fn is_done(self, voters: &[u64], learners: &[u64]) -> bool {
         let (votes, learns) = (
@@ -77,8 +78,8 @@ impl MemberChange {
 }
 
 impl<S: Storage> RaftCore<S> {
-    /// Proposes a change of the configuration. Once it is applied,
-    /// [`RaftStatus`](super::RaftStatus) shows it; a change that changes nothing is not appended.
+    /// Proposes a configuration change. [`RaftStatus`](super::RaftStatus) shows it once it is
+    /// applied; a change that is already in effect is not appended.
     ///
     /// # Errors
     /// [`ChangeRefused`]; nothing was appended.

@@ -1,7 +1,7 @@
-//! Linearizable reads: ask the leader for its commit index, once it has proved that it leads.
+//! Linearizable reads: request the leader's commit index, once it has confirmed its leadership.
 //!
-//! Each question costs a round of messages to all members, so reads that come while questions are
-//! open share the next one. An answer holds for every read that was asked before it.
+//! Each request costs a round of messages to all members, so reads that arrive while requests are
+//! open share the next one. A response also answers every read requested before it.
 //!
 //! Source: Ongaro, "Consensus: Bridging Theory and Practice", section 6.4.
 
@@ -9,20 +9,20 @@ use std::{collections::BTreeMap, mem};
 
 use super::Ticket;
 
-/// Ticks after which an unanswered question is sent again: messages get lost.
+/// Ticks after which an unanswered request is sent again, because messages get lost.
 const RESEND_TICKS: u64 = 5;
-/// Ticks after which a read is given up: two election timeouts without a majority.
+/// Ticks after which a read expires: two election timeouts without a majority.
 const EXPIRY_TICKS: u64 = 20;
-/// Questions that may be open before the next one waits, for at most a tick: the answer to one
-/// of them may be lost.
+/// Number of open requests beyond which the next one waits, for at most a tick because the
+/// responses may be lost.
 const OPEN: usize = 2;
 
-/// Why a read has no index.
+/// Reason why a read has no index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFailure {
     /// No leader is known.
     NoLeader,
-    /// A leader is known, but no majority confirmed it; or no majority is in reach.
+    /// A leader is known but no majority confirmed it, or no majority is in contact.
     QuorumLost,
 }
 
@@ -32,7 +32,7 @@ struct Read {
     since: u64,
 }
 
-/// A question, and the reads that share it.
+/// A request, and the reads that share it.
 #[derive(Debug)]
 struct Round {
     reads: Vec<Read>,
@@ -46,9 +46,9 @@ pub(super) struct Reads {
     incarnation: u64,
     next: u64,
     tick: u64,
-    /// Reads for the next question.
+    /// Reads for the next request.
     waiting: Vec<Read>,
-    /// Open questions, by number.
+    /// Open requests, by number.
     rounds: BTreeMap<u64, Round>,
 }
 
@@ -71,14 +71,14 @@ impl Reads {
 
     pub(super) fn tick(&mut self) {
         self.tick += 1;
-        // The answer to the newest question answers them all.
+        // The response to the newest request answers all of them.
         if let Some(mut newest) = self.rounds.last_entry() {
             let newest = newest.get_mut();
             newest.sent &= !(self.tick - newest.since).is_multiple_of(RESEND_TICKS);
         }
     }
 
-    /// Contexts of the questions to hand to raft now.
+    /// Returns the contexts of the requests to pass to raft now.
     pub(super) fn due(&mut self) -> Vec<Vec<u8>> {
         let newest = self.rounds.last_key_value();
         let asked = newest.is_some_and(|(_, round)| round.since == self.tick);
@@ -101,8 +101,8 @@ impl Reads {
             .collect()
     }
 
-    /// The reads that an answer with `context` belongs to; none if they were answered or given up
-    /// before, or are another run's.
+    /// Returns the reads answered by the response with context `answer`; none if they were answered
+    /// or expired before, or belong to another run.
     pub(super) fn answered(&mut self, answer: &[u8]) -> Vec<Ticket> {
         let number = answer.get(16..24).and_then(|bytes| bytes.try_into().ok());
         let Some(number) = number.map(u64::from_be_bytes) else {
@@ -119,7 +119,8 @@ impl Reads {
             .collect()
     }
 
-    /// Reads that are given up: too old, or all if it is known that no majority is in reach.
+    /// Removes expired reads: those that are too old, or all once no majority is known to be in
+    /// contact.
     pub(super) fn expired(
         &mut self,
         has_leader: bool,
@@ -162,7 +163,7 @@ mod tests {
     const NONE: [Ticket; 0] = [];
 
     #[test]
-    fn read_is_sent_once_then_again_when_unanswered() {
+    fn unanswered_read_is_sent_again() {
         let mut reads = Reads::new(1, 7);
         reads.add(40);
         assert_eq!(reads.due().len(), 1);
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_come_while_questions_are_open_share_the_next() {
+    fn reads_behind_open_requests_share_the_next() {
         let mut reads = Reads::new(1, 7);
         for ticket in 0..100 {
             reads.add(ticket);
@@ -188,14 +189,14 @@ mod tests {
         assert_eq!(reads.answered(&context(1, 7, 0)), [0]);
         assert_eq!(reads.due(), [context(1, 7, 2)]);
         assert!(reads.due().is_empty());
-        // What answers the last question answers those before it.
+        // The response to the last request answers the earlier ones.
         let all: Vec<_> = (1..100).collect();
         assert_eq!(reads.answered(&context(1, 7, 2)), all);
         assert_eq!(reads.answered(&context(1, 7, 1)), NONE);
     }
 
     #[test]
-    fn lost_answers_delay_the_reads_after_them_by_a_tick() {
+    fn lost_responses_delay_later_reads_by_a_tick() {
         let mut reads = Reads::new(1, 7);
         for ticket in 0..3 {
             reads.add(ticket);
@@ -203,12 +204,12 @@ mod tests {
         }
         reads.tick();
         assert_eq!(reads.due(), [context(1, 7, 2)]);
-        assert_eq!(reads.answered(&context(1, 7, 3)), NONE, "nobody asked that");
+        assert_eq!(reads.answered(&context(1, 7, 3)), NONE, "an unknown request");
         assert_eq!(reads.answered(&context(1, 7, 2)), [0, 1, 2]);
     }
 
     #[test]
-    fn read_that_waits_for_its_question_expires_too() {
+    fn waiting_read_expires() {
         let mut reads = Reads::new(1, 7);
         reads.add(40);
         for _ in 0..EXPIRY_TICKS {
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_to_an_earlier_run_is_nobodys() {
+    fn response_to_an_earlier_run_is_ignored() {
         let mut reads = Reads::new(1, 8);
         reads.add(40);
         for foreign in [context(1, 7, 0), context(2, 8, 0), vec![], vec![0; 24]] {

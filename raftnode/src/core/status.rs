@@ -1,10 +1,10 @@
-//! Where this node stands.
+//! Raft status of this node.
 
 use raft::{ProgressState, StateRole, Storage};
 
 use super::RaftCore;
 
-/// Part a node plays in its term.
+/// Raft role of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Raft does not run: not started, or between a failure and the restart.
@@ -12,9 +12,9 @@ pub enum Role {
     Stopped,
     /// Follows a leader or waits for one.
     Follower,
-    /// Asks whether it could win an election.
+    /// Runs a pre-vote.
     PreCandidate,
-    /// Stands for election.
+    /// Runs an election.
     Candidate,
     /// Leads.
     Leader,
@@ -31,38 +31,38 @@ impl From<StateRole> for Role {
     }
 }
 
-/// What a leader knows of one member.
+/// Replication state of one member, as known to the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The member.
+    /// Raft id of the member.
     pub raft_id: u64,
-    /// Index of the last entry it is known to have.
+    /// Index of the last entry that the member is known to have.
     pub matched: u64,
-    /// Whether it was heard within the last election timeout.
+    /// Whether a message of the member arrived within the last election timeout.
     pub recent_active: bool,
-    /// Whether it is being sent a snapshot, and nothing else until that is over.
+    /// Whether the member is being sent a snapshot; it receives no entries until that ends.
     pub pending_snapshot: bool,
 }
 
-/// What becomes of a write that is asked for now.
+/// Expected outcome of a write requested now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
-    /// A leader is known; it decides.
+    /// A leader is known and decides.
     Ok,
-    /// No leader is known, or it is not ready, as during an election. Soon there may be one.
+    /// No leader is known or it is not ready, as during an election. The state is temporary.
     NoLeader,
-    /// This side cannot elect one: it has not reached a majority of voters for two election
-    /// timeouts.
+    /// This node's side of a partition cannot elect a leader: no majority of voters was in contact
+    /// for two election timeouts.
     QuorumLost {
-        /// Voters that it reaches, itself included.
+        /// Number of voters in contact, this node included.
         reachable: usize,
-        /// Voters that make a majority.
+        /// Number of voters that form a majority.
         needed: usize,
     },
 }
 
 impl RaftStatus {
-    /// What becomes of a write that is asked for now.
+    /// Returns the expected outcome of a write requested now.
     #[must_use]
     pub fn writes(&self) -> Writes {
         let leads = self.role == Role::Leader;
@@ -76,8 +76,8 @@ impl RaftStatus {
         }
     }
 
-    /// The voter that takes over at the least cost: not this one, heard lately, with most of the
-    /// log, and among equals the one with the lowest id.
+    /// Returns the voter to transfer leadership to: a recently active one other than this node with
+    /// the longest matched log, and among equals the one with the lowest id.
     #[must_use]
     pub fn successor(&self) -> Option<u64> {
         let others = self.progress.iter().filter(|p| p.raft_id != self.raft_id);
@@ -88,18 +88,18 @@ impl RaftStatus {
     }
 }
 
-/// Raft at one moment.
+/// Snapshot of the raft state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RaftStatus {
     /// Id of this node in the group; 0 before the first start.
     pub raft_id: u64,
     /// Current term.
     pub term: u64,
-    /// Part of this node in the term.
+    /// Role of this node in the term.
     pub role: Role,
-    /// Whether this node leads, has applied an entry of its own term, so that its state holds
-    /// everything that was acknowledged before, goes on applying, and is not handing leadership
-    /// over.
+    /// Whether this node is the leader, has applied an entry of its own term (so that its state
+    /// includes everything acknowledged before), has not stopped applying, and is not transferring
+    /// leadership.
     pub leading: bool,
     /// Leader of the term, if it is known.
     pub leader_id: Option<u64>,
@@ -109,27 +109,29 @@ pub struct RaftStatus {
     pub commit: u64,
     /// Index of the last applied entry.
     pub applied: u64,
-    /// Ids with a vote, ascending.
+    /// Ids of the voters, ascending.
     pub voters: Vec<u64>,
-    /// Ids that follow without a vote, ascending.
+    /// Ids of the learners, ascending.
     pub learners: Vec<u64>,
-    /// Whether a change of voters or learners is under way.
+    /// Whether a change of voters or learners is pending.
     pub changing_members: bool,
-    /// What a leader knows of every member, itself included, by ascending id; empty on others.
+    /// On a leader, the replication state of every member including itself, by ascending id; else
+    /// empty.
     pub progress: Vec<Progress>,
-    /// Voters that this node has heard within the last election timeout, itself included if it is
-    /// one, ascending. A follower hears nobody but its leader while there is one.
+    /// Voters in contact within the last election timeout, ascending; includes this node if it
+    /// votes. A follower receives messages from its leader only, while there is one.
     pub reachable: Vec<u64>,
-    /// Ticks since which no leader is known, up to two election timeouts.
+    /// Ticks without a known leader, at most two election timeouts.
     pub leaderless_ticks: u64,
-    /// Whether no majority of voters was in reach for two election timeouts.
+    /// Whether no majority of voters was in contact for two election timeouts.
     pub quorum_lost: bool,
-    /// Why entries are no longer applied, if that is so: this version does not understand one.
+    /// Reason why entries are no longer applied, if so: this version does not understand one of
+    /// them.
     pub halted: Option<String>,
 }
 
 impl<S: Storage> RaftCore<S> {
-    /// Where this node stands.
+    /// Returns the current raft status.
     #[must_use]
     pub fn status(&self) -> RaftStatus {
         let raft = &self.raw.raft;
@@ -176,7 +178,7 @@ impl<S: Storage> RaftCore<S> {
         }
     }
 
-    /// Whether no majority of voters was in reach for two election timeouts.
+    /// Whether no majority of voters was in contact for two election timeouts.
     pub(super) fn quorum_lost(&self) -> bool {
         self.contact.silent() >= 2 * self.config.election_ticks as u64
     }

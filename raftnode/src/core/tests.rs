@@ -1,4 +1,5 @@
-//! Nodes in memory: a network that loses and delays, disks that forget what was not synced.
+//! Tests with simulated nodes: a network that loses and delays messages, and disks that lose
+//! unsynced writes.
 
 mod contact;
 mod halted;
@@ -11,7 +12,7 @@ use super::*;
 use sim::World;
 
 #[test]
-fn only_voter_leads_at_once_and_commits_a_batch_with_one_sync() {
+fn single_voter_commits_a_batch_with_one_sync() {
     let mut world = World::new(1, 1);
     assert_eq!(world.status(1).role, Role::Leader);
     assert!(world.status(1).leading);
@@ -33,7 +34,7 @@ fn idle_leader_writes_nothing() {
 }
 
 #[test]
-fn three_nodes_elect_one_leader_who_commits() {
+fn three_nodes_elect_a_leader_that_commits() {
     let mut world = World::new(3, 7);
     let leader = world.elect();
     let ids = world.propose(leader, 5);
@@ -58,12 +59,12 @@ fn follower_refuses_proposals_without_appending_them() {
 }
 
 #[test]
-fn cut_off_leader_answers_unknown_once_it_steps_down() {
+fn isolated_leader_answers_unknown_after_stepping_down() {
     let mut world = World::new(3, 9);
     let old = world.elect();
     world.isolate(old);
     let ids = world.propose(old, 3);
-    assert!(world.unknown().is_empty(), "still waiting");
+    assert!(world.unknown().is_empty(), "outcome still open");
     for _ in 0..40 {
         world.tick(old);
     }
@@ -77,7 +78,7 @@ fn cut_off_leader_answers_unknown_once_it_steps_down() {
     assert_eq!(
         world.applied_ids(old),
         kept,
-        "the cut-off entries were overwritten"
+        "the isolated leader's entries are overwritten"
     );
 }
 
@@ -89,7 +90,7 @@ fn read_waits_for_a_majority() {
     assert!(world.settle());
     let commit = world.status(leader).commit;
     world.read(leader);
-    assert!(world.reads().is_empty(), "nobody has confirmed the leader");
+    assert!(world.reads().is_empty(), "the leader is not confirmed yet");
     assert!(world.settle());
     assert_eq!(world.reads(), [Ok(commit)]);
 
@@ -112,7 +113,7 @@ fn read_without_a_majority_fails() {
 }
 
 #[test]
-fn joining_learner_receives_a_snapshot_and_becomes_a_voter() {
+fn learner_receives_a_snapshot_and_becomes_voter() {
     let mut world = World::new(1, 12);
     let ids = world.propose(1, 10);
     for node in [2, 3] {
@@ -130,11 +131,11 @@ fn joining_learner_receives_a_snapshot_and_becomes_a_voter() {
         world.restart(node, true);
     }
     world.elect();
-    assert!(world.settle(), "after restarting everyone");
+    assert!(world.settle(), "after restarting all nodes");
 }
 
 #[test]
-fn log_is_kept_for_a_slow_member_but_not_without_end() {
+fn log_kept_for_slow_member_is_bounded() {
     let mut world = World::new(3, 13);
     let leader = world.elect();
     let slow = leader % 3 + 1;
@@ -147,7 +148,7 @@ fn log_is_kept_for_a_slow_member_but_not_without_end() {
         world.propose(leader, 4);
         world.deliver_all();
     }
-    assert_eq!(kept(&world), None, "it was heard a moment ago");
+    assert_eq!(kept(&world), None, "the member was active a moment ago");
     world.pass(20);
     let applied = world.status(leader).applied;
     let progress = world.status(leader).progress;
@@ -155,7 +156,7 @@ fn log_is_kept_for_a_slow_member_but_not_without_end() {
     assert_eq!(
         kept(&world),
         Some(applied - 88),
-        "an eighth is dropped, the rest is kept for the slow one"
+        "an eighth is dropped, the rest is kept for the slow member"
     );
     for follower in (1..=3).filter(|&node| node != leader && node != slow) {
         let applied = world.status(follower).applied;
@@ -166,12 +167,12 @@ fn log_is_kept_for_a_slow_member_but_not_without_end() {
     assert_eq!(
         kept(&world),
         Some(world.status(leader).applied),
-        "nobody needs it any more"
+        "no member needs it"
     );
 }
 
 #[test]
-fn what_was_meant_for_an_earlier_leader_is_not_passed_on_in_its_senders_name() {
+fn follower_drops_reads_meant_for_the_leader() {
     let mut world = World::new(3, 15);
     let leader = world.elect();
     assert!(world.settle(), "never converged");
@@ -190,7 +191,7 @@ fn what_was_meant_for_an_earlier_leader_is_not_passed_on_in_its_senders_name() {
 }
 
 #[test]
-fn messages_that_no_peer_sends_are_refused() {
+fn invalid_peer_messages_are_rejected() {
     let mut world = World::new(3, 14);
     world.elect();
     let message = |kind: MessageType| {
@@ -250,8 +251,8 @@ fn messages_that_no_peer_sends_are_refused() {
     }
 }
 
-/// Every acknowledged proposal survives, none is applied twice, and all nodes apply the same,
-/// whatever is lost, delayed, cut off or restarted.
+/// Under any schedule of losses, delays, partitions and restarts every acknowledged proposal
+/// survives, none is applied twice, and all nodes apply the same entries.
 #[test]
 fn acknowledged_proposals_survive_any_schedule() {
     for seed in 0..60 {
@@ -270,7 +271,7 @@ fn acknowledged_proposals_survive_any_schedule() {
             assert_eq!(times, 1, "seed {seed}: acknowledged proposal {id}");
         }
         for id in world.not_appended() {
-            assert!(!applied.contains(&id), "seed {seed}: refused proposal {id}");
+            assert!(!applied.contains(&id), "seed {seed}: rejected proposal {id}");
         }
     }
 }

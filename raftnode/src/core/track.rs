@@ -1,15 +1,15 @@
-//! Which proposal stands at which place of the log.
+//! Maps proposals to log indexes.
 
 use std::collections::VecDeque;
 
 use super::Ticket;
 
-/// Why a proposal has no result.
+/// Reason why a proposal was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// It is not in the log, here or anywhere; asking again is safe.
+    /// The proposal is not in the log of any node; a retry is safe.
     NotAppended,
-    /// It was appended, then leadership was lost: it may yet be committed by another leader.
+    /// The proposal was appended, then leadership was lost: another leader may still commit it.
     Unknown,
 }
 
@@ -27,12 +27,12 @@ impl Proposals {
         self.waiting.extend((first..).zip(tickets));
     }
 
-    /// Index of the newest one.
+    /// Returns the index of the newest proposal.
     pub(super) fn last(&self) -> Option<u64> {
         self.waiting.back().map(|&(index, _)| index)
     }
 
-    /// The proposal committed as (`index`, `term`), if there is one.
+    /// Removes and returns the proposal committed as (`index`, `term`), if there is one.
     pub(super) fn committed(&mut self, index: u64, term: u64) -> Option<Ticket> {
         let &(at, ticket) = self.waiting.front()?;
         if at != index || self.term != term {
@@ -42,7 +42,7 @@ impl Proposals {
         Some(ticket)
     }
 
-    /// Everything that waits, unless this node still leads the term it was appended in.
+    /// Removes and returns all pending proposals, unless this node still leads in their term.
     pub(super) fn lost(&mut self, leading: Option<u64>) -> Vec<Ticket> {
         if self.waiting.is_empty() || leading == Some(self.term) {
             return Vec::new();
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_entry_of_the_same_index_and_term_answers() {
+    fn entry_with_same_index_and_term_answers_proposal() {
         let mut proposals = Proposals::default();
         proposals.track(2, 5, vec![50, 60]);
         assert_eq!(proposals.committed(4, 2), None, "not ours");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn losing_the_term_loses_what_waits() {
+    fn losing_the_term_loses_pending_proposals() {
         let mut proposals = Proposals::default();
         proposals.track(2, 5, vec![50, 60]);
         assert!(proposals.lost(Some(2)).is_empty());

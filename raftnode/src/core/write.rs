@@ -1,4 +1,4 @@
-//! What raft wants done, one step at a time.
+//! Writes that raft requests, one step at a time.
 
 use std::mem;
 
@@ -12,45 +12,45 @@ use super::{
     entry::{Decoded, decode},
 };
 
-/// One step of raft for the shell to perform, in the order of the fields.
+/// One raft step for the driver to perform, in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Write {
     /// Messages to send at once.
     pub messages: Vec<Message>,
-    /// Snapshot to install instead of everything stored; its data was checked by the shell.
+    /// Snapshot to install in place of everything stored; the driver has checked its data.
     pub snapshot: Option<Snapshot>,
-    /// Entries to append, replacing what is stored from their first index on.
+    /// Entries to append; they replace stored entries from their first index on.
     pub entries: Vec<Entry>,
     /// Term, vote and commit index to store.
     pub hard_state: Option<HardState>,
-    /// Entries to apply, in the same write as the above.
+    /// Entries to apply, in the same write as the fields above.
     pub committed: Vec<Committed>,
     /// Configuration after `committed`, to store.
     pub conf_state: Option<ConfState>,
     /// Whether the write must be on disk before [`RaftCore::handle_written`].
     pub sync: bool,
-    /// Messages to send only after the write: they promise that it happened.
+    /// Messages to send only after the write, which they acknowledge.
     pub messages_after: Vec<Message>,
 }
 
-/// What the shell is performing.
+/// State of the step that the driver performs.
 pub(super) enum Stage {
     Idle,
-    /// A step is out.
+    /// A step is being performed.
     Ready(Box<Ready>),
-    /// Raft has followed up on a finished step; the shell has not seen it yet.
+    /// Raft has more work after a finished step; the driver has not taken it yet.
     Follow(Box<LightReady>),
-    /// The follow-up is out.
+    /// The follow-up is being performed.
     Light,
 }
 
 impl<S: Storage> RaftCore<S> {
-    /// The next step; `None` once there is nothing to do. Must alternate with
+    /// Returns the next step; `None` once none is left. Must alternate with
     /// [`RaftCore::handle_written`].
     ///
     /// # Errors
     /// [`Error::ConfChange`] for a committed entry that does not decode, [`Error::Raft`] for a
-    /// configuration that raft refuses.
+    /// configuration that raft rejects.
     pub fn poll_write(&mut self) -> Result<Option<Write>, Error> {
         let mut write = Write::default();
         let committed;
@@ -79,7 +79,7 @@ impl<S: Storage> RaftCore<S> {
                 self.stage = Stage::Ready(Box::new(ready));
             }
             Stage::Idle => return Ok(None),
-            // A step is out: there is nothing more to do before it is reported.
+            // The current step must be reported before the next one.
             stage @ (Stage::Ready(_) | Stage::Light) => {
                 self.stage = stage;
                 return Ok(None);
@@ -103,8 +103,8 @@ impl<S: Storage> RaftCore<S> {
         Ok(Some(write))
     }
 
-    /// The step is done: written, and on disk if it asked for that. `applied` is the index the
-    /// state machine has reached, and `applied_term` that entry's term.
+    /// Reports that the step is written, and synced if [`Write::sync`] is set. `applied` is the
+    /// applied index of the state machine, and `applied_term` the term of that entry.
     pub fn handle_written(&mut self, applied: u64, applied_term: u64) {
         match mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Ready(ready) => {
@@ -117,7 +117,7 @@ impl<S: Storage> RaftCore<S> {
                 }
             }
             Stage::Light => {}
-            // Nothing was out; there is nothing to finish.
+            // No step was in progress.
             stage @ (Stage::Idle | Stage::Follow(_)) => {
                 self.stage = stage;
                 return;

@@ -1,4 +1,4 @@
-//! Events as clients see them: whole entities with their secrets blanked.
+//! Wire format of events: whole entities without their secrets.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use jaco_proto::v1::{self, subscribe_event::Payload};
 
 use super::{Change, Delta, EntityType, Event};
 
-/// Removes what a client must not see.
+/// Removes secrets and internal fields from an entity.
 trait Redact: Clone {
     fn redact(&mut self) {}
 
@@ -58,7 +58,7 @@ impl Redact for v1::JoinToken {
     }
 }
 
-/// What one message of the stream says about its entity.
+/// Content of one message of the stream.
 struct Shown<T> {
     kind: v1::EventKind,
     raft_index: u64,
@@ -92,7 +92,7 @@ macro_rules! payloads {
     };
 }
 
-/// Names the entity of an event message.
+/// Maps an event message to its entity type.
 trait Message {
     type Entity;
 }
@@ -140,7 +140,7 @@ payloads! {
 }
 
 impl Event {
-    /// The event as it is streamed to clients, secrets blanked.
+    /// Converts the event to its wire format, without secrets.
     #[must_use]
     pub fn to_wire(&self) -> v1::SubscribeEvent {
         v1::SubscribeEvent {
@@ -153,7 +153,8 @@ impl Event {
     }
 }
 
-/// Tells a client that events of `entity` up to `raft_index` are missing: read it again.
+/// Creates the event that tells a client to reload `entity`, because events up to `raft_index` are
+/// missing.
 #[must_use]
 pub fn resync(entity: EntityType, raft_index: u64) -> v1::SubscribeEvent {
     v1::SubscribeEvent {

@@ -1,4 +1,4 @@
-//! The audit trail.
+//! Audit trail.
 
 use jaco_proto::{
     Error,
@@ -7,7 +7,7 @@ use jaco_proto::{
 
 use super::{Origin, Tx, reject};
 
-/// Records what the command did, as the command's identity and time.
+/// Records an audit event with the command's identity and timestamp.
 pub(super) fn record<const N: usize>(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -28,7 +28,7 @@ pub(super) fn record<const N: usize>(
     tx.put(event)
 }
 
-/// Appends an event that the proposer wrote; what it left blank is filled from the command.
+/// Appends an event written by the proposer; blank fields are filled from the command.
 pub(super) fn append(
     tx: &mut Tx,
     origin: &Origin<'_>,

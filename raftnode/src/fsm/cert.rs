@@ -1,11 +1,11 @@
-//! Certificate work: leases, the certificate store and HTTP-01 answers.
+//! Certificates: leases, the certificate store and HTTP-01 challenges.
 
 use jaco_proto::{Error, v1};
 use prost_types::Timestamp;
 
 use super::{Origin, Tx, reject, time};
 
-/// Takes or renews the lease; another holder keeps it until its time is up.
+/// Acquires or renews the lease; rejected while another lessee holds an unexpired one.
 pub(super) fn lock(tx: &mut Tx, origin: &Origin<'_>, command: &v1::CertLock) -> Result<(), Error> {
     if command.lessee.is_empty() {
         return Err(reject::invalid("lessee", "empty"));
@@ -37,7 +37,7 @@ pub(super) fn unlock(tx: &mut Tx, command: &v1::CertUnlock) -> Result<(), Error>
     }
 }
 
-/// Releases what a host that left still holds.
+/// Releases the leases of a removed host.
 pub(super) fn release_locks_of(tx: &mut Tx, host: &str) -> Result<(), Error> {
     let held: Vec<v1::Cert> = tx
         .state()
@@ -61,14 +61,14 @@ fn is_locked(cert: &v1::Cert, now: &Timestamp) -> bool {
     !cert.lessee.is_empty() && !time::is_past(cert.lock_until.as_ref(), now)
 }
 
-/// Removes rows that nobody holds and that carry no valid certificate, except `name`.
+/// Removes rows without a lease and without a valid certificate, except `name`.
 fn sweep_locks(tx: &mut Tx, now: &Timestamp, name: &str) {
     tx.remove_where::<v1::Cert>(|cert| {
         cert.domain != name && !is_locked(cert, now) && time::is_past(cert.not_after.as_ref(), now)
     });
 }
 
-/// Stores the answer and removes those that expired.
+/// Stores the challenge response and removes expired ones.
 pub(super) fn store_challenge(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -82,7 +82,7 @@ pub(super) fn store_challenge(
     tx.put(token.clone())
 }
 
-/// Stores the value; one without a key is ignored.
+/// Stores the value; a blob without a key is ignored.
 pub(super) fn upsert_blob(
     tx: &mut Tx,
     origin: &Origin<'_>,

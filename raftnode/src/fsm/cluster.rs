@@ -1,4 +1,4 @@
-//! The first command of a cluster.
+//! Cluster initialisation.
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -7,9 +7,9 @@ use jaco_proto::{
 
 use super::{Origin, Tx, audit, reject};
 
-/// Identity of the token that is handed out at init.
+/// Identity of the operator token issued at initialisation.
 const BOOTSTRAP_IDENTITY: &str = "bootstrap";
-/// Raft id of the first member, where the command names none.
+/// Raft id of the first member, unless the command names one.
 const FIRST_RAFT_ID: u64 = 1;
 
 pub(super) fn init(

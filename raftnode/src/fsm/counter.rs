@@ -1,4 +1,4 @@
-//! Counters: replica indexes that never repeat, and failures in a row.
+//! Counters: replica indexes, which never repeat, and consecutive failures.
 
 use jaco_proto::{
     Error,
@@ -7,7 +7,7 @@ use jaco_proto::{
 
 use super::{Origin, Tx, reject};
 
-/// Counts up; the first value of a service is 1.
+/// Increments the replica counter; the first value of a service is 1.
 pub(super) fn next_replica(
     tx: &mut Tx,
     command: &v1::ReplicaCounterIncrement,
@@ -26,10 +26,10 @@ pub(super) fn next_replica(
     })
 }
 
-/// Counts a failure or forgets them all.
+/// Increments or resets the failure counter of a replica.
 ///
-/// A failure of a replica that is no longer wanted is not counted: nothing would remove the
-/// counter again, and a later replica of that id would inherit it.
+/// A failure of a replica that is no longer desired is not counted: nothing would remove the
+/// counter, and a later replica with the same id would inherit it.
 pub(super) fn update_restarts(
     tx: &mut Tx,
     origin: &Origin<'_>,

@@ -1,4 +1,4 @@
-//! Deployments: applying, rolling back and deleting them.
+//! Deployments: apply, rollback and delete.
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -45,7 +45,7 @@ pub(super) fn apply(
     )
 }
 
-/// Puts the previous content back and keeps the replaced one as the new previous.
+/// Restores the previous content and keeps the replaced content as the new previous one.
 pub(super) fn rollback(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -80,8 +80,8 @@ pub(super) fn rollback(
     )
 }
 
-/// Deletes the deployment and everything that exists because of it. Replica counters stay, so
-/// that a deployment of the same name does not reuse replica ids.
+/// Deletes the deployment and its dependent rows. Replica counters stay, so that a new deployment
+/// of the same name does not reuse replica ids.
 pub(super) fn delete(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -137,7 +137,7 @@ fn revision_payload(deployment: &str, revision: u64) -> [(&'static str, String);
     ]
 }
 
-/// The content that `deployment` has now, routes and ports as the tables hold them.
+/// Returns the current content of `deployment`, with routes and ports taken from the tables.
 fn current_revision(tx: &Tx, deployment: &v1::Deployment) -> DeploymentRevision {
     let own = &deployment.name;
     let state = tx.state();
@@ -154,8 +154,8 @@ fn current_revision(tx: &Tx, deployment: &v1::Deployment) -> DeploymentRevision 
     }
 }
 
-/// Makes `content` the applied revision: the row, the routes and the ports, and drops the
-/// rollouts of services that are gone. Desired replicas are the scheduler's to change.
+/// Makes `content` the applied revision: writes the row, the routes and the ports, and drops the
+/// rollouts of removed services. The scheduler changes the desired replicas.
 fn replace_content(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -180,7 +180,7 @@ fn replace_content(
         name: name.to_owned(),
         applied_revision: revision,
         previous_revision: previous.as_ref().map_or(0, |p| p.revision),
-        // What blocked the replaced content says nothing about this one.
+        // The status details of the replaced content do not apply to the new one.
         status: DeploymentStatus::Active.into(),
         status_details: Default::default(),
         jaco_yaml,

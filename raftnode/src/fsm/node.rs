@@ -1,4 +1,4 @@
-//! Members: joining, leaving and what they report.
+//! Members: join, removal and node reports.
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -39,8 +39,8 @@ pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> 
     )
 }
 
-/// Marks the raft id as used; none is ever given out twice, since raft would take its second
-/// owner for the first.
+/// Marks the raft id as used. An id is never assigned twice: raft would treat its second owner as
+/// the first.
 fn take_raft_id(tx: &mut Tx, raft_id: u64) -> Result<(), Error> {
     if raft_id == 0 {
         return Err(reject::invalid("raft_id", "missing"));
@@ -67,7 +67,7 @@ fn take_raft_id(tx: &mut Tx, raft_id: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replicas of the host stay: the scheduler places them again, since it is no longer there.
+/// Removes a member. Its replicas stay: the scheduler moves them, because their host is gone.
 pub(super) fn remove(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -135,7 +135,7 @@ pub(super) fn update_status(
     Ok(())
 }
 
-/// Takes over the fields that are set.
+/// Updates the fields that are set.
 pub(super) fn update_self(tx: &mut Tx, command: &v1::NodeUpdateSelf) -> Result<(), Error> {
     let Some(before) = tx.get::<v1::Node>(&command.hostname) else {
         return Ok(());
@@ -144,7 +144,7 @@ pub(super) fn update_self(tx: &mut Tx, command: &v1::NodeUpdateSelf) -> Result<(
     let taken = |node: &&std::sync::Arc<v1::Node>| {
         node.hostname != command.hostname && node.server_cert_fingerprint == *print
     };
-    // Members are known by their certificates: whoever claims another one's would lock it out.
+    // Members are identified by their certificates: a duplicate would lock the other member out.
     if !print.is_empty() && tx.state().nodes.values().any(|node| taken(&node)) {
         return Err(reject::invalid(
             "server_cert_fingerprint",

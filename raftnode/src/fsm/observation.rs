@@ -1,4 +1,4 @@
-//! Reports about containers: which ones count, and what a move makes of them.
+//! Reports about containers: precedence between the hosts of a moving replica.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use super::{Tx, reject};
 /// Code of a replica whose restart budget is spent.
 const RESTART_EXHAUSTED: &str = "restart_exhausted";
 
-/// Where the details of a moving replica say how the new host is doing.
+/// Keys in the details of a moving replica for the progress on its new host.
 const MOVE_STATE: &str = "move_state";
 const MOVE_CODE: &str = "move_code";
 const MOVE_REASON: &str = "move_reason";
 
-/// Stores the report, or drops it if it is late or from a host that has no say.
+/// Stores the report, or drops it if it is outdated or from a host that does not own the replica.
 ///
-/// A dropped report is no rejection: reports are sent in batches, and one late report must not
-/// take the others with it.
+/// Dropping is not a rejection: reports are sent in batches, and one late report must not reject
+/// the others.
 pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result<(), Error> {
     let report = reject::required("replica", command.replica.as_ref())?;
     match ReplicaState::try_from(report.state) {
@@ -41,12 +41,12 @@ pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result
     }
 }
 
-/// Which of the two hosts of a moving replica speaks.
+/// Role of a reporting host for a replica.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Speaker {
-    /// The host the replica belongs on.
+    /// The host the replica is assigned to.
     Owner,
-    /// The host that keeps the old container until the new one runs.
+    /// The previous host, which keeps the old container until the new one runs.
     Previous,
 }
 
@@ -60,8 +60,8 @@ fn speaker(desired: &v1::ReplicaDesired, host: &str) -> Option<Speaker> {
     }
 }
 
-/// Whether what `host` reported last can still be believed. A report is written only when it
-/// changes, so its age says nothing; whether its node is heard does.
+/// Whether the last report of `host` is still trusted. A report is written only when it changes, so
+/// its age is no criterion; the status of its node is.
 fn is_heard(tx: &Tx, host: &str) -> bool {
     let node = tx.get::<v1::Node>(&host.to_owned());
     node.is_some_and(|node| match node.status() {
@@ -73,7 +73,8 @@ fn is_heard(tx: &Tx, host: &str) -> bool {
     })
 }
 
-/// Drops what was reported about a row that has moved on, unless its host still has a say.
+/// Drops the observation of a replica that has been reassigned, unless its host is still one of the
+/// two.
 pub(super) fn outdate(tx: &mut Tx, desired: &v1::ReplicaDesired) {
     let current = tx.get::<v1::ReplicaObserved>(&desired.id);
     if current.is_some_and(|current| speaker(desired, &current.host).is_none()) {
@@ -81,8 +82,8 @@ pub(super) fn outdate(tx: &mut Tx, desired: &v1::ReplicaDesired) {
     }
 }
 
-/// The record that `report` leads to; `None` if it is dropped. `heard` says whether the node of
-/// the current record is.
+/// Returns the record that results from `report`; `None` if the report is dropped. `heard` is
+/// whether the node of the current record is in contact.
 fn resolve(
     desired: &v1::ReplicaDesired,
     current: Option<&v1::ReplicaObserved>,
@@ -113,8 +114,8 @@ fn resolve(
         (Speaker::Previous, Some(Speaker::Owner))
             if current.desired_raft_index >= desired.raft_index =>
         {
-            // Once the new container has run the old host has no say, and before that only
-            // a container that serves may stand in for it.
+            // After the new container has started the old host's reports are dropped; before that
+            // the old host's record replaces the new one's only while its container is running.
             (is_running(report) && !is_running(current)).then(|| with_move(report.clone(), current))
         }
         (Speaker::Previous, Some(Speaker::Previous)) if is_running(report) => {
@@ -136,7 +137,7 @@ fn is_exhausted(observed: &v1::ReplicaObserved) -> bool {
     observed.state() == ReplicaState::Failed && observed.code == RESTART_EXHAUSTED
 }
 
-/// `serving`, with the progress of the new host in its details.
+/// Returns `serving` with the progress on the new host in its details.
 fn with_move(
     mut serving: v1::ReplicaObserved,
     moving: &v1::ReplicaObserved,

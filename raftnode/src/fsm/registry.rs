@@ -1,4 +1,4 @@
-//! Pull credentials by canonical registry key.
+//! Registry credentials by canonical registry key.
 
 use jaco_proto::{
     Error,
@@ -8,7 +8,7 @@ use jaco_proto::{
 use super::{Origin, Tx, audit, reject};
 use crate::registry::canonical_key;
 
-/// Stores the credential; one that names no registry is ignored.
+/// Stores the credential; one without a registry is ignored.
 pub(super) fn upsert(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -35,7 +35,7 @@ pub(super) fn upsert(
     )
 }
 
-/// Removing a credential that is not there succeeds, and is audited all the same.
+/// Removes the credential. A missing one is no error and is audited all the same.
 pub(super) fn remove(
     tx: &mut Tx,
     origin: &Origin<'_>,

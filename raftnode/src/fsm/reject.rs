@@ -1,17 +1,18 @@
-//! Rejections: how a command is refused.
+//! Constructors and reasons of rejections.
 
 use jaco_proto::{Error, ErrorCode};
 
-/// The lock is held by another lessee; in the detail `reason` of a rejection.
+/// The lock is held by another lessee. This and the constants below are values of the detail
+/// `reason`.
 pub const CERT_LOCK_HELD: &str = "cert_lock_held";
 /// The address block belongs to another network or host.
 pub const CIDR_TAKEN: &str = "cidr_taken";
-/// The deployment moved on since the command was built.
+/// The deployment was changed after the command was built.
 pub const STALE_REVISION: &str = "stale_revision";
-/// The raft id was given out already.
+/// The raft id was assigned before.
 pub const RAFT_ID_TAKEN: &str = "raft_id_taken";
 
-/// A command that no state would accept.
+/// Rejects a command that is invalid in every state.
 pub(super) fn invalid(field: &str, reason: &str) -> Error {
     Error::new(
         ErrorCode::ValidationFailed,
@@ -21,14 +22,14 @@ pub(super) fn invalid(field: &str, reason: &str) -> Error {
     .with("reason", reason)
 }
 
-/// A command that lost against the present state, for a reason without a code of its own.
+/// Rejects a command that conflicts with the current state and has no error code of its own.
 pub(super) fn lost(reason: &'static str, message: &str) -> Error {
     Error::new(ErrorCode::RaftApplyFailed, message)
         .with("outcome", "rejected")
         .with("reason", reason)
 }
 
-/// The part of a command that must be there.
+/// Returns a required field of a command.
 pub(super) fn required<'a, T>(field: &str, value: Option<&'a T>) -> Result<&'a T, Error> {
     value.ok_or_else(|| invalid(field, "missing"))
 }

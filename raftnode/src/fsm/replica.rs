@@ -1,10 +1,10 @@
-//! Wanted containers and the plans that replace them.
+//! Desired replicas and rollout plans.
 
 use jaco_proto::{Error, v1};
 
 use super::{Tx, observation, reject};
 
-/// Stores the replica under the index of this entry, which tells its owner to recreate it.
+/// Stores the replica under the index of this entry, which makes its owner recreate the container.
 pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<(), Error> {
     let mut replica = reject::required("replica", command.replica.as_ref())?.clone();
     for (field, name) in [
@@ -20,13 +20,13 @@ pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<
     tx.put(replica)
 }
 
-/// Removes the replica with what was reported and counted about it.
+/// Removes the replica with its observation and its failure counter.
 pub(super) fn remove(tx: &mut Tx, id: &str) {
     let id = &id.to_owned();
     let Some(replica) = tx.get::<v1::ReplicaDesired>(id) else {
         return;
     };
-    // Reports do not name their deployment, and the row that does is going.
+    // Observations do not name their deployment, and the row that does is removed here.
     let deployment = Some(replica.deployment.clone());
     tx.remove::<v1::ReplicaDesired>(id);
     tx.remove_of::<v1::ReplicaObserved>(deployment.clone(), id);

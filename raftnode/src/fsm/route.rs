@@ -1,4 +1,4 @@
-//! Ingress rules: HTTP routes by domain and path, TCP listeners by port.
+//! Ingress: HTTP routes by domain and path, TCP listeners by port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ pub(super) fn upsert(tx: &mut Tx, command: &v1::RouteUpsert) -> Result<(), Error
     tx.put(reject::required("route", command.route.as_ref())?.clone())
 }
 
-/// Removes every path of the domain, whoever owns it.
+/// Removes every path of the domain, of any deployment.
 pub(super) fn remove_domain(tx: &mut Tx, domain: &str) {
     tx.remove_where::<v1::Route>(|route| route.domain == domain);
 }
 
-/// Makes `routes` the routes of the deployment. A route of another deployment under the same
-/// key is taken over: the handler of the apply checks who owns it.
+/// Makes `routes` the routes of the deployment. A route of another deployment with the same key is
+/// taken over: the API handler checks ownership.
 pub(super) fn replace_routes(
     tx: &mut Tx,
     deployment: &str,
@@ -61,7 +61,7 @@ pub(super) fn replace_ports(
     wanted.into_values().try_for_each(|port| tx.put(port))
 }
 
-/// Rows are removed by the owner they name, so a command may not write them for another.
+/// Rows are removed by the deployment they name, so a command must not write rows of another.
 fn check_owner(field: &str, deployment: &str, owner: &str) -> Result<(), Error> {
     if owner == deployment {
         Ok(())

@@ -4,7 +4,7 @@ use jaco_proto::{Error, v1};
 
 use super::{Origin, Tx, reject};
 
-/// Stores a block that the leader chose, unless another key holds it.
+/// Stores an address block that the leader chose, unless another key holds it.
 pub(super) fn allocate(
     tx: &mut Tx,
     origin: &Origin<'_>,

@@ -1,7 +1,7 @@
 //! Tests of the state machine, one module per family of commands.
 //!
-//! [`World`] checks the laws of every entry on the way: rows and state agree, events chain,
-//! and a rejection changes nothing but the applied index.
+//! [`World`] checks the invariants of every entry: the rows match the state, each event continues
+//! the previous one of its row, and a rejection changes nothing but the applied index.
 
 mod batches;
 mod certs;
@@ -75,21 +75,21 @@ impl World {
         applied
     }
 
-    /// Applies it and expects it to be accepted.
+    /// Applies the command and expects that it is accepted.
     fn ok(&mut self, payload: Payload) -> Applied {
         let applied = self.run(&self.command(payload));
         assert_eq!(applied.result, Ok(()));
         applied
     }
 
-    /// Applies it and expects a rejection with this code.
+    /// Applies the command and expects a rejection with this code.
     fn rejected(&mut self, payload: Payload, code: ErrorCode) -> Error {
         let error = self.run(&self.command(payload)).result.unwrap_err();
         assert_eq!(error.code, code, "{error}");
         error
     }
 
-    /// Applies it and expects that it changes nothing.
+    /// Applies the command and expects no change.
     fn no_change(&mut self, payload: Payload) {
         let applied = self.ok(payload);
         assert_eq!((applied.mutations.len(), applied.events.len()), (0, 0));
@@ -120,7 +120,7 @@ impl World {
     }
 }
 
-/// Before and after of the events lead from the old rows to the new ones.
+/// Checks that the events lead from the old rows to the new ones.
 fn check_chain(before: &State, applied: &Applied) {
     let mut seen: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
     for event in &applied.events {
@@ -131,7 +131,7 @@ fn check_chain(before: &State, applied: &Applied) {
             .get(&name)
             .cloned()
             .unwrap_or_else(|| row(before, &name));
-        assert_eq!(known, old, "{name} does not follow from what was there");
+        assert_eq!(known, old, "{name} does not start from the stored row");
         assert_ne!(old, new, "{name} did not change");
         seen.insert(name, new);
     }
@@ -139,12 +139,12 @@ fn check_chain(before: &State, applied: &Applied) {
         assert_eq!(
             row(&applied.state, &name),
             last,
-            "{name} is not what was said last"
+            "{name} differs from its last event"
         );
     }
 }
 
-/// The row with this name, as [`sides`] names it.
+/// Returns the row with this name, in the format of [`sides`].
 fn row(state: &State, name: &str) -> Option<Vec<u8>> {
     state
         .rows()
@@ -186,7 +186,7 @@ fn sides(change: &Change) -> (String, Option<Vec<u8>>, Option<Vec<u8>>) {
 /// Kind, identity and payload of an audit event.
 type Audit = (AuditEventType, String, Vec<(String, String)>);
 
-/// The audit events of one entry, by ordinal.
+/// Returns the audit events of one entry, by ordinal.
 fn audits(applied: &Applied) -> Vec<Audit> {
     let index = applied.state.applied_index;
     let events: Vec<_> = applied

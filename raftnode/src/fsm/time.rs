@@ -1,17 +1,17 @@
-//! Comparing the times that commands carry.
+//! Comparison of the timestamps in commands.
 
 use prost_types::Timestamp;
 
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
-/// Nanoseconds since the epoch; a missing time is the epoch itself.
+/// Nanoseconds since the epoch; a missing timestamp is the epoch.
 pub(super) fn nanos(ts: Option<&Timestamp>) -> i128 {
     ts.map_or(0, |ts| {
         i128::from(ts.seconds) * NANOS_PER_SECOND + i128::from(ts.nanos)
     })
 }
 
-/// Whole seconds as nanoseconds.
+/// Converts whole seconds to nanoseconds.
 pub(super) fn seconds(count: i64) -> i128 {
     i128::from(count) * NANOS_PER_SECOND
 }

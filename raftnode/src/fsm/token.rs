@@ -1,4 +1,4 @@
-//! Operator tokens and join tokens; only their hashes are known here.
+//! Operator tokens and join tokens; the state holds only their hashes.
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -8,17 +8,17 @@ use jaco_proto::{
 use super::{Origin, Tx, audit, reject, time};
 use crate::state::join_token_key;
 
-/// How long a join token stays listed after it expired.
+/// Time for which an expired join token stays listed.
 const JOIN_TOKEN_KEPT_SECONDS: i64 = 7 * 24 * 3600;
 
-/// Stores the token; an older one of the same identity dies, revoked or not.
+/// Stores the token; it replaces an older token of the same identity, revoked or not.
 pub(super) fn issue(
     tx: &mut Tx,
     origin: &Origin<'_>,
     command: &v1::TokenIssue,
 ) -> Result<(), Error> {
     check_hash(&command.hashed_secret)?;
-    // A secret leads to its identity by its hash alone.
+    // A secret is mapped to its identity by its hash alone.
     let shared = tx.state().tokens.values().any(|token| {
         token.hashed_secret == command.hashed_secret && token.identity != command.identity
     });
@@ -43,7 +43,7 @@ pub(super) fn issue(
     )
 }
 
-/// Revoked tokens stay listed.
+/// Revokes the token; it stays listed.
 pub(super) fn revoke(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -63,7 +63,7 @@ pub(super) fn revoke(
     )
 }
 
-/// Stores the join token and removes those that expired long ago.
+/// Stores the join token and removes those that expired more than seven days ago.
 pub(super) fn issue_join(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -88,7 +88,7 @@ pub(super) fn issue_join(
     })
 }
 
-/// Uses the join token up; of two racing joins one is rejected here.
+/// Consumes the join token; the second of two racing joins is rejected.
 pub(super) fn consume_join(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -119,7 +119,7 @@ pub(super) fn consume_join(
     })
 }
 
-/// An empty hash would match a missing secret.
+/// Rejects an empty hash, which would match a missing secret.
 fn check_hash(hash: &[u8]) -> Result<(), Error> {
     if hash.is_empty() {
         Err(reject::invalid("hashed_secret", "empty"))

@@ -1,4 +1,4 @@
-//! The work on one entry: the state so far, its row writes, its events, and the way back.
+//! Transaction of one entry: the state, its row writes, its events and an undo log.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use crate::{
     state::{Entity, Key as _, Table, cluster_key, row_key},
 };
 
-/// Changes of one entry, not yet visible to anyone.
+/// Changes of one entry, not yet visible to readers.
 ///
-/// The state is changed where it is: a copy for the case of a refusal would share its maps, and
-/// every change of a shared map copies a part of it. What was there is kept instead.
+/// The state is changed in place with an undo log. A copy for rollback would share its maps, and
+/// every change of a shared map copies a part of it.
 pub(super) struct Tx {
     state: State,
     index: u64,
     mutations: Vec<Mutation>,
     events: Vec<Event>,
-    /// Takes back each change, the first one first.
+    /// Undo operations, in the order of the changes.
     undo: Vec<Undo>,
     next_ordinal: u32,
 }
 
-/// Takes one change back.
+/// Reverts one change.
 type Undo = Box<dyn FnOnce(&mut State)>;
 
-/// Puts the row at `key` back as it was `before`.
+/// Restores the row at `key` to its value `before` the change.
 fn restore<E: Entity>(key: E::Key, before: Option<Arc<E>>) -> Undo {
     Box::new(move |state| {
         let map = E::map_mut(state);
@@ -54,7 +54,7 @@ impl Tx {
         }
     }
 
-    /// The state with every change, and what led there.
+    /// Returns the state with every change, and the effects.
     pub(super) fn commit(self) -> (State, Effects) {
         let effects = Effects {
             result: Ok(()),
@@ -64,7 +64,7 @@ impl Tx {
         (self.state, effects)
     }
 
-    /// The state without any of the changes; only its applied index is new.
+    /// Returns the state without the changes; only its applied index is new.
     pub(super) fn roll_back(mut self) -> State {
         for undo in self.undo.into_iter().rev() {
             undo(&mut self.state);
@@ -72,7 +72,7 @@ impl Tx {
         self.state
     }
 
-    /// The state with every change so far.
+    /// Returns the state with the changes so far.
     pub(super) fn state(&self) -> &State {
         &self.state
     }
@@ -82,18 +82,18 @@ impl Tx {
         self.index
     }
 
-    /// The row with this key.
+    /// Returns the row with this key.
     pub(super) fn get<E: Entity>(&self, key: &E::Key) -> Option<Arc<E>> {
         E::map(&self.state).get(key).cloned()
     }
 
-    /// Writes a row; writing what is there already is no change and makes no event.
+    /// Writes a row; an unchanged row is no write and makes no event.
     pub(super) fn put<E: Entity>(&mut self, entity: E) -> Result<(), Error> {
         let deployment = entity.deployment().map(str::to_owned);
         self.put_of(deployment, entity)
     }
 
-    /// Writes a row that belongs to `deployment` without naming it.
+    /// Writes a row that belongs to `deployment` but does not name it.
     pub(super) fn put_of<E: Entity>(
         &mut self,
         deployment: Option<String>,
@@ -122,13 +122,13 @@ impl Tx {
         Ok(())
     }
 
-    /// Deletes a row, if it is there.
+    /// Deletes a row, if it exists.
     pub(super) fn remove<E: Entity>(&mut self, key: &E::Key) -> Option<Arc<E>> {
         let deployment = self.get::<E>(key)?.deployment().map(str::to_owned);
         self.remove_of(deployment, key)
     }
 
-    /// Deletes a row that belongs to `deployment` without naming it, if it is there.
+    /// Deletes a row that belongs to `deployment` but does not name it, if it exists.
     pub(super) fn remove_of<E: Entity>(
         &mut self,
         deployment: Option<String>,
@@ -157,7 +157,7 @@ impl Tx {
         }
     }
 
-    /// Writes the cluster singleton, which nobody can watch.
+    /// Writes the cluster singleton, which cannot be watched.
     pub(super) fn put_cluster(&mut self, meta: v1::ClusterMeta) {
         self.mutations.push(Mutation {
             table: Table::Cluster,
@@ -168,7 +168,7 @@ impl Tx {
         self.undo.push(Box::new(|state| state.cluster = before));
     }
 
-    /// The place of the next audit event within this entry.
+    /// Returns the ordinal of the next audit event within this entry.
     pub(super) fn next_ordinal(&mut self) -> u32 {
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;

@@ -18,15 +18,16 @@ pub const CHUNK_BYTES: usize = 64 << 10;
 
 /// A snapshot for one peer: raft's message about it, and its content in chunks.
 ///
-/// Dropped before the last chunk was taken, it counts as not delivered. After the last chunk its
-/// holder says what became of it, with `RaftHandle::snapshot_sent`.
+/// Dropped before the last chunk was taken, it is reported as not delivered. After the last chunk
+/// its owner reports the result with `RaftHandle::snapshot_sent`.
 pub struct OutgoingSnapshot {
     /// Raft's encoded `MsgSnapshot`, without the content.
     pub message: Vec<u8>,
-    /// To be measured before the first chunk: on the thread that encodes, not on raft's.
+    /// State to measure before the first chunk, because measuring is slow and must not block raft's
+    /// thread.
     unmeasured: Option<(Arc<State>, Bound)>,
     fields: Option<Box<dyn Iterator<Item = Vec<u8>> + Send>>,
-    /// Encoded and not yet taken; the first `taken` bytes of it were.
+    /// Encoded field, of which the first `taken` bytes were returned.
     current: Vec<u8>,
     taken: usize,
     length: u64,
@@ -34,17 +35,17 @@ pub struct OutgoingSnapshot {
     abandoned: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// How large a snapshot may be: no receiver takes a larger one.
+/// Upper bound of a snapshot's size, which receivers enforce too.
 #[derive(Debug)]
 pub(crate) struct Bound {
     /// Encoded bytes of the content.
     pub(crate) bytes: u64,
-    /// Whether it was told that a snapshot exceeds them; raft tries again and again.
+    /// Whether an oversized snapshot was logged already; raft retries indefinitely.
     pub(crate) told: Arc<AtomicBool>,
 }
 
 impl Bound {
-    /// Admits everything.
+    /// Creates a bound that accepts every size.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self {
@@ -69,8 +70,8 @@ impl Bound {
 }
 
 impl OutgoingSnapshot {
-    /// The content of `state`, if it is within `bound`; `abandoned` is called if it is dropped
-    /// unfinished.
+    /// Creates a snapshot of `state`, empty if it exceeds `bound`; `abandoned` is called if it is
+    /// dropped unfinished.
     pub(crate) fn new(
         message: Vec<u8>,
         state: Arc<State>,
@@ -89,10 +90,10 @@ impl OutgoingSnapshot {
         }
     }
 
-    /// The next bytes, at most [`CHUNK_BYTES`]; `None` once all were taken, and at once for a
+    /// Returns the next bytes, at most [`CHUNK_BYTES`]; `None` after the last, and at once for a
     /// snapshot that is too large.
     ///
-    /// Encoding takes time: call it where a thread may be held up.
+    /// Encoding blocks: do not call it on an async executor thread.
     pub fn next_chunk(&mut self) -> Option<Vec<u8>> {
         if let Some((state, bound)) = self.unmeasured.take()
             && !bound.admits(&state)
@@ -120,14 +121,14 @@ impl OutgoingSnapshot {
         Some(chunk).filter(|chunk| !chunk.is_empty())
     }
 
-    /// Puts `field`, with its key, behind the others.
+    /// Appends the encoded `field`, with its key.
     #[cfg(test)]
     pub(crate) fn add_field(&mut self, field: Vec<u8>) {
         let fields = self.fields.take();
         self.fields = fields.map(|fields| Box::new(fields.chain([field])) as _);
     }
 
-    /// The next field of the message, and after the last one the trailer.
+    /// Returns the next field of the message, and after the last one the trailer.
     fn next_field(&mut self) -> Option<Vec<u8>> {
         let fields = self.fields.as_mut()?;
         if let Some(field) = fields.next() {

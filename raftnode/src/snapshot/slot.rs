@@ -1,14 +1,14 @@
-//! One incoming snapshot at a time.
+//! Admits one incoming snapshot at a time.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-/// How long a sender may pause before another one takes its place.
+/// Time without progress after which another snapshot may take the slot.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// The place for the one snapshot that is being received.
+/// The slot of the one snapshot that is being received.
 #[derive(Debug, Default)]
 pub(crate) struct Slot(Mutex<Inner>);
 
@@ -25,7 +25,7 @@ struct Holder {
     active: Instant,
 }
 
-/// The right to receive; given back when dropped.
+/// Permission to receive a snapshot; released on drop.
 #[derive(Debug)]
 pub(crate) struct Claim {
     slot: Arc<Slot>,
@@ -33,8 +33,8 @@ pub(crate) struct Claim {
 }
 
 impl Slot {
-    /// Takes the place for a snapshot of a leader of `term`. It is free, or its holder has
-    /// stalled, or is of an earlier term.
+    /// Claims the slot for a snapshot of a leader of `term`. Succeeds if the slot is free, or its
+    /// holder has stalled or is of an earlier term.
     pub(crate) fn claim(self: &Arc<Self>, term: u64, now: Instant) -> Option<Claim> {
         let mut inner = self.inner();
         let held = inner.holder.as_ref().is_some_and(|holder| {
@@ -56,19 +56,19 @@ impl Slot {
         })
     }
 
-    /// Ends whatever is being received.
+    /// Revokes the current claim.
     pub(crate) fn reset(&self) {
         self.inner().holder = None;
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Every change is one assignment, so a poisoned lock guards a valid value.
+        // Every change is one assignment, so the value is valid after a poisoning too.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Claim {
-    /// Notes that bytes arrived; `false` once another snapshot has taken the place.
+    /// Records progress; `false` once another snapshot has taken the slot.
     pub(crate) fn renew(&self, now: Instant) -> bool {
         match &mut self.slot.inner().holder {
             Some(holder) if holder.number == self.number => {
@@ -79,7 +79,7 @@ impl Claim {
         }
     }
 
-    /// Distinguishes this snapshot from every other one of this run.
+    /// Returns the number of this claim, unique within this run.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -103,25 +103,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_unless_it_stalls_or_a_newer_leader_comes() {
+    fn stalled_or_older_claim_is_replaced() {
         let slot = Arc::new(Slot::default());
         let start = Instant::now();
         let first = slot.claim(3, start).unwrap();
         assert!(slot.claim(3, start).is_none());
         assert!(first.renew(start + STALLED));
-        assert!(slot.claim(3, start + STALLED).is_none(), "it goes on");
+        assert!(slot.claim(3, start + STALLED).is_none(), "the first made progress");
         let second = slot.claim(3, start + 2 * STALLED).unwrap();
         assert!(!first.renew(start + 2 * STALLED), "it was replaced");
         let third = slot.claim(4, start + 2 * STALLED).unwrap();
         assert!(!second.renew(start + 2 * STALLED));
         drop((first, second));
-        assert!(third.renew(start + 2 * STALLED), "others do not end it");
+        assert!(third.renew(start + 2 * STALLED), "dropped claims of others do not release it");
         drop(third);
         assert!(slot.claim(1, start).is_some());
     }
 
     #[test]
-    fn reset_ends_what_is_under_way() {
+    fn reset_revokes_the_claim() {
         let slot = Arc::new(Slot::default());
         let now = Instant::now();
         let claim = slot.claim(3, now).unwrap();

@@ -1,4 +1,4 @@
-//! A snapshot that is being received, on disk until it is whole.
+//! A snapshot that is being received, kept on disk until it is complete.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -16,60 +16,60 @@ use crate::{
     state::{Rules, SnapshotError},
 };
 
-/// Why a snapshot of a peer is not taken; nothing has changed.
+/// Reason why a received snapshot is rejected; no state has changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotRefused {
     /// Raft does not run here.
     #[error("raft is not running")]
     Unavailable,
-    /// The message about it does not decode.
+    /// The snapshot message does not decode.
     #[error("the message does not decode")]
     Undecodable,
-    /// The message says that somebody else sent it.
+    /// The sender named in the message is not the authenticated one.
     #[error("a message of node {claimed} came from node {from}")]
     Sender {
-        /// Who it came from.
+        /// Node authenticated by the connection.
         from: u64,
-        /// Who it says it is from.
+        /// Sender that the message names.
         claimed: u64,
     },
-    /// No correct peer sends such a message.
+    /// A correct peer does not send such a message.
     #[error(transparent)]
     Message(#[from] Refused),
-    /// The message carries its content in itself, or is about something else.
+    /// The message carries its content inline, or is not a snapshot message.
     #[error("the message is not about a snapshot alone")]
     NotASnapshot,
-    /// Another one is being received.
+    /// Another snapshot is being received.
     #[error("another snapshot is being received")]
     Busy,
-    /// A newer one took its place.
+    /// Another snapshot took the slot.
     #[error("the snapshot was superseded")]
     Superseded,
-    /// More bytes than a snapshot may have.
+    /// The content exceeds the size limit.
     #[error("the snapshot exceeds {limit} bytes")]
     TooLarge {
-        /// How many are allowed.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// Length or digest differ from what the sender had.
+    /// Length or digest differ from those computed by the sender.
     #[error("the snapshot is damaged: {0}")]
     Damaged(&'static str),
-    /// It holds what this version does not know, so this node has to stop.
+    /// The content has fields that this version does not know, so this node has to stop.
     #[error("the snapshot is of a newer version")]
     Newer(#[source] SnapshotError),
-    /// Its bytes are no state.
+    /// The content is not a valid state.
     #[error("the snapshot holds no state")]
     Content(#[source] SnapshotError),
-    /// It could not be kept or prepared here.
+    /// The snapshot file could not be created, written or read.
     #[error("the snapshot cannot be stored")]
     Io(#[source] io::Error),
-    /// The storage could not take its rows.
+    /// The storage could not prepare the rows.
     #[error("the snapshot cannot be prepared")]
     Storage(#[source] crate::storage::Error),
 }
 
 impl SnapshotRefused {
-    /// A stable word for the reason, for counters.
+    /// Returns a stable identifier of the reason, for counters.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl SnapshotRefused {
     }
 }
 
-/// Removes what an earlier run left of received snapshots.
+/// Removes files of received snapshots left by an earlier run.
 pub(crate) fn clear(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -94,12 +94,12 @@ pub(crate) fn clear(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// A file that fills up with a snapshot; it is deleted when this is dropped.
+/// File that a snapshot is received into; deleted on drop.
 #[derive(Debug)]
 pub(crate) struct Spool {
     path: PathBuf,
     file: File,
-    /// The last bytes received, which are the trailer if no more come.
+    /// The last bytes received, which are the trailer unless more follow.
     held: Vec<u8>,
     /// Bytes in the file.
     length: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
-    /// Creates `directory` if need be, and a file in it.
+    /// Creates `directory` if it is missing, and a file in it.
     pub(crate) fn create(directory: &Path, number: u64, limit: u64) -> io::Result<Self> {
         match DirBuilder::new().mode(0o700).create(directory) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -131,7 +131,7 @@ impl Spool {
         })
     }
 
-    /// Takes the next bytes.
+    /// Appends the next bytes.
     pub(crate) fn write(&mut self, chunk: &[u8]) -> Result<(), SnapshotRefused> {
         let total = self.length + (self.held.len() + chunk.len()) as u64;
         if total > self.limit.saturating_add(TRAILER as u64) {
@@ -149,7 +149,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Verifies what was received, and decodes it as a state at log index `index`.
+    /// Verifies the received bytes and decodes them as a state at log index `index`.
     pub(crate) fn finish(mut self, index: u64) -> Result<State, SnapshotRefused> {
         if self.held.len() != TRAILER || self.held[..8] != MAGIC {
             return Err(SnapshotRefused::Damaged("it ends too early"));
@@ -173,7 +173,7 @@ impl Spool {
 
 impl Drop for Spool {
     fn drop(&mut self) {
-        // A file that stays is removed at the next start.
+        // A file that cannot be removed is removed at the next start.
         let _ = fs::remove_file(&self.path);
     }
 }

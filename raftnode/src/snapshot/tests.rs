@@ -1,4 +1,4 @@
-//! Snapshots from one end to the other.
+//! Snapshot transfer from sender to receiver.
 
 use std::sync::{
     Arc,
@@ -46,7 +46,7 @@ fn receive(chunks: &[Vec<u8>], limit: u64) -> Result<State, SnapshotRefused> {
 }
 
 #[test]
-fn what_is_sent_arrives() {
+fn snapshot_round_trips() {
     for entities in [0, 1, 1000] {
         let state = state(entities);
         let chunks = chunks(&state);
@@ -65,7 +65,7 @@ fn what_is_sent_arrives() {
 }
 
 #[test]
-fn damage_is_refused() {
+fn damaged_snapshot_is_rejected() {
     let bytes = chunks(&state(300)).concat();
     let refused = |bytes: &[u8]| receive(&[bytes.to_vec()], u64::MAX).unwrap_err();
     for at in [0, bytes.len() / 2, bytes.len() - TRAILER, bytes.len() - 1] {
@@ -86,7 +86,7 @@ fn damage_is_refused() {
     }
     let longer = [bytes.clone(), vec![0]].concat();
     assert!(matches!(refused(&longer), SnapshotRefused::Damaged(_)));
-    // Whole, but no state: what the sender had was wrong already.
+    // Intact, but not a valid state: the sender's content was invalid.
     let content = b"\x12\x03abc";
     let digest = <sha2::Sha256 as sha2::Digest>::digest(content);
     let whole = [&content[..], &trailer(5, digest.into())].concat();
@@ -98,7 +98,7 @@ fn damage_is_refused() {
 }
 
 #[test]
-fn size_is_bounded() {
+fn snapshot_size_is_bounded() {
     let chunks = chunks(&state(300));
     let content = chunks.concat().len() - TRAILER;
     assert!(receive(&chunks, content as u64).is_ok());
@@ -107,7 +107,7 @@ fn size_is_bounded() {
 }
 
 #[test]
-fn file_goes_with_the_spool_and_the_directory_at_the_start() {
+fn spool_file_and_directory_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let directory = dir.path().join("snapshots");
     clear(&directory).unwrap();
@@ -122,7 +122,7 @@ fn file_goes_with_the_spool_and_the_directory_at_the_start() {
 }
 
 #[test]
-fn snapshot_dropped_before_its_end_counts_as_abandoned() {
+fn snapshot_dropped_early_is_abandoned() {
     let abandoned = Arc::new(AtomicBool::new(false));
     let new = || {
         let abandoned = Arc::clone(&abandoned);
@@ -146,7 +146,7 @@ fn snapshot_dropped_before_its_end_counts_as_abandoned() {
 }
 
 #[test]
-fn snapshot_that_no_receiver_takes_is_not_sent() {
+fn oversized_snapshot_is_not_sent() {
     let state = Arc::new(state(10));
     let told = Arc::<AtomicBool>::default();
     let length = state.snapshot_length();
@@ -165,6 +165,6 @@ fn snapshot_that_no_receiver_takes_is_not_sent() {
         assert_eq!(chunks > 0, sent, "{bytes}");
         drop(outgoing);
         assert_eq!(abandoned.load(Ordering::Relaxed), !sent);
-        assert_eq!(told.load(Ordering::Relaxed), !sent, "told until one fits");
+        assert_eq!(told.load(Ordering::Relaxed), !sent, "reset once a snapshot fits");
     }
 }

@@ -1,4 +1,4 @@
-//! What the tables have in common: key, map, row and event of each kind of entity.
+//! Key, map, row and event of each kind of entity.
 
 use std::sync::Arc;
 
@@ -11,31 +11,31 @@ use crate::event::{Change, Delta};
 
 /// One row of a table.
 pub(crate) trait Entity: Message + Default + PartialEq + 'static {
-    /// What identifies it among its kind.
+    /// Unique key among the entities of this kind.
     type Key: Key;
 
-    /// Where it is stored.
+    /// Table that stores this kind.
     const TABLE: Table;
 
-    /// Its key, from its own fields.
+    /// Returns the key, built from the entity's fields.
     fn key(&self) -> Self::Key;
 
-    /// Its map.
+    /// Returns the map of this kind.
     fn map(state: &State) -> &OrdMap<Self::Key, Arc<Self>>;
 
-    /// Its map, to change.
+    /// Returns the map of this kind, mutable.
     fn map_mut(state: &mut State) -> &mut OrdMap<Self::Key, Arc<Self>>;
 
-    /// The event of a change; `None` for kinds that cannot be watched.
+    /// Returns the event of a change; `None` for kinds that cannot be watched.
     fn change(delta: Delta<Self>) -> Option<Change>;
 
-    /// The deployment it names itself as part of.
+    /// Returns the deployment that the entity names, if any.
     fn deployment(&self) -> Option<&str> {
         None
     }
 }
 
-/// Key of a row in storage: tag of its table, then its own key.
+/// Returns the key of a row in storage: the tag of its table, then its own key.
 pub(crate) fn row_key<E: Entity>(key: &E::Key) -> Vec<u8> {
     let mut out = vec![E::TABLE.tag()];
     key.encode(&mut out);
@@ -113,7 +113,7 @@ entity!(RegistryCredential in RegistryCredentials, registry_credentials by Strin
 entity!(AuditEvent in Audit, audit by (u64, u32) = |e| (e.raft_index, e.ordinal),
     |d| Some(Change::Audit(d)));
 
-/// Key of a join token: lower-case hex of its hash.
+/// Returns the key of a join token: lower-case hex of its hash.
 #[must_use]
 pub fn join_token_key(hashed_secret: &[u8]) -> String {
     use std::fmt::Write as _;

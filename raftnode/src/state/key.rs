@@ -1,6 +1,6 @@
-//! Keys of rows: how the typed keys of the maps become bytes that sort the same way.
+//! Row keys: encodes the typed keys of the maps as bytes with the same order.
 
-/// Separates the parts of a row key, so no name may contain it.
+/// Separator between the parts of a row key; names must not contain it.
 pub(crate) const SEPARATOR: char = '\0';
 
 /// A typed key of one of the maps.
@@ -29,7 +29,7 @@ impl Key for String {
 }
 
 impl Key for (String, String) {
-    /// The second part may be empty: a route without a path catches all.
+    /// The second part may be empty: a route without a path matches all paths.
     fn is_storable(&self) -> bool {
         self.0.is_storable() && storable(&self.1)
     }
@@ -62,7 +62,7 @@ impl Key for i32 {
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        // Storable keys are positive, so the unsigned order is the signed one.
+        // Storable keys are positive, so unsigned order equals signed order.
         out.extend_from_slice(&self.to_be_bytes());
     }
 }

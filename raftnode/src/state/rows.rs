@@ -1,4 +1,4 @@
-//! State as rows: what storage holds, and what a digest covers.
+//! The state as rows, for storage and digests.
 
 use std::{fmt, sync::Arc};
 
@@ -16,27 +16,27 @@ use super::{
 /// One stored row: key and encoded entity.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-/// Rows or a snapshot that no state machine wrote.
+/// Error in rows or a snapshot that a state machine cannot have written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// The first byte of the key names no table.
+    /// The first byte of the key is not the tag of a table.
     #[error("row {key} belongs to no known table")]
     UnknownTable {
         /// The key.
         key: RowName,
     },
-    /// The value is not the message of its table.
+    /// The value does not decode as the message of its table.
     #[error("row {key} of {table} does not decode")]
     Undecodable {
         /// The table of the key.
         table: Table,
         /// The key.
         key: RowName,
-        /// What the decoder met.
+        /// Error of the decoder.
         #[source]
         source: prost::DecodeError,
     },
-    /// The value holds fields of a newer version, which the next write of it would drop.
+    /// The value has fields of a newer version, which the next write would drop.
     #[error("row {key} of {table} holds something that this version does not know")]
     Unknown {
         /// The table of the key.
@@ -44,17 +44,17 @@ pub enum LoadError {
         /// The key.
         key: RowName,
     },
-    /// The value belongs under another key.
+    /// The value belongs to another key.
     #[error("row {key} of {table} holds the entity of {found}")]
     Misplaced {
         /// The table of the key.
         table: Table,
         /// The key.
         key: RowName,
-        /// The key that the value belongs under.
+        /// Key computed from the value.
         found: RowName,
     },
-    /// An entity without a usable key, or two with the same one.
+    /// An entity without a usable key, or two entities with the same key.
     #[error("{table} holds {key} twice, or it is not a key")]
     BadKey {
         /// The table of the entity.
@@ -64,7 +64,7 @@ pub enum LoadError {
     },
 }
 
-/// A row key, printed as text where it is text and as escapes elsewhere.
+/// A row key for display; bytes that are not printable ASCII are escaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowName(pub Vec<u8>);
 
@@ -74,13 +74,13 @@ impl fmt::Display for RowName {
     }
 }
 
-/// Rebuilds a state from every row of storage, in any order.
+/// Rebuilds a state from all rows of storage, in any order.
 ///
 /// The applied index is not a row: the caller sets it.
 ///
 /// # Errors
 ///
-/// [`LoadError`] names the row that cannot be part of a state.
+/// [`LoadError`] names the invalid row.
 pub fn load(rows: impl IntoIterator<Item = Row>) -> Result<State, LoadError> {
     let mut state = State::default();
     for (key, value) in rows {
@@ -128,8 +128,8 @@ fn decode<M: Message + Default>(table: Table, key: &[u8], value: &[u8]) -> Resul
     }
 }
 
-/// Whether a message that was decoded from `bytes` holds all of them: decoding drops fields that
-/// it does not know. They were written by this encoder, so nothing else makes them longer.
+/// Whether a message decoded from `bytes` includes all of them: decoding drops unknown fields. The
+/// bytes were written by this encoder, so only dropped fields make a difference.
 pub(super) fn is_complete(message: &impl Message, bytes: &[u8]) -> bool {
     message.encoded_len() == bytes.len()
 }
@@ -164,7 +164,7 @@ fn insert_entity<E: Entity>(
     add(state, entity)
 }
 
-/// Adds an entity that must be storable and not there yet.
+/// Adds an entity, which must be storable and not exist yet.
 pub(super) fn add<E: Entity>(state: &mut State, entity: E) -> Result<(), LoadError> {
     let key = entity.key();
     let row = row_key::<E>(&key);
@@ -178,7 +178,7 @@ pub(super) fn add<E: Entity>(state: &mut State, entity: E) -> Result<(), LoadErr
     Ok(())
 }
 
-/// Key of the singleton: the tag of its table alone.
+/// Returns the key of the cluster singleton: the tag of its table alone.
 pub(crate) fn cluster_key() -> Vec<u8> {
     vec![Table::Cluster.tag()]
 }
@@ -190,9 +190,9 @@ fn rows_of<E: Entity>(state: &State) -> impl Iterator<Item = Row> + '_ {
 }
 
 impl State {
-    /// Every row of this state, by ascending key.
+    /// Iterates over the rows of this state, by ascending key.
     ///
-    /// The applied index is no row, so two states with the same rows may differ in it.
+    /// The applied index is not a row, so two states with the same rows may differ in it.
     pub fn rows(&self) -> impl Iterator<Item = Row> + '_ {
         let cluster = self
             .cluster
@@ -218,15 +218,15 @@ impl State {
             .chain(rows_of::<v1::AuditEvent>(self))
     }
 
-    /// SHA-256 over the rows: equal on two nodes exactly if their rows are.
+    /// Returns the SHA-256 over the rows: equal on two nodes exactly if their rows are equal.
     ///
-    /// It does not depend on the history that led here, nor on the applied index; compare it
-    /// between nodes at the same applied index.
+    /// It depends neither on the history nor on the applied index; compare it between nodes at the
+    /// same applied index.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         for (key, value) in self.rows() {
-            // Lengths keep two rows from reading as one.
+            // The lengths separate keys and values unambiguously.
             hash.update((key.len() as u64).to_be_bytes());
             hash.update(&key);
             hash.update((value.len() as u64).to_be_bytes());

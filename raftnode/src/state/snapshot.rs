@@ -1,7 +1,7 @@
-//! The whole state as one message, `FSMSnapshot`, for raft snapshots and backups.
+//! The state as one message, `FSMSnapshot`, for raft snapshots and backups.
 //!
-//! It is encoded and decoded one entity at a time: the message of a large state is never held
-//! in memory beside the state itself.
+//! It is encoded and decoded one entity at a time: the message of a large state is never held in
+//! memory next to the state itself.
 
 mod decode;
 mod encode;
@@ -16,14 +16,14 @@ pub use encode::Extent;
 
 use super::{State, entity::Entity};
 
-/// Field of the cluster singleton.
+/// Field number of the cluster singleton.
 const CLUSTER: u32 = 1;
-/// Field of the audit trail.
+/// Field number of the audit trail.
 const AUDIT: u32 = 15;
-/// Wire type of a field that holds its length and then its bytes.
+/// Wire type of length-delimited fields.
 const DELIMITED: u32 = 2;
 
-/// A repeated field of the message and what it holds.
+/// A repeated field of the message, with the functions of its entity type.
 struct Kind {
     field: u32,
     measure: fn(&State, u32, &mut Extent),
@@ -42,7 +42,7 @@ const fn kind<E: Entity>(field: u32) -> Kind {
     }
 }
 
-/// Ascending, as every encoder of the format writes them.
+/// Ascending by field number, as every encoder of the format writes them.
 static KINDS: [Kind; 17] = [
     kind::<v1::Node>(2),
     kind::<v1::Deployment>(3),

@@ -1,10 +1,10 @@
-//! The tables of the state, as storage names them.
+//! Tables of the state, with their tags and names in storage.
 
 use std::fmt;
 
 macro_rules! tables {
     ($($(#[$doc:meta])* $name:ident = $tag:literal, $text:literal;)*) => {
-        /// Kind of entity that a stored row holds.
+        /// Kind of entity in a stored row.
         ///
         /// The tag is the first byte of every row key on disk and never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,13 +17,13 @@ macro_rules! tables {
             /// Every table, in the order of the tags.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The first byte of its row keys.
+            /// Returns the first byte of the table's row keys.
             #[must_use]
             pub fn tag(self) -> u8 {
                 self as u8
             }
 
-            /// The table with this tag.
+            /// Returns the table with this tag.
             #[must_use]
             pub fn from_tag(tag: u8) -> Option<Self> {
                 match tag {
@@ -32,7 +32,7 @@ macro_rules! tables {
                 }
             }
 
-            /// Its name, for logs and errors.
+            /// Returns the table's name, for logs and errors.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -50,15 +50,15 @@ tables! {
     Nodes = 2, "nodes";
     /// Deployments.
     Deployments = 3, "deployments";
-    /// Wanted containers.
+    /// Desired replicas.
     ReplicasDesired = 4, "replicas_desired";
-    /// Reported containers.
+    /// Observed replicas.
     ReplicasObserved = 5, "replicas_observed";
-    /// Consecutive failures.
+    /// Counters of consecutive failures.
     RestartCounters = 6, "restart_counters";
-    /// Sources of replica indexes.
+    /// Counters that replica indexes are drawn from.
     ReplicaCounters = 7, "replica_counters";
-    /// Rolling updates.
+    /// Rollout plans.
     RolloutPlans = 8, "rollout_plans";
     /// HTTP routes.
     Routes = 9, "routes";
@@ -68,7 +68,7 @@ tables! {
     Certs = 11, "certs";
     /// The certificate store.
     CertBlobs = 12, "cert_blobs";
-    /// HTTP-01 answers.
+    /// HTTP-01 challenge responses.
     ChallengeTokens = 13, "challenge_tokens";
     /// Operator tokens.
     Tokens = 14, "tokens";
@@ -76,7 +76,7 @@ tables! {
     JoinTokens = 15, "join_tokens";
     /// Address blocks.
     Subnets = 16, "subnets";
-    /// Pull credentials.
+    /// Registry credentials.
     RegistryCredentials = 17, "registry_credentials";
     /// The audit trail.
     Audit = 18, "audit";

@@ -24,7 +24,7 @@ fn sample() -> State {
 }
 
 #[test]
-fn rows_that_no_state_machine_wrote_are_named_in_the_error() {
+fn invalid_rows_are_named_in_the_error() {
     let node = v1::Node {
         hostname: "a".into(),
         ..Default::default()
@@ -77,7 +77,7 @@ fn rows_that_no_state_machine_wrote_are_named_in_the_error() {
 }
 
 #[test]
-fn rows_ascend_and_their_keys_begin_with_the_tag_of_the_table() {
+fn rows_are_ascending_and_start_with_the_tag() {
     let keys: Vec<_> = sample().rows().map(|(key, _)| key).collect();
     assert_eq!(keys, [b"\x02a".to_vec(), b"\x09a.example\0".to_vec()]);
     for table in Table::ALL {
@@ -86,7 +86,7 @@ fn rows_ascend_and_their_keys_begin_with_the_tag_of_the_table() {
 }
 
 #[test]
-fn the_digest_follows_the_rows_and_not_the_index() {
+fn digest_depends_on_rows_only() {
     let state = sample();
     let later = State {
         applied_index: 9,

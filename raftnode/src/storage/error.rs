@@ -1,18 +1,18 @@
-//! Why a directory could not be created, opened or written.
+//! Errors of creating, opening and writing a directory.
 
 use std::{io, path::PathBuf};
 
 /// Failure of the storage.
 ///
-/// Every variant is final for this process: nothing after it may be acknowledged. None is ever
-/// answered with a fresh start, because a node that forgets its vote or its log breaks the
-/// promises it made to its peers.
+/// Every variant is final for this process: no later write may be acknowledged. The directory is
+/// never re-created after one, because a node that loses its vote or its log breaks raft's
+/// guarantees.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing is at the path.
+    /// The path does not exist.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
-    /// A directory to create in has content.
+    /// The directory to create the storage in is not empty.
     #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
     /// Another process, or this one, has the directory open.
@@ -21,9 +21,9 @@ pub enum Error {
     /// The directory was written by a version with another layout.
     #[error("format {found} is not supported, this version reads format {supported}")]
     Format {
-        /// What the directory says.
+        /// Format of the directory.
         found: u32,
-        /// What this version reads.
+        /// Format that this version reads.
         supported: u32,
     },
     /// The content is damaged or incomplete; `what` names the part.
@@ -31,10 +31,10 @@ pub enum Error {
     Corrupt {
         /// File, table or row.
         what: String,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
-    /// Acknowledged writes are gone: the disk lost or was robbed of synced data.
+    /// Acknowledged writes are missing: the disk lost synced data, or it was removed.
     #[error("write-ahead log ends at write {recovered}, but write {synced} was acknowledged")]
     LostWrites {
         /// Sequence number of the last write found.
@@ -42,12 +42,12 @@ pub enum Error {
         /// Sequence number of the last write known to be synced.
         synced: u64,
     },
-    /// The initial voters do not make a cluster.
+    /// The initial voters are not a valid configuration.
     #[error("voters {voters:?} do not include node {raft_id}, or are not distinct ids above 0")]
     Voters {
         /// Id of this node.
         raft_id: u64,
-        /// What was given.
+        /// The given voters.
         voters: Vec<u64>,
     },
     /// A file could not be read or written.
@@ -55,17 +55,17 @@ pub enum Error {
     Io {
         /// Path or operation.
         what: String,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The database refused a write: disk full, disk error, or a directory that went away.
+    /// RocksDB rejected a write: disk full, disk error, or the directory was removed.
     #[error("write failed")]
     Write(#[source] rocksdb::Error),
-    /// The database could not read what it holds.
+    /// RocksDB could not read stored data.
     #[error("read failed")]
     Read(#[source] rocksdb::Error),
-    /// An earlier failure ended this storage; the text is that failure's.
+    /// An earlier failure ended this storage; carries its text.
     #[error("storage failed before: {0}")]
     Failed(String),
 }

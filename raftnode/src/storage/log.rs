@@ -1,4 +1,4 @@
-//! The log as raft reads it.
+//! The log, as raft reads it.
 
 use std::{
     collections::BTreeMap,
@@ -23,10 +23,10 @@ use crate::State;
 pub struct LogView(pub Arc<Storage>);
 
 impl Storage {
-    /// Term of the entry at `index`, which must be kept or be the last one dropped.
+    /// Returns the term of the entry at `index`, which must be stored or be the last one dropped.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is neither, [`Error::Read`] if it cannot be read.
+    /// [`Error::Corrupt`] if it is neither, [`Error::Read`] if reading fails.
     pub fn term_at(&self, index: u64) -> Result<u64, Error> {
         {
             let cursor = self.cursor();
@@ -45,7 +45,7 @@ impl Storage {
         Ok(schema::decode_entry(index, &bytes)?.term)
     }
 
-    /// Entries `low..high`, as many as fit into `max_bytes` but at least one.
+    /// Returns the entries `low..high`, as many as fit into `max_bytes` but at least one.
     fn range(&self, low: u64, high: u64, max_bytes: u64) -> Result<Vec<Entry>, Error> {
         let mut budget = max_bytes;
         let mut fits = |entry: &Entry| {
@@ -90,8 +90,8 @@ impl Storage {
         Ok(entries)
     }
 
-    /// The applied state as a raft snapshot for node `to`, without its content, which
-    /// [`Storage::take_outgoing`] has; `None` before the state machine is loaded.
+    /// Returns the applied state as a raft snapshot for node `to`, without its content, which
+    /// [`Storage::take_outgoing`] returns. `None` before the state machine is loaded.
     fn applied_snapshot(&self, to: u64) -> Result<Option<Snapshot>, Error> {
         let (state, conf_state) = {
             let cursor = self.cursor();
@@ -112,13 +112,13 @@ impl Storage {
         }))
     }
 
-    /// The state of the last snapshot that raft was given for node `to`, once.
+    /// Takes the state of the last snapshot that raft got for node `to`.
     pub(crate) fn take_outgoing(&self, to: u64) -> Option<Arc<State>> {
         self.outgoing().remove(&to)
     }
 
     fn outgoing(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<State>>> {
-        // A map whose change panicked half-way could only miss an entry.
+        // A panic in a change of the map can at most lose an entry.
         self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -180,8 +180,8 @@ impl raft::Storage for LogView {
     }
 }
 
-/// Hands a read to raft. Raft gives up on an error by panicking, so the failure is remembered
-/// here: the actor that comes next finds it and ends the process instead of trying again.
+/// Converts the result of a read for raft. raft-rs panics on an error, so the failure is recorded
+/// here: the next actor finds it and ends the process instead of retrying.
 fn reading<T>(storage: &Storage, result: Result<T, Error>) -> raft::Result<T> {
     storage
         .guard(result)

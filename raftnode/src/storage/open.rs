@@ -1,4 +1,4 @@
-//! Creating a directory, and opening one without trusting it.
+//! Creates and opens a directory. Its content is verified before use.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -24,26 +24,25 @@ use super::{
 };
 use crate::{State, state};
 
-/// Encoded rows that are written in one go while a directory is made.
+/// Encoded bytes per write batch while a directory is created.
 const FILL_BYTES: usize = 4 << 20;
 
 /// Creates the storage of one of a new cluster's first voters.
 ///
-/// All of them start as if from a snapshot of the empty state at index 1, which holds the
-/// voters: a node that joins later finds that the log does not reach back to 0, and receives a
-/// snapshot.
+/// All first voters start as if from a snapshot of the empty state at index 1, which holds the
+/// voters: a node that joins later finds that the log does not start at 0, and receives a snapshot.
 ///
 /// # Errors
-/// [`Error::NotEmpty`] if the directory has content; it is left as it is.
+/// [`Error::NotEmpty`] if the directory has content, which stays unchanged.
 pub fn bootstrap(path: &Path, raft_id: u64, voters: &[u64]) -> Result<(), Error> {
     found(path, raft_id, voters, &[])
 }
 
-/// As [`bootstrap`], but the snapshot at index 1 holds the rows of `founding` already, so that a
-/// cluster exists with its first command applied or not at all.
+/// Like [`bootstrap`], but the snapshot at index 1 already holds the rows of `founding`, so that
+/// the cluster either exists with its first command applied or does not exist.
 ///
 /// # Errors
-/// As [`bootstrap`].
+/// Same as [`bootstrap`].
 pub fn found(path: &Path, raft_id: u64, voters: &[u64], founding: &[Row]) -> Result<(), Error> {
     let distinct: std::collections::BTreeSet<_> = voters.iter().collect();
     if !distinct.contains(&raft_id) || distinct.contains(&0) || distinct.len() != voters.len() {
@@ -60,11 +59,11 @@ pub fn found(path: &Path, raft_id: u64, voters: &[u64], founding: &[Row]) -> Res
     lay_out(path, raft_id, conf_state, origin, founding.iter().cloned())
 }
 
-/// Creates the storage of the only voter of a cluster that exists already, as if from a snapshot
-/// of `state` at `origin`: its applied index and the term of the entry there.
+/// Creates the storage of the only voter of an existing cluster, as if from a snapshot of `state`
+/// at `origin`: its applied index and the term of the entry there.
 ///
 /// # Errors
-/// As [`bootstrap`]; [`Error::Voters`] also for an origin before the first entry.
+/// Same as [`bootstrap`]; [`Error::Voters`] also for an origin before the first entry.
 pub fn restore(path: &Path, raft_id: u64, origin: Position, state: &State) -> Result<(), Error> {
     if raft_id == 0 || origin.index == 0 || origin.term == 0 {
         let voters = vec![raft_id];
@@ -84,7 +83,7 @@ pub fn restore(path: &Path, raft_id: u64, origin: Position, state: &State) -> Re
 /// Creates the empty storage of a node that joins a cluster; the leader sends it a snapshot.
 ///
 /// # Errors
-/// As [`bootstrap`].
+/// Same as [`bootstrap`].
 pub fn create(path: &Path, raft_id: u64) -> Result<(), Error> {
     if raft_id == 0 {
         let voters = Vec::new();
@@ -140,8 +139,8 @@ fn lay_out(
                 .map_err(Error::Write)?;
         }
     }
-    // The last batch: a crash before it leaves a directory without a format row, which is
-    // refused, and one that survives has all the others before it.
+    // Written last: a crash before it leaves a directory without a format row, which `open`
+    // rejects; a stored format row implies that all earlier batches are stored.
     batch.put_cf(meta, KEY_FORMAT, FORMAT.to_be_bytes());
     batch.put_cf(meta, KEY_RAFT_ID, raft_id.to_be_bytes());
     batch.put_cf(
@@ -190,11 +189,11 @@ pub(super) fn open(path: &Path) -> Result<Storage, Error> {
     })
 }
 
-/// Reads everything once without writing anything.
+/// Reads all data once without writing.
 ///
-/// Opening for writing ends recovery by moving what it recovered into tables, and deletes the
-/// log. After damage in the middle of the log that would destroy what comes behind it, and with
-/// it what could still be rescued by hand.
+/// Opening for writing ends recovery by moving the recovered writes into tables and deleting the
+/// log. After damage in the middle of the log this would destroy the writes behind it, and with
+/// them the chance of a manual recovery.
 fn inspect(path: &Path, synced: u64) -> Result<(), Error> {
     let db =
         DB::open_cf_descriptors_read_only(&options::database(), path, options::tables(), false)
@@ -209,7 +208,7 @@ fn inspect(path: &Path, synced: u64) -> Result<(), Error> {
         .map_err(|e| Error::corrupt("table state", e))
 }
 
-/// Checks what must hold of a recovered database, and returns who it belongs to and where it is.
+/// Checks the invariants of a recovered database, and returns its raft id and cursor.
 fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
     let recovered = db.latest_sequence_number();
     if recovered < synced {
@@ -226,13 +225,13 @@ fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
     Ok((raft_id, read_cursor(db)?))
 }
 
-/// Reads the applied state of a directory that no node uses, and writes nothing.
+/// Reads the applied state of a directory that is not in use, without writing.
 ///
-/// Opening it as a node does would leave files of whoever reads, which the node may not be
-/// allowed to touch later.
+/// Opening it like a node would create files owned by the calling user, which the node may not be
+/// allowed to change later.
 ///
 /// # Errors
-/// As [`Storage::open`].
+/// Same as [`Storage::open`].
 pub fn examine(path: &Path) -> Result<(State, Position), Error> {
     check_files(path)?;
     let (_lock, synced) = Watermark::open_read_only(path)?;
@@ -261,7 +260,7 @@ pub fn examine(path: &Path) -> Result<(State, Position), Error> {
     Ok((state, origin))
 }
 
-/// Names the file that is gone, where RocksDB would only say that it cannot open.
+/// Reports which file is missing; RocksDB would only report that it cannot open.
 fn check_files(path: &Path) -> Result<(), Error> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => {}
@@ -296,7 +295,7 @@ fn opening(path: &Path, error: rocksdb::Error) -> Error {
     }
 }
 
-/// Value of a row that every directory has.
+/// Returns the value of a mandatory row.
 fn meta(db: &DB, key: &[u8]) -> Result<Vec<u8>, Error> {
     let name = || format!("meta row {}", String::from_utf8_lossy(key));
     let table = db
@@ -342,7 +341,7 @@ fn read_cursor(db: &DB) -> Result<Cursor, Error> {
     })
 }
 
-/// Walks the whole log: its length is bounded, and reading it verifies every checksum.
+/// Reads the whole log: its length is bounded, and reading verifies every checksum.
 fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail, Weight), Error> {
     let table = db
         .cf_handle(LOG)
@@ -388,7 +387,7 @@ impl Storage {
     }
 }
 
-/// The state that the rows hold; its applied index is not among them.
+/// Reads the state from the rows, which do not include its applied index.
 fn read_state(db: &DB) -> Result<State, Error> {
     let table = db
         .cf_handle(STATE)

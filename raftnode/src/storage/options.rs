@@ -1,4 +1,4 @@
-//! How RocksDB is set up: durable where raft needs it, small everywhere.
+//! RocksDB options: durable where raft needs it, with small buffers.
 
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, LogLevel,
@@ -11,18 +11,19 @@ const MIB: usize = 1 << 20;
 
 /// Memory for recent writes over all tables; the database flushes beyond it.
 const WRITE_BUFFERS: usize = 8 * MIB;
-/// Memory for blocks read back; after start-up nothing reads but snapshots and slow followers.
+/// Memory for blocks read back; after start-up only snapshots and slow followers cause reads.
 const BLOCK_CACHE: usize = 2 * MIB;
-/// Live write-ahead log after which the oldest table is flushed; bounds replay at start.
+/// Size of the live write-ahead log beyond which the oldest table is flushed; bounds replay at
+/// start.
 const WAL_LIMIT: u64 = 16 * MIB as u64;
 
 pub(crate) fn database() -> Options {
     let mut options = Options::default();
     options.set_paranoid_checks(true);
     options.set_track_and_verify_wals_in_manifest(true);
-    // A power cut may tear unsynced writes in any order, and those must not stop a node from
-    // starting. Recovery therefore ends at the first torn write; the watermark beside the
-    // database tells a torn tail from the loss of something that was synced.
+    // A power cut may tear unsynced writes in any order, and those must not keep a node from
+    // starting. Recovery therefore ends at the first torn write; the watermark next to the database
+    // distinguishes a torn tail from the loss of synced writes.
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     options.set_db_write_buffer_size(WRITE_BUFFERS);
     options.set_max_total_wal_size(WAL_LIMIT);
@@ -33,7 +34,7 @@ pub(crate) fn database() -> Options {
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(MIB);
     options.set_log_level(LogLevel::Warn);
-    // An idle node writes nothing, not even statistics into its own log file.
+    // An idle node writes nothing, not even statistics to its log file.
     options.set_stats_dump_period_sec(0);
     options.set_stats_persist_period_sec(0);
     options

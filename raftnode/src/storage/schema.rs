@@ -1,34 +1,34 @@
-//! What the rows mean: tables, keys and encodings.
+//! Schema of the rows: tables, keys and encodings.
 
 use raft::eraftpb::{ConfState, Entry, HardState};
 
 use super::Error;
 
-/// Layout version of the directory; raised when old code could not read new rows.
+/// Layout version of the directory; raised when old code cannot read new rows.
 pub(crate) const FORMAT: u32 = 1;
 
 /// Log entries: index, big-endian → raft entry.
 pub(crate) const LOG: &str = "log";
-/// The rows below.
+/// Metadata rows, with the keys below.
 pub(crate) const META: &str = "meta";
-/// Entities: the state machine's own keys and values.
+/// Entities, with keys and values of the state machine.
 pub(crate) const STATE: &str = "state";
 
 pub(crate) const KEY_FORMAT: &[u8] = b"format";
 pub(crate) const KEY_RAFT_ID: &[u8] = b"raft_id";
 pub(crate) const KEY_HARD_STATE: &[u8] = b"hard_state";
 pub(crate) const KEY_CONF_STATE: &[u8] = b"conf_state";
-/// Index of the last applied entry; written in the batch of its entities.
+/// Index of the last applied entry; written in one batch with its entities.
 pub(crate) const KEY_APPLIED: &[u8] = b"applied";
-/// Position of the entry before the first one kept.
+/// Position of the entry before the first stored one.
 pub(crate) const KEY_TRUNCATED: &[u8] = b"truncated";
 
-/// Place in the log.
+/// Position in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Log index; 0 is before the first entry.
     pub index: u64,
-    /// Term of the entry there.
+    /// Term of the entry at `index`.
     pub term: u64,
 }
 

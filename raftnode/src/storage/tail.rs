@@ -1,12 +1,12 @@
-//! The newest log entries, kept in memory.
+//! The newest log entries, cached in memory.
 //!
-//! Raft reads every entry back once, right after it was written, to hand it out as committed.
+//! Raft reads every entry back once, right after it was written, to return it as committed.
 
 use std::collections::VecDeque;
 
 use raft::eraftpb::Entry;
 
-/// Payload bytes kept.
+/// Maximum of cached payload bytes.
 const LIMIT: usize = 1 << 20;
 
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Index of the first entry kept.
+    /// Returns the index of the first cached entry.
     pub(crate) fn first(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.index)
     }
@@ -26,7 +26,7 @@ impl Tail {
         self.entries.get(usize::try_from(offset).ok()?)
     }
 
-    /// Puts `new` at the end; what it contradicts goes, and so does the oldest beyond the limit.
+    /// Appends `new`, drops conflicting entries and evicts the oldest beyond the limit.
     pub(crate) fn append(&mut self, new: Vec<Entry>) {
         let Some(from) = new.first().map(|entry| entry.index) else {
             return;
@@ -59,7 +59,7 @@ impl Tail {
     }
 }
 
-/// What an entry counts against raft's size limits.
+/// Returns the size of an entry, as counted against raft's size limits.
 pub(crate) fn size(entry: &Entry) -> usize {
     entry.data.len() + entry.context.len() + 32
 }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn later_entries_replace_what_they_contradict() {
+    fn later_entries_replace_conflicting_ones() {
         let mut tail = Tail::default();
         tail.append(entries(1..6, 1, 10));
         tail.append(entries(3..4, 2, 10));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_entries_make_room_but_the_newest_always_stays() {
+    fn oldest_entries_are_evicted_and_newest_stays() {
         let mut tail = Tail::default();
         tail.append(entries(1..5, 1, LIMIT / 3));
         assert_eq!(tail.first(), Some(3));

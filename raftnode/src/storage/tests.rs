@@ -1,4 +1,4 @@
-//! Damage, crashes and restarts of a directory.
+//! Tests of damage, crashes and restarts of a directory.
 
 mod damage;
 mod restored;
@@ -23,7 +23,7 @@ pub(super) fn entries(range: std::ops::RangeInclusive<u64>, term: u64) -> Vec<En
     range.map(entry).collect()
 }
 
-/// The update that applies entry `index`: one new certificate, named after it.
+/// The update that applies entry `index`: one new certificate, named after the index.
 pub(super) fn applied(state: &State, index: u64) -> Update {
     let blob = v1::CertBlob {
         key: format!("k{index}"),
@@ -82,7 +82,7 @@ pub(super) fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn bootstrapped_directory_opens_as_a_snapshot_of_nothing() {
+fn bootstrapped_directory_opens_as_an_empty_snapshot() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     assert_eq!(storage.raft_id(), 1);
@@ -117,7 +117,7 @@ fn voters_must_be_distinct_and_include_the_node() {
 }
 
 #[test]
-fn creating_over_content_is_refused_and_leaves_it_alone() {
+fn creating_over_content_is_refused_without_changes() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     storage.write(append(entries(2..=3, 2))).unwrap();
@@ -129,7 +129,7 @@ fn creating_over_content_is_refused_and_leaves_it_alone() {
 }
 
 #[test]
-fn second_opener_is_told_that_the_directory_is_in_use() {
+fn second_open_in_process_is_locked_out() {
     let (_dir, path) = fresh();
     let _held = Storage::open(&path).unwrap();
     assert!(matches!(Storage::open(&path), Err(Error::Locked(_))));
@@ -137,7 +137,7 @@ fn second_opener_is_told_that_the_directory_is_in_use() {
 
 const HOLD: &str = "JACO_TEST_OPEN";
 
-/// Not a test of its own: the other process of the one below.
+/// Not a test: runs in the other process of the test below.
 #[test]
 fn helper_process_tries_to_open() {
     let Some(path) = std::env::var_os(HOLD) else {
@@ -148,7 +148,7 @@ fn helper_process_tries_to_open() {
 }
 
 #[test]
-fn other_process_is_told_that_the_directory_is_in_use() {
+fn other_process_is_locked_out() {
     let (_dir, path) = fresh();
     let _held = Storage::open(&path).unwrap();
     let status = std::process::Command::new(std::env::current_exe().unwrap())
@@ -161,7 +161,7 @@ fn other_process_is_told_that_the_directory_is_in_use() {
 }
 
 #[test]
-fn what_was_written_is_there_after_reopening() {
+fn written_data_survives_reopening() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     storage.write(append(entries(2..=4, 2))).unwrap();
@@ -200,7 +200,7 @@ fn later_leader_replaces_a_conflicting_suffix() {
 }
 
 #[test]
-fn gap_in_an_append_ends_the_storage_without_writing() {
+fn gap_in_append_ends_the_storage_unwritten() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     let error = storage.write(append(entries(3..=4, 2))).unwrap_err();
@@ -212,7 +212,7 @@ fn gap_in_an_append_ends_the_storage_without_writing() {
 }
 
 #[test]
-fn entries_are_read_from_memory_and_from_disk_alike() {
+fn cached_and_stored_entries_read_alike() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     let mut large = entries(2..=41, 2);
@@ -227,7 +227,7 @@ fn entries_are_read_from_memory_and_from_disk_alike() {
     };
     assert!(
         storage.cursor().tail.first().unwrap() > 20,
-        "the tail is bounded"
+        "the tail must be bounded"
     );
     assert_eq!(read(2, 42, None), large);
     assert_eq!(read(41, 42, None), large[39..]);
@@ -246,7 +246,7 @@ fn entries_are_read_from_memory_and_from_disk_alike() {
 }
 
 #[test]
-fn compacted_log_keeps_the_term_before_its_first_entry() {
+fn compacted_log_keeps_term_before_first_entry() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     storage.write(append(entries(2..=9, 2))).unwrap();
@@ -266,7 +266,7 @@ fn compacted_log_keeps_the_term_before_its_first_entry() {
 }
 
 #[test]
-fn received_snapshot_replaces_everything() {
+fn installed_snapshot_replaces_everything() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     storage.write(append(entries(2..=9, 2))).unwrap();
@@ -295,7 +295,7 @@ fn received_snapshot_replaces_everything() {
         .unwrap();
     let snapshot = view.snapshot(20, 2).unwrap();
     assert_eq!(snapshot.metadata, Some(metadata));
-    assert!(snapshot.data.is_empty(), "encoded by whoever sends it");
+    assert!(snapshot.data.is_empty(), "the content is encoded on sending");
     assert_eq!(storage.take_outgoing(2).as_ref(), Some(&source));
     assert_eq!(storage.take_outgoing(2), None);
     assert!(view.snapshot(21, 2).is_err(), "not there yet");
@@ -309,7 +309,7 @@ fn received_snapshot_replaces_everything() {
 }
 
 #[test]
-fn disk_that_refuses_a_write_ends_the_storage() {
+fn failed_write_ends_the_storage() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     storage.fail_writes();
@@ -319,7 +319,7 @@ fn disk_that_refuses_a_write_ends_the_storage() {
     let after = storage.write(append(entries(2..=2, 2))).unwrap_err();
     assert!(
         matches!(after, Error::Failed(_)),
-        "a disk is not trusted twice"
+        "no write after a failure"
     );
     assert!(storage.failure().is_some());
     assert_eq!(storage.log_range().1.index, 1);

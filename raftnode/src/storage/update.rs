@@ -1,4 +1,4 @@
-//! The one way anything is written.
+//! Atomic writes. Every write to an open storage goes through [`Storage::write`].
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ use crate::{State, fsm::Mutation};
 /// One entity row of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Key, as the state machine spells it.
+    /// Key, encoded by the state machine.
     pub key: Vec<u8>,
     /// New value; `None` deletes.
     pub value: Option<Vec<u8>>,
@@ -35,7 +35,7 @@ impl From<Mutation> for Row {
     }
 }
 
-/// All rows of a received snapshot, laid out for one write.
+/// All rows of a received snapshot, prepared as one write batch.
 pub struct Refill(WriteBatch);
 
 impl fmt::Debug for Refill {
@@ -46,13 +46,13 @@ impl fmt::Debug for Refill {
     }
 }
 
-/// A change of the storage; all of it is written, or none of it.
+/// A change of the storage; written atomically.
 #[derive(Debug, Default)]
 pub struct Update {
     /// Position and configuration of a received snapshot, and its rows. Log and entities are
-    /// emptied first; `state` must be the snapshot's content.
+    /// deleted first; `state` must be the snapshot's content.
     pub install: Option<(SnapshotMetadata, Refill)>,
-    /// Entries to append; they replace what is stored at and after their first index.
+    /// Entries to append; they replace stored entries at and after their first index.
     pub entries: Vec<Entry>,
     /// Term, vote and commit index.
     pub hard_state: Option<HardState>,
@@ -60,7 +60,7 @@ pub struct Update {
     pub conf_state: Option<ConfState>,
     /// Entity rows, in the order they were changed.
     pub rows: Vec<Row>,
-    /// State that `rows` lead to; its `applied_index` is written with them.
+    /// State after `rows`; its `applied_index` is written with them.
     pub state: Option<Arc<State>>,
     /// Drops entries up to and including this index, which must be applied.
     pub compact: Option<u64>,
@@ -69,7 +69,7 @@ pub struct Update {
 }
 
 impl Update {
-    /// Whether there is nothing to write.
+    /// Whether the update has no content.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.install.is_none()
@@ -83,14 +83,14 @@ impl Update {
 }
 
 impl Storage {
-    /// Writes `update` atomically; an empty one touches nothing.
+    /// Writes `update` atomically; an empty one is a no-op.
     ///
-    /// An update that is not synced survives the death of the process but not a power cut, and
-    /// is durable with the next synced one.
+    /// An unsynced update survives a crash of the process but not a power cut; the next synced
+    /// write makes it durable.
     ///
     /// # Errors
-    /// Any error ends the storage: whether the write is on disk is unknown, and every later
-    /// call fails.
+    /// Any error ends the storage: it is unknown whether the write is on disk, and every later call
+    /// fails.
     pub fn write(&self, update: Update) -> Result<(), Error> {
         if update.is_empty() {
             return Ok(());
@@ -123,15 +123,15 @@ impl Storage {
         Ok(())
     }
 
-    /// Lays out the rows of `state`, which was received as a snapshot, so that the thread that
-    /// writes need not. Any thread may do this.
+    /// Prepares the rows of `state`, which was received as a snapshot, so that the writing thread
+    /// does not have to. Any thread may call this.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a table is missing.
     pub fn prepare(&self, state: &State) -> Result<Refill, Error> {
         let table = self.table(STATE)?;
         let mut batch = WriteBatch::default();
-        // Entity keys start with a small tag byte; 0xff is above every one of them.
+        // Entity keys start with a small tag byte; 0xff sorts after all of them.
         batch.delete_range_cf(table, &[][..], &[0xff][..]);
         for (key, value) in state.rows() {
             batch.put_cf(table, key, value);
@@ -139,7 +139,7 @@ impl Storage {
         Ok(Refill(batch))
     }
 
-    /// Translates `update` into rows, and `cursor` into what it will be after them.
+    /// Translates `update` into rows, and advances `cursor` to its value after them.
     fn plan(
         &self,
         update: &Update,

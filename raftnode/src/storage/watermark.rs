@@ -1,9 +1,9 @@
-//! How far the database is known to be on disk.
+//! Sequence number up to which the database is known to be on disk.
 //!
-//! Recovery cannot tell a torn unsynced tail, which is normal, from synced writes that went
-//! missing, which breaks raft. So after every sync the sequence number reached is noted in a
-//! small file. The note itself is not synced: after a power cut it may be old, but it never
-//! promises more than the database had on disk when it was made.
+//! Recovery cannot distinguish a torn unsynced tail, which is normal, from the loss of synced
+//! writes, which breaks raft. After every sync the sequence number is therefore written to a small
+//! file. That write is not synced itself: after a power cut it may be old, but it never exceeds the
+//! sequence number that was on disk when it was made.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -13,7 +13,7 @@ use std::{
 
 use super::Error;
 
-/// Name of the file, beside RocksDB's own.
+/// Name of the file, in the database's directory.
 pub(crate) const FILE: &str = "SYNCED";
 
 const MAGIC: u64 = u64::from_be_bytes(*b"jacosync");
@@ -22,10 +22,10 @@ const MAGIC: u64 = u64::from_be_bytes(*b"jacosync");
 pub(crate) struct Watermark(File);
 
 impl Drop for Watermark {
-    /// Ends the lock rather than leave that to the last descriptor: a child that is between
-    /// `fork` and `exec` holds copies of all of them (flock(2)).
+    /// Unlocks explicitly. Closing does not unlock while a child between `fork` and `exec` holds
+    /// copies of the descriptors (flock(2)).
     fn drop(&mut self) {
-        // Closing the file right after does the same where there is no such child.
+        // Ignored: without such a child, closing the file unlocks it too.
         let _ = self.0.unlock();
     }
 }
@@ -42,16 +42,16 @@ impl Watermark {
         attempt().map_err(|e| Error::io(path.display(), e))
     }
 
-    /// Opens the file and reads the sequence number it holds.
+    /// Opens the file and reads its sequence number.
     ///
-    /// An open watermark is the lock of its directory: looking at a database without writing to
-    /// it, as is done before anything else, takes no lock of its own.
+    /// An open watermark is the lock of its directory: RocksDB takes no lock when it opens a
+    /// database read-only, which happens first.
     pub(crate) fn open(directory: &Path) -> Result<(Self, u64), Error> {
         Self::open_with(directory, true)
     }
 
-    /// As [`Watermark::open`], for a directory that may be on a disk that cannot be written; it
-    /// cannot be raised.
+    /// Like [`Watermark::open`], for a directory that may be on a read-only disk;
+    /// [`Watermark::raise`] fails then.
     pub(crate) fn open_read_only(directory: &Path) -> Result<(Self, u64), Error> {
         Self::open_with(directory, false)
     }
@@ -81,7 +81,7 @@ impl Watermark {
         Ok((watermark, sequence))
     }
 
-    /// Notes that everything up to `sequence` is on disk.
+    /// Records that everything up to `sequence` is on disk.
     pub(crate) fn raise(&self, sequence: u64) -> Result<(), Error> {
         self.0
             .write_all_at(&encode(sequence), 0)
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn note_survives_reopening() {
+    fn sequence_number_survives_reopening() {
         let dir = tempfile::tempdir().unwrap();
         Watermark::create(dir.path()).unwrap();
         Watermark::open(dir.path()).unwrap().0.raise(7).unwrap();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_needs_no_right_to_write_and_locks_all_the_same() {
+    fn read_only_open_takes_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         Watermark::create(dir.path()).unwrap();
         let held = Watermark::open_read_only(dir.path()).unwrap().0;
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_ends_with_its_holder_although_a_child_holds_copies_of_descriptors() {
+    fn drop_unlocks_despite_copied_descriptors() {
         let dir = tempfile::tempdir().unwrap();
         Watermark::create(dir.path()).unwrap();
         let held = Watermark::open(dir.path()).unwrap().0;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_note_is_refused() {
+    fn damaged_file_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         for content in [&b""[..], b"short", &[0; 16], &[0xff; 16]] {

@@ -1,4 +1,4 @@
-//! How many bytes the log holds, and how much of its beginning is to go for it to hold fewer.
+//! Size of the log in bytes, and how much of its start to drop to stay below a limit.
 
 use std::collections::VecDeque;
 
@@ -6,17 +6,17 @@ use raft::eraftpb::Entry;
 
 use super::tail;
 
-/// Size of every entry kept, by index.
+/// Sizes of the stored entries, by index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weight {
-    /// Index of the first one.
+    /// Index of the first stored entry.
     first: u64,
     sizes: VecDeque<u32>,
     total: u64,
 }
 
 impl Weight {
-    /// Puts `new` at the end, in place of what they contradict; without a gap to what is there.
+    /// Appends `new`, which must follow without a gap, in place of conflicting entries.
     pub(crate) fn append(&mut self, new: &[Entry]) {
         let Some(from) = new.first().map(|entry| entry.index) else {
             return;
@@ -37,7 +37,7 @@ impl Weight {
         }
     }
 
-    /// Forgets what is up to and including `index`.
+    /// Removes the entries up to and including `index`.
     pub(crate) fn drop_to(&mut self, index: u64) {
         while self.first <= index {
             let Some(size) = self.sizes.pop_front() else {
@@ -48,8 +48,9 @@ impl Weight {
         }
     }
 
-    /// Index up to which everything is to go if the log may hold `limit` bytes: `None` while it
-    /// does not hold more, and far enough for it not to be asked for with the next entry again.
+    /// Returns the index up to which to drop entries so that the log fits into `limit` bytes:
+    /// `None` while it fits, and with a margin of an eighth so that the next entry does not trigger
+    /// it again.
     pub(crate) fn excess(&self, limit: u64) -> Option<u64> {
         if self.total <= limit {
             return None;
@@ -80,9 +81,9 @@ mod tests {
     }
 
     proptest! {
-        /// As if every entry was kept and counted anew.
+        /// Compares with a model that keeps every entry and sums the sizes anew.
         #[test]
-        fn weight_is_the_sum_of_what_is_kept(
+        fn weight_is_the_sum_of_stored_entries(
             steps in prop::collection::vec((0..4u64, 0..6u64, 0..200usize), 1..60), limit in 0..2000u64
         ) {
             let (mut weight, mut kept, mut dropped) = (Weight::default(), Vec::<Entry>::new(), 10);
@@ -111,7 +112,7 @@ mod tests {
                     Some(index) => {
                         let wanted = limit - limit / 8;
                         prop_assert!(sum(0) > limit && sum(index) <= wanted);
-                        prop_assert!(sum(index - 1) > wanted, "no more goes than has to");
+                        prop_assert!(sum(index - 1) > wanted, "too many entries dropped");
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! What a subscriber wants to hear about.
+//! Filter of a subscription.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,19 @@ use jaco_proto::{Error, ErrorCode, v1};
 
 use crate::event::{EntityType, Event};
 
-/// A selection of the stream; the default is everything from now on.
+/// A selection of the stream; the default is all events from now on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Kinds to follow; empty means all.
     pub entities: BTreeSet<EntityType>,
-    /// Only events of this deployment; kinds outside deployments ignore it.
+    /// Restricts events to this deployment; kinds outside deployments are not affected.
     pub deployment: Option<String>,
-    /// Replay what is newer than this log index; 0 means from now.
+    /// Replays events newer than this log index; 0 starts with live events.
     pub since: u64,
 }
 
 impl Filter {
-    /// Creates a filter on some kinds, from now on.
+    /// Creates a filter for some kinds, from now on.
     pub fn of(entities: impl IntoIterator<Item = EntityType>) -> Self {
         Self {
             entities: entities.into_iter().collect(),
@@ -26,7 +26,7 @@ impl Filter {
         }
     }
 
-    /// Reads the filter of a watch request.
+    /// Parses the filter of a watch request.
     ///
     /// # Errors
     ///
@@ -44,13 +44,13 @@ impl Filter {
         })
     }
 
-    /// Whether events of this kind are wanted.
+    /// Whether the filter selects this kind.
     #[must_use]
     pub fn follows(&self, entity: EntityType) -> bool {
         self.entities.is_empty() || self.entities.contains(&entity)
     }
 
-    /// Whether this event is wanted.
+    /// Whether the filter selects this event.
     #[must_use]
     pub fn accepts(&self, event: &Event) -> bool {
         let of_another = match (&self.deployment, &event.deployment) {

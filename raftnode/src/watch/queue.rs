@@ -1,4 +1,4 @@
-//! The undelivered updates of one subscriber, bounded per kind.
+//! Undelivered updates of one subscriber, bounded per kind.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,13 +14,13 @@ use crate::event::{EntityType, Event};
 pub(super) struct Queue {
     filter: Filter,
     pending: Mutex<Pending>,
-    /// Holds one permit while there may be something to take.
+    /// Holds one permit while updates may be queued.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// Retained events that were asked for; bounded by how many are retained.
+    /// Replayed events; bounded by the number of retained events.
     replay: VecDeque<Update>,
     /// Updates since the subscription, in order.
     live: VecDeque<Update>,
@@ -46,7 +46,7 @@ impl Pending {
         Some(update)
     }
 
-    /// Drops what waits of this kind in favour of one resync.
+    /// Replaces the queued updates of this kind by one resync.
     fn resync(&mut self, entity: EntityType, raft_index: u64) {
         self.live.retain(|update| update.entity() != entity);
         self.counts.remove(&entity);
@@ -67,7 +67,7 @@ impl Queue {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a live event if it is wanted.
+    /// Queues a live event if the filter accepts it.
     pub(super) fn offer(&self, event: &Arc<Event>) {
         if !self.filter.accepts(event) {
             return;
@@ -87,7 +87,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Queues wanted events of the past, behind what is queued already.
+    /// Queues past events that the filter accepts, behind those queued already.
     pub(super) fn replay<'a>(&self, events: impl Iterator<Item = &'a Arc<Event>>) {
         let mut pending = self.pending();
         let Pending {
@@ -96,7 +96,7 @@ impl Queue {
             counts,
             ..
         } = &mut *pending;
-        // Called before anything live: what waits are the resyncs that go first.
+        // Called before live events arrive: the queued updates are resyncs, which go first.
         replay.extend(live.drain(..));
         counts.clear();
         replay.extend(
@@ -108,7 +108,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Replaces everything that waits by one resync per kind.
+    /// Replaces all queued updates by one resync per kind.
     pub(super) fn resync_all(&self, raft_index: u64) {
         let mut pending = self.pending();
         pending.replay.clear();
@@ -121,7 +121,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Ends the stream after what waits.
+    /// Ends the stream after the queued updates.
     pub(super) fn close(&self) {
         self.pending().closed = true;
         self.changed.notify_one();

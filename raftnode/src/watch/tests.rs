@@ -25,7 +25,7 @@ fn route(raft_index: u64, deployment: &str) -> Event {
     }
 }
 
-/// What is queued, as (index, kind, is a resync).
+/// The queued updates, as (index, kind, is a resync).
 fn drain(subscription: &mut Subscription) -> Vec<(u64, EntityType, bool)> {
     std::iter::from_fn(|| subscription.try_next())
         .map(|u| {
@@ -46,7 +46,7 @@ fn indexes(subscription: &mut Subscription) -> Vec<u64> {
 }
 
 #[test]
-fn subscribers_get_what_they_asked_for_in_the_order_of_the_log() {
+fn subscribers_get_filtered_events_in_log_order() {
     let hub = WatchHub::new(0);
     hub.publish(vec![node(1)]);
     let mut all = hub.subscribe(Filter::default());
@@ -67,7 +67,7 @@ fn subscribers_get_what_they_asked_for_in_the_order_of_the_log() {
 }
 
 #[test]
-fn what_is_retained_is_replayed_before_what_is_live() {
+fn retained_events_are_replayed_before_live_ones() {
     let hub = WatchHub::new(10);
     hub.publish(vec![node(11), node(12)]);
     hub.publish(vec![node(13)]);
@@ -84,7 +84,7 @@ fn what_is_retained_is_replayed_before_what_is_live() {
     hub.publish(vec![node(15)]);
     assert_eq!(indexes(&mut replayed), [12, 13, 14, 15]);
     assert_eq!(indexes(&mut fresh), [14, 15]);
-    assert_eq!(indexes(&mut ahead), [15], "seen elsewhere already");
+    assert_eq!(indexes(&mut ahead), [15], "not newer than the requested index");
     let mut from_start = hub.subscribe(Filter {
         since: 10,
         ..Filter::default()
@@ -93,7 +93,7 @@ fn what_is_retained_is_replayed_before_what_is_live() {
 }
 
 #[test]
-fn what_is_not_retained_any_more_is_announced_by_kind() {
+fn evicted_events_are_announced_as_resyncs() {
     let hub = WatchHub::new(10);
     let mut early = hub.subscribe(Filter {
         since: 9,
@@ -122,7 +122,7 @@ fn what_is_not_retained_any_more_is_announced_by_kind() {
 }
 
 #[test]
-fn a_slow_subscriber_loses_one_kind_and_is_told_so_once() {
+fn slow_subscriber_gets_one_resync_per_kind() {
     let hub = WatchHub::new(0);
     let mut slow = hub.subscribe(Filter {
         deployment: Some("shop".into()),
@@ -147,7 +147,7 @@ fn a_slow_subscriber_loses_one_kind_and_is_told_so_once() {
 }
 
 #[test]
-fn a_replaced_state_resyncs_every_kind_and_forgets_the_past() {
+fn reset_resyncs_every_kind_and_drops_history() {
     let hub = WatchHub::new(0);
     hub.publish(vec![node(1)]);
     let mut following = hub.subscribe(Filter {
@@ -175,7 +175,7 @@ fn a_replaced_state_resyncs_every_kind_and_forgets_the_past() {
 }
 
 #[tokio::test]
-async fn a_waiting_subscriber_wakes_and_ends_with_the_hub() {
+async fn waiting_subscriber_wakes_and_ends_with_hub() {
     let hub = WatchHub::new(0);
     let mut waiting = hub.subscribe(Filter::default());
     let task = tokio::spawn(async move {
@@ -204,7 +204,7 @@ async fn dropping_either_end_ends_the_subscription() {
 }
 
 #[test]
-fn a_watch_request_names_kinds_that_exist() {
+fn watch_request_must_name_known_kinds() {
     let request = |names: &[&str]| v1::SubscribeRequest {
         entity_types: names.iter().map(|name| (*name).to_owned()).collect(),
         since_revision: 7,
@@ -227,7 +227,7 @@ fn a_watch_request_names_kinds_that_exist() {
 }
 
 #[test]
-fn clients_see_whole_entities_without_their_secrets() {
+fn wire_events_omit_secrets() {
     fn added<T>(entity: T) -> Delta<T> {
         Delta {
             before: None,
@@ -283,7 +283,7 @@ fn clients_see_whole_entities_without_their_secrets() {
 }
 
 #[test]
-fn a_resync_names_its_kind_and_no_entity() {
+fn resync_names_its_kind_only() {
     for entity in EntityType::ALL.iter().copied() {
         let wire = Update::Resync {
             entity,
@@ -314,7 +314,7 @@ fn deployment(raft_index: u64, manifest: usize) -> Event {
 }
 
 #[test]
-fn large_manifests_shorten_the_past_and_the_newest_always_stays() {
+fn large_manifests_shorten_the_history() {
     let hub = WatchHub::new(0);
     let quarter = RETAINED_BYTES / 4;
     hub.publish((1..=9).map(|index| deployment(index, quarter)).collect());

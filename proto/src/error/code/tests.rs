@@ -1,6 +1,6 @@
 use super::*;
 
-/// The code as text and the number of its gRPC status: what clients rely on.
+/// Text and gRPC status number of every code; clients depend on them.
 const CONTRACT: [(&str, i32); 56] = [
     ("cluster_uninitialized", 14),
     ("cluster_already_initialized", 9),
@@ -71,7 +71,7 @@ fn every_code_has_its_text_and_grpc_status() {
 }
 
 #[test]
-fn every_code_reads_back_from_its_text() {
+fn every_code_round_trips_as_text() {
     for code in ErrorCode::ALL {
         assert_eq!(code.as_str().parse(), Ok(*code));
     }
@@ -81,7 +81,7 @@ fn every_code_reads_back_from_its_text() {
 }
 
 #[test]
-fn codes_look_like_codes() {
+fn codes_are_lower_snake_case() {
     for code in ErrorCode::ALL {
         let text = code.as_str();
         assert!(text.starts_with(|c: char| c.is_ascii_lowercase()), "{text}");

@@ -30,7 +30,7 @@ fn status_with(code: Code, text: &str, details: Vec<Any>) -> Status {
 }
 
 #[test]
-fn text_form_is_read_by_its_prefix() {
+fn code_is_read_from_the_text_prefix() {
     for (grpc, text, code, message) in [
         (Code::Unavailable, "no_leader: ask b", "no_leader", "ask b"),
         (
@@ -103,7 +103,7 @@ fn first_typed_error_wins_over_the_text() {
 }
 
 #[test]
-fn type_is_matched_by_the_text_after_the_last_slash() {
+fn type_is_matched_after_the_last_slash() {
     for (url, found) in [
         ("jaco.v1.Error", true),
         ("/jaco.v1.Error", true),
@@ -136,7 +136,7 @@ fn unknown_codes_are_kept() {
 }
 
 #[test]
-fn envelope_of_another_status_does_not_change_the_text() {
+fn envelope_with_other_status_keeps_the_text() {
     let envelope = status::RpcStatus {
         code: Code::NotFound as i32,
         message: "inner: text".to_owned(),
@@ -152,7 +152,7 @@ fn envelope_of_another_status_does_not_change_the_text() {
 }
 
 #[test]
-fn only_failures_of_the_node_itself_are_tried_elsewhere() {
+fn only_node_failures_are_retried_elsewhere() {
     for (grpc, text, elsewhere) in [
         (Code::Unavailable, "connection refused", true),
         (Code::DeadlineExceeded, "too slow", true),
@@ -198,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_to_some_error(
+    fn arbitrary_details_decode_to_an_error(
         grpc in 0..20,
         text in ".*",
         details in proptest::collection::vec(any::<u8>(), 0..200),
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_details_decode_to_some_error(at in 0_usize..200, byte in any::<u8>()) {
+    fn damaged_details_decode_to_an_error(at in 0_usize..200, byte in any::<u8>()) {
         let status = Status::from(Error::new(ErrorCode::NoLeader, "text").with("key", "value"));
         let mut details = status.details().to_vec();
         let at = at % details.len();

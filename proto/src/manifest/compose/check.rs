@@ -1,7 +1,6 @@
-//! Checks that give each broken rule its own code, in a fixed order, before anything is typed.
+//! Checks with an error code per rule, in a fixed order, before typed reading.
 //!
-//! They look at nodes: what has the wrong type here is passed over and refused by the typed
-//! reading that follows.
+//! A node of the wrong type is skipped here and rejected by the typed reading.
 
 mod cycles;
 mod keys;
@@ -22,7 +21,7 @@ use keys::LEGACY;
 
 pub use keys::SERVICE_KEYS;
 
-/// Label that opens the first privileged fence.
+/// Label that a service with privileged fields must have.
 const ALLOW_PRIVILEGED: &str = "jaco.io/allow-privileged";
 
 /// Ports of the ingress.
@@ -53,7 +52,7 @@ pub(super) fn services(document: &Document, open_variables: bool) -> Result<(), 
     cycles::check(edges)
 }
 
-/// Fields that make a service privileged and where they stand, in a fixed order.
+/// Returns the fields that make a service privileged and their positions, in a fixed order.
 pub(super) fn privileged_fields(map: &Map) -> Vec<(&'static str, Position)> {
     let privileged = map.entry("privileged").filter(|(_, node)| {
         node.as_scalar()
@@ -292,7 +291,7 @@ impl<'a> Checks<'a> {
         suggestion(name, services.iter().map(|(key, _)| key.text.as_str()))
     }
 
-    /// Checks every dependency; returns the ones that block.
+    /// Checks all dependencies, and returns the blocking ones.
     fn depends_on(&self) -> Result<BTreeSet<&'a str>, Error> {
         let mut required = BTreeSet::new();
         match self.map.get("depends_on").map(|node| &node.value) {
@@ -367,7 +366,7 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// A node in a message: its text, or what it is.
+/// Formats a node for a message: its text, or its kind.
 fn shown(node: &Node) -> String {
     match node.text() {
         Some(text) => format!("{text:?}"),
@@ -375,7 +374,7 @@ fn shown(node: &Node) -> String {
     }
 }
 
-/// Fails when a service names a network nobody declared.
+/// Fails if a service joins an undeclared network.
 pub(super) fn check_network(
     document: &Document,
     service: &str,

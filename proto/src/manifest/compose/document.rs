@@ -10,10 +10,10 @@ const TOP_LEVEL: [&str; 8] = [
     "configs", "models", "name", "networks", "secrets", "services", "version", "volumes",
 ];
 
-/// The network every service joins that names none.
+/// Network of services that declare no network.
 pub(super) const DEFAULT_NETWORK: &str = "_default";
 
-/// A compose document whose services nobody has looked into.
+/// A compose document whose services are not validated yet.
 pub(in crate::manifest) struct Document {
     root: Map,
 }
@@ -71,38 +71,38 @@ impl Document {
         map.map(Map::sorted).unwrap_or_default()
     }
 
-    /// Services by name.
+    /// Returns the services by name.
     pub(super) fn services(&self) -> Vec<(&Key, &Node)> {
         self.table("services")
     }
 
-    /// Declared volumes by key.
+    /// Returns the declared volumes by key.
     pub(super) fn volumes(&self) -> Vec<(&Key, &Node)> {
         self.table("volumes")
     }
 
-    /// Declared networks by name, without the implicit one.
+    /// Returns the declared networks by name, without the implicit one.
     pub(super) fn networks(&self) -> Vec<(&Key, &Node)> {
         self.table("networks")
     }
 
-    /// Whether a network is declared; the implicit one always is.
+    /// Whether a network is declared; the implicit one always counts as declared.
     pub(super) fn has_network(&self, name: &str) -> bool {
         let map = self.root.get("networks").and_then(Node::as_map);
         name == DEFAULT_NETWORK || map.is_some_and(|map| map.contains(name))
     }
 
-    /// One service.
+    /// Returns a service.
     pub(in crate::manifest) fn service(&self, name: &str) -> Option<&Node> {
         self.root.get("services")?.as_map()?.get(name)
     }
 
-    /// One declared volume.
+    /// Returns a declared volume.
     pub(in crate::manifest) fn volume(&self, key: &str) -> Option<&Node> {
         self.root.get("volumes")?.as_map()?.get(key)
     }
 
-    /// Fails on the first service that still has an `env_file`.
+    /// Fails on the first service with an `env_file`.
     pub(super) fn check_env_files(&self) -> Result<(), Error> {
         for (key, node) in self.services() {
             let entry = node.as_map().and_then(|map| map.entry("env_file"));

@@ -1,4 +1,4 @@
-//! From a checked document to the typed [`Project`].
+//! Reads a checked document into the typed [`Project`].
 
 mod deploy;
 mod hardware;
@@ -23,7 +23,7 @@ use super::{
     reader::Reader,
 };
 
-/// Keys of a declared network; only that it is there matters.
+/// Keys of a declared network; their values are not used.
 const NETWORK_KEYS: [&str; 10] = [
     "attachable",
     "driver",
@@ -40,7 +40,7 @@ const NETWORK_KEYS: [&str; 10] = [
 /// Keys of a declared volume.
 const VOLUME_KEYS: [&str; 5] = ["driver", "driver_opts", "external", "labels", "name"];
 
-/// Reads every service; `open_variables` as in [`Reader`].
+/// Reads all services; see [`Reader`] for `open_variables`.
 pub(super) fn project(document: &Document, open_variables: bool) -> Result<Project, Error> {
     let mut project = Project::default();
     for (key, node) in document.networks() {
@@ -80,7 +80,7 @@ fn check_name(table: &str, key: &Key) -> Result<(), Error> {
         .at(key.at))
 }
 
-/// The mapping under a declared network or volume, if there is one.
+/// Returns the mapping of a declared network or volume, if there is one.
 fn declaration<'n>(
     table: &str,
     key: &Key,
@@ -180,7 +180,7 @@ fn service(reader: &Reader<'_>, node: &Node) -> Result<Service, Error> {
     Ok(service)
 }
 
-/// Reads one key; the list of keys is closed by the checks that run before.
+/// Reads one key; the checks that run before reject unknown keys.
 fn field(
     reader: &Reader<'_>,
     service: &mut Service,
@@ -240,7 +240,7 @@ fn field(
         "cpuset" => flat.cpuset = reader.name(key, node)?,
         "depends_on" => service.depends_on = lifecycle::depends_on(reader, node)?,
         "pull_policy" => service.pull_policy = lifecycle::pull_policy(reader, node)?,
-        // `restart`, `build` and `name` may hold anything; `env_file` is the client's.
+        // `restart`, `build` and `name` are ignored; the client resolves `env_file`.
         _ => {}
     }
     Ok(())

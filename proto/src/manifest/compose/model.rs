@@ -1,6 +1,6 @@
-//! Typed form of a compose file after merges, anchors and short forms are resolved.
+//! Typed form of a compose file, with merges, anchors and short forms resolved.
 //!
-//! A field that the file leaves out is `None` or empty: the engine's default applies.
+//! A field that is absent from the file is `None` or empty: the engine's default applies.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{secret::Environment, yaml::Position};
 pub struct Project {
     /// Services by name.
     pub services: BTreeMap<String, Service>,
-    /// Declared networks by name; only the names matter.
+    /// Names of the declared networks; their settings are ignored.
     pub networks: Vec<String>,
     /// Declared volumes by key.
     pub volumes: BTreeMap<String, VolumeDeclaration>,
@@ -20,13 +20,13 @@ pub struct Project {
 /// A top-level `volumes:` entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeDeclaration {
-    /// Engine volume name that replaces the generated one.
+    /// Name of the volume in the engine, in place of the generated one.
     pub name: Option<String>,
     /// The volume exists outside the deployment.
     pub external: bool,
 }
 
-/// What one container of a service is built from.
+/// Settings of a service's containers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Service {
     /// Image reference; a service without one cannot be scheduled.
@@ -35,7 +35,7 @@ pub struct Service {
     pub command: Option<Vec<String>>,
     /// Entry point; `None` keeps the image's.
     pub entrypoint: Option<Vec<String>>,
-    /// Environment; `None` is a key without a value and becomes `KEY=`.
+    /// Environment; a value of `None` is a key without a value and becomes `KEY=`.
     pub environment: Environment,
     /// Container labels.
     pub labels: BTreeMap<String, String>,
@@ -47,7 +47,7 @@ pub struct Service {
     pub hostname: Option<String>,
     /// Domain name inside the container.
     pub domainname: Option<String>,
-    /// Signal that asks the container to stop; the engine's default is SIGTERM.
+    /// Signal that stops the container; the engine's default is SIGTERM.
     pub stop_signal: Option<String>,
     /// Time between the stop signal and SIGKILL; used in whole seconds, truncated.
     pub stop_grace_period: Option<Duration>,
@@ -67,9 +67,9 @@ pub struct Service {
     pub sysctls: BTreeMap<String, String>,
     /// Resource limits by name.
     pub ulimits: BTreeMap<String, Ulimit>,
-    /// Full access to the host; fenced by a label and a token flag.
+    /// Full access to the host; requires a label and a token flag.
     pub privileged: bool,
-    /// Security options; fenced like `privileged`.
+    /// Security options; they require the same as `privileged`.
     pub security_opt: Vec<String>,
     /// Host devices.
     pub devices: Vec<Device>,
@@ -77,11 +77,11 @@ pub struct Service {
     pub gpus: Vec<GpuRequest>,
     /// Networks in attach order: priority descending, then name.
     pub networks: Vec<String>,
-    /// Namespace the container joins instead of networks.
+    /// Network namespace in place of networks.
     pub network_mode: Option<NetworkMode>,
     /// Published ports in file order, ranges expanded pairwise.
     pub ports: Vec<Port>,
-    /// Resolvers that replace JACO's.
+    /// DNS servers in place of JACO's.
     pub dns: Vec<String>,
     /// Resolver search domains.
     pub dns_search: Vec<String>,
@@ -89,7 +89,7 @@ pub struct Service {
     pub dns_opt: Vec<String>,
     /// `host:ip` lines, sorted.
     pub extra_hosts: Vec<String>,
-    /// Run an init process as PID 1; unset is the engine's choice.
+    /// Whether an init process runs as PID 1; the engine decides if unset.
     pub init: Option<bool>,
     /// Size of `/dev/shm` in bytes.
     pub shm_size: Option<i64>,
@@ -111,37 +111,37 @@ pub struct Service {
     pub resources: Resources,
     /// Rollout settings and default replica count.
     pub deploy: Deploy,
-    /// Services this one waits for, by name.
+    /// Dependencies by service name.
     pub depends_on: BTreeMap<String, Dependency>,
     /// When the image is pulled.
     pub pull_policy: PullPolicy,
 }
 
-/// Container health check; durations the file leaves out are the engine's defaults.
+/// Health check of a container; absent durations have the engine's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Healthcheck {
     /// Test in the engine's form, such as `["CMD-SHELL", "curl -f localhost"]`.
     pub test: Vec<String>,
     /// Time between checks.
     pub interval: Option<Duration>,
-    /// Longest time of one check.
+    /// Timeout of one check.
     pub timeout: Option<Duration>,
-    /// Failures in a row until the container is unhealthy.
+    /// Consecutive failures until the container is unhealthy.
     pub retries: Option<i64>,
-    /// Start-up time in which failures do not count.
+    /// Time after the start during which failures do not count.
     pub start_period: Option<Duration>,
 }
 
 /// One mount of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// What is mounted.
+    /// Source of the mount.
     pub source: MountSource,
     /// Cleaned absolute path in the container.
     pub target: String,
-    /// Mounted read-only.
+    /// Whether the mount is read-only.
     pub read_only: bool,
-    /// Do not copy the image's content into a new volume.
+    /// Whether the image's content is not copied into a new volume.
     pub no_copy: bool,
     /// Bind propagation such as `rslave`.
     pub propagation: Option<String>,
@@ -149,19 +149,19 @@ pub struct Mount {
     pub selinux: Option<String>,
 }
 
-/// What a [`Mount`] mounts.
+/// Source of a [`Mount`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountSource {
-    /// A host path; created as a directory when missing if the flag is set.
+    /// A host path.
     Bind {
         /// Absolute path on the host, or one that starts with `~`.
         path: String,
-        /// Create the path when it is missing.
+        /// Whether the path is created as a directory if it is missing.
         create: bool,
     },
-    /// A volume by its compose key.
+    /// A volume, by its compose key.
     Volume(String),
-    /// A volume the engine names, removed with the container.
+    /// A volume with a name generated by the engine, removed with the container.
     Anonymous,
     /// A memory file system.
     Tmpfs,
@@ -194,22 +194,22 @@ pub struct Device {
     pub permissions: String,
 }
 
-/// One request for accelerators.
+/// A request for accelerators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuRequest {
     /// Engine driver; empty for the default.
     pub driver: String,
-    /// How many; -1 for all; unused when ids are given.
+    /// Number of devices; -1 for all; unused if ids are given.
     pub count: i64,
     /// Devices by id.
     pub device_ids: Vec<String>,
-    /// Capabilities that all must be present.
+    /// Capabilities that a device must have, all of them.
     pub capabilities: Vec<String>,
     /// Driver options.
     pub options: BTreeMap<String, String>,
 }
 
-/// Network namespace of a container that joins no network.
+/// Network namespace of a container without networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkMode {
     /// Loopback only.
@@ -221,15 +221,15 @@ pub enum NetworkMode {
 /// An IPC, PID or UTS namespace other than the container's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// A mode in the engine's words, such as `host`; passed on as it is.
+    /// A mode of the engine, such as `host`; passed through.
     Engine(String),
-    /// The namespace of a running replica of this service on the same node. The service exists
-    /// in the same file, is another one, and is in [`Service::depends_on`] as required.
+    /// The namespace of a running replica of this service on the same node. The service is a
+    /// different one in the same file, and a required dependency in [`Service::depends_on`].
     Service(String),
 }
 
 impl Namespace {
-    /// The service whose replica shares the namespace.
+    /// Returns the service whose replica shares the namespace.
     pub fn service(&self) -> Option<&str> {
         match self {
             Self::Service(name) => Some(name),
@@ -243,15 +243,15 @@ impl Namespace {
 pub struct Port {
     /// Container port, 1 to 65535.
     pub target: u16,
-    /// Cluster-wide listener port, when the entry makes one.
+    /// Cluster-wide listener port, if the entry creates one.
     pub listener: Option<u16>,
-    /// Host port text as written, for messages.
+    /// Host port as written, for messages.
     pub published: Option<String>,
     /// `tcp`, `udp` or `sctp`.
     pub protocol: String,
     /// Address the entry is bound to; empty for all.
     pub host_ip: String,
-    /// Where the entry starts in the file.
+    /// Position of the entry in the file.
     pub at: Position,
 }
 
@@ -264,7 +264,7 @@ pub struct Logging {
     pub options: BTreeMap<String, String>,
 }
 
-/// Resource limits after the choice between `deploy.resources` and the flat keys.
+/// Resource limits, after `deploy.resources` or the flat keys were selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// CPU limit in 10⁻⁹ cores.
@@ -273,7 +273,7 @@ pub struct Resources {
     pub memory: Option<i64>,
     /// Memory reservation in bytes.
     pub memory_reservation: Option<i64>,
-    /// Most processes.
+    /// Maximum number of processes.
     pub pids: Option<i64>,
     /// Relative CPU weight.
     pub cpu_shares: Option<i64>,
@@ -286,22 +286,22 @@ pub struct Resources {
 pub struct Deploy {
     /// Default replica count, 0 or more.
     pub replicas: Option<i32>,
-    /// How a rolling update proceeds.
+    /// Settings of rolling updates.
     pub update: UpdateConfig,
 }
 
-/// `deploy.update_config`; fields the file leaves out take the rollout's defaults.
+/// `deploy.update_config`; absent fields have the rollout's defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UpdateConfig {
     /// Replicas replaced at a time.
     pub parallelism: Option<u32>,
     /// Pause between steps.
     pub delay: Option<Duration>,
-    /// How long a new replica is watched.
+    /// Time for which a new replica is monitored.
     pub monitor: Option<Duration>,
-    /// Start the new container before or after the old one leaves.
+    /// Whether the new container starts before or after the old one stops.
     pub order: Option<UpdateOrder>,
-    /// What happens when a step fails.
+    /// Reaction to a failed step.
     pub failure_action: Option<FailureAction>,
 }
 
@@ -317,18 +317,18 @@ pub enum UpdateOrder {
 /// Reaction to a failed rollout step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureAction {
-    /// Stop and keep what is.
+    /// Stops the rollout and keeps the current state.
     Pause,
-    /// Go on.
+    /// Continues with the next step.
     Continue,
-    /// Return to the previous revision.
+    /// Restores the previous revision.
     Rollback,
 }
 
-/// A wait on another service.
+/// A dependency on another service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// What must hold.
+    /// Condition to wait for.
     pub condition: Condition,
     /// Whether an unmet dependency blocks the start.
     pub required: bool,
@@ -346,9 +346,9 @@ pub enum Condition {
 /// When the image of a service is pulled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// Ask the registry before each create.
+    /// Queries the registry before each container is created.
     #[default]
     Always,
-    /// Never ask; a missing image fails the create.
+    /// Never pulls; a missing image fails the creation.
     Never,
 }

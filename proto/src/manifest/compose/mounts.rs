@@ -17,7 +17,7 @@ const PROPAGATIONS: [&str; 6] = [
 
 const SELINUX: [&str; 2] = ["z", "Z"];
 
-/// Engine mount types that are passed on with their source.
+/// Engine mount types that are passed through with their source.
 const OTHER_KINDS: [&str; 3] = ["cluster", "image", "npipe"];
 
 const KEYS: [&str; 10] = [
@@ -30,11 +30,11 @@ const KEYS: [&str; 10] = [
     "volume",
     "tmpfs",
     "image",
-    // No key of compose, but what the replacement of `volume_driver` is called.
+    // Not a key of compose, but named as the replacement of `volume_driver`.
     "driver",
 ];
 
-/// Reads every entry in file order.
+/// Reads all entries, in file order.
 pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Mount>, Error> {
     let mut mounts = Vec::new();
     for item in reader.distinct("volumes", node)? {
@@ -53,7 +53,8 @@ pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Mount>, Error
     Ok(mounts)
 }
 
-/// Keys of the named volumes a service mounts, without judging the rest.
+/// Returns the keys of the named volumes that a service mounts; does not validate the other
+/// entries.
 pub(in crate::manifest) fn named(node: &Node) -> Vec<&str> {
     let items = node.as_seq().unwrap_or_default();
     items.iter().filter_map(name).collect()
@@ -104,7 +105,7 @@ fn short(reader: &Reader<'_>, item: &Node, text: &str) -> Result<Mount, Error> {
     })
 }
 
-/// An entry in the long form; `None` while a variable keeps it open.
+/// Reads an entry in the long form; `None` if a variable in it is unresolved.
 fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Mount>, Error> {
     let Some(map) = reader.map("volumes", item, &KEYS)? else {
         return Ok(None);
@@ -175,8 +176,8 @@ fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Mount>, Error> {
 }
 
 fn bind(reader: &Reader<'_>, node: &Node, path: &str, create: bool) -> Result<MountSource, Error> {
-    // Relative to what? The daemon never sees the directory of the compose file, and knows no
-    // other user's home.
+    // The daemon has neither the directory of the compose file nor the home directories of other
+    // users to resolve a relative path.
     let is_home = path == "~" || path.starts_with("~/");
     if !path.starts_with('/') && !is_home {
         let what = format!("binds the relative path {path:?}, use an absolute one");

@@ -1,4 +1,4 @@
-//! `ports:` entries: short and long form, ranges, which of them make a listener.
+//! `ports:` entries: short and long form, ranges, and cluster-wide listeners.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,7 @@ const KEYS: [&str; 7] = [
     "app_protocol",
 ];
 
-/// Reads every entry, ranges expanded pairwise.
+/// Reads all entries, with ranges expanded pairwise.
 pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Port>, Error> {
     let mut ports = Vec::new();
     for item in reader.distinct("ports", node)? {
@@ -43,8 +43,8 @@ pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Port>, Error>
     Ok(ports)
 }
 
-/// The host ports an entry asks for and how to show the entry; `None` when it asks for none
-/// or does not parse.
+/// Returns the host ports of an entry and its display form; `None` if it has no host port or does
+/// not parse.
 pub(super) fn published(item: &Node) -> Option<(RangeInclusive<u16>, String)> {
     match &item.value {
         Value::Scalar(scalar) => Some((Short::parse(&scalar.text)?.host?, scalar.text.clone())),
@@ -59,7 +59,7 @@ pub(super) fn published(item: &Node) -> Option<(RangeInclusive<u16>, String)> {
     }
 }
 
-/// The text of a scalar; a whole number in decimal, however it is written.
+/// Returns the text of a scalar; a whole number is converted to decimal notation.
 fn decimal(node: &Node) -> Option<String> {
     let scalar = node.as_scalar()?;
     Some(match scalar.resolve() {
@@ -70,7 +70,7 @@ fn decimal(node: &Node) -> Option<String> {
     })
 }
 
-/// A short entry, split.
+/// A parsed entry in the short form.
 struct Short<'a> {
     ip: &'a str,
     host: Option<RangeInclusive<u16>>,
@@ -195,7 +195,7 @@ fn range(text: &str) -> Option<RangeInclusive<u16>> {
     (start <= end).then_some(start..=end)
 }
 
-/// Takes the brackets off an IPv6 address.
+/// Removes the brackets of an IPv6 address.
 fn unbracket(ip: &str) -> Option<&str> {
     match ip.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']'),

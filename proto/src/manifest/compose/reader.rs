@@ -1,7 +1,7 @@
 //! Typed reading of the nodes of one service.
 //!
-//! Null means the key is not set. With `open_variables`, a scalar that still holds a `$` is
-//! taken as not set too: nobody knows yet what it will be.
+//! A null value counts as an absent key. With `open_variables`, so does a scalar that contains a
+//! `$`: its value is not known yet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The node is of a type the field does not take.
+    /// Error for a node of the wrong type.
     pub(super) fn wrong(&self, field: &str, node: &Node, expected: &str) -> Error {
         let value = node.text().filter(|_| !node.is_null());
         let value = value.map(|text| format!(" {text:?}"));
@@ -40,7 +40,7 @@ impl Reader<'_> {
         )
     }
 
-    /// The node breaks a rule of the field.
+    /// Error for a node that violates a rule of the field.
     pub(super) fn fault(&self, field: &str, node: &Node, what: impl AsRef<str>) -> Error {
         let service = self.service;
         let message = format!("compose load: services.{service}.{field} {}", what.as_ref());
@@ -54,7 +54,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the value is not known before interpolation.
+    /// Whether the value is unknown until interpolation.
     pub(super) fn is_open(&self, node: &Node) -> bool {
         self.open_variables && node.text().is_some_and(|text| text.contains('$'))
     }
@@ -84,7 +84,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A string where an empty one means the key is not set.
+    /// Reads a string; an empty one counts as absent.
     pub(super) fn name(&self, field: &str, node: &Node) -> Result<Option<String>, Error> {
         Ok(self.string(field, node)?.filter(|text| !text.is_empty()))
     }
@@ -119,7 +119,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number or text that follows a grammar.
+    /// Reads a number or text and parses it.
     pub(super) fn parsed<T>(
         &self,
         field: &str,
@@ -151,7 +151,7 @@ impl Reader<'_> {
         self.parsed(field, node, "a size such as 64M", grammar::bytes)
     }
 
-    /// One word out of a few.
+    /// Reads one of the given words.
     pub(super) fn choice<T: Copy>(
         &self,
         field: &str,
@@ -180,7 +180,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A list whose items must differ.
+    /// Reads a list without duplicates.
     pub(super) fn distinct<'n>(&self, field: &str, node: &'n Node) -> Result<&'n [Node], Error> {
         let items = self.seq(field, node)?;
         let mut seen = BTreeSet::new();
@@ -194,7 +194,7 @@ impl Reader<'_> {
         Ok(items)
     }
 
-    /// A mapping with a closed list of keys (and `x-*`); `None` when not set.
+    /// Reads a mapping with known keys (and `x-*`); `None` if absent.
     pub(super) fn map<'n>(
         &self,
         field: &str,
@@ -222,7 +222,7 @@ impl Reader<'_> {
         Ok(Some(map))
     }
 
-    /// A mapping with any keys; `None` when not set.
+    /// Reads a mapping with any keys; `None` if absent.
     pub(super) fn any_map<'n>(
         &self,
         field: &str,
@@ -257,7 +257,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A list of words, or a string to split into words; empty means not set.
+    /// Reads a list of words, or splits a string into words; `None` if empty.
     pub(super) fn command(&self, field: &str, node: &Node) -> Result<Option<Vec<String>>, Error> {
         let words = match &node.value {
             Value::Seq(items) => self.strings(field, items)?,
@@ -270,7 +270,7 @@ impl Reader<'_> {
         Ok((!words.is_empty()).then_some(words))
     }
 
-    /// A mapping of scalars, or a list of `KEY=value` and bare `KEY`, which is `None`.
+    /// Reads a mapping of scalars, or a list of `KEY=value` and `KEY`, whose value is `None`.
     pub(super) fn dict(
         &self,
         field: &str,
@@ -298,7 +298,7 @@ impl Reader<'_> {
             .collect())
     }
 
-    /// As [`Self::dict`], with no value read as the empty string.
+    /// Like [`Self::dict`], with the empty string for absent values.
     pub(super) fn labels(
         &self,
         field: &str,
@@ -311,7 +311,7 @@ impl Reader<'_> {
             .collect())
     }
 
-    /// The source text of a scalar of any type; `None` for null.
+    /// Returns the source text of a scalar of any type; `None` for null.
     pub(super) fn any_scalar(&self, field: &str, node: &Node) -> Result<Option<String>, Error> {
         match &node.value {
             Value::Scalar(scalar) if scalar.is_null() => Ok(None),

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::*;
 
-/// Reads one service from block YAML.
+/// Parses a service from block YAML.
 #[track_caller]
 fn service(keys: &str) -> Service {
     service_of(keys, "")
@@ -60,7 +60,7 @@ fn environment_and_labels_take_both_forms() {
 }
 
 #[test]
-fn plain_settings_are_taken_as_they_are() {
+fn scalar_settings_are_read_unchanged() {
     let web = service(
         "image: nginx\nworking_dir: /w\nuser: '1000'\nhostname: h\ndomainname: d\nstop_signal: SIGINT\n\
          stop_grace_period: 1m30s\nread_only: true\ncap_add: [A]\ncap_drop: [ALL]\nsysctls: [a.b=1]\n\
@@ -94,7 +94,7 @@ fn plain_settings_are_taken_as_they_are() {
 }
 
 #[test]
-fn null_is_the_same_as_not_set() {
+fn null_counts_as_absent() {
     let keys: String = check::SERVICE_KEYS
         .iter()
         .filter(|key| **key != "env_file")
@@ -104,7 +104,7 @@ fn null_is_the_same_as_not_set() {
 }
 
 #[test]
-fn health_checks_follow_the_engines_form() {
+fn health_checks_have_the_engine_form() {
     let web = service(
         "healthcheck:\n  test: curl -f x\n  interval: 10s\n  timeout: 500ms\n  retries: '3'\n  start_period: 1m\n  start_interval: 1s",
     );
@@ -248,7 +248,7 @@ fn networks_attach_by_priority_then_name() {
 }
 
 #[test]
-fn a_borrowed_namespace_clears_network_settings_and_waits_for_its_owner() {
+fn joined_namespace_clears_networks_and_adds_dependency() {
     let web = service(
         "network_mode: service:db\nhostname: h\ndomainname: d\ndns: [x]\ndns_search: [x]\ndns_opt: [x]\n\
          extra_hosts: [a:1]\nports: ['9001:1']",
@@ -290,7 +290,7 @@ fn extra_hosts_are_normalised_and_sorted() {
 }
 
 #[test]
-fn resources_are_chosen_as_a_block() {
+fn deploy_resources_replace_flat_keys_as_block() {
     let reserved = service(
         "deploy: {resources: {reservations: {memory: 64M}}}\nmem_limit: 1g\ncpus: 2\ncpuset: '0'",
     );
@@ -345,14 +345,14 @@ fn logging_and_dependencies_are_read() {
 }
 
 #[test]
-fn variables_that_reach_the_daemon_are_literal() {
+fn unresolved_variables_are_literal_in_the_daemon() {
     let web = service("command: echo $HOME\nenvironment: {A: '${B}'}");
     assert_eq!(web.command, Some(strings(&["echo", "$HOME"])));
     assert_eq!(web.environment["A"].as_deref(), Some("${B}"));
 }
 
 #[test]
-fn a_file_from_the_field_is_read_whole() {
+fn realistic_file_is_read_completely() {
     let text = r#"
 version: "3.9"
 

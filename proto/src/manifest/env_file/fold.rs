@@ -1,4 +1,4 @@
-//! `env_file` entries of services, folded into their `environment`.
+//! Merges the `env_file` entries of services into their `environment`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,19 +12,19 @@ use crate::{
 
 use super::parse;
 
-/// Gives the content of a path as written in the compose file.
+/// Returns the content of a path as written in the compose file.
 pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> io::Result<Vec<u8>>;
 
 /// A compose file without `env_file`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Folded {
-    /// The file.
+    /// Content of the file.
     pub bytes: Vec<u8>,
-    /// Variables that environment files used without a value, sorted.
+    /// Variables that environment files expanded without a value, sorted.
     pub unset: BTreeSet<String>,
 }
 
-/// Hides what may hold values of the environment.
+/// Omits the content, which may be secret.
 impl fmt::Debug for Folded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Folded")
@@ -33,71 +33,71 @@ impl fmt::Debug for Folded {
     }
 }
 
-/// Why an `env_file` cannot be folded.
+/// Reason why an `env_file` cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub enum FoldError {
-    /// The compose file is not acceptable YAML.
+    /// The compose file is not valid YAML.
     #[error("resolve env_file")]
     Yaml(#[source] yaml::Error),
     /// The compose file holds more than one document.
     #[error("resolve env_file: a second document starts at {0}")]
     SecondDocument(Position),
-    /// There is no directory to look in, because the compose file came from standard input.
+    /// The directory is unknown, because the compose file was read from standard input.
     #[error(
         "resolve env_file: service {service:?} has an env_file, which needs a compose file \
          named with --compose"
     )]
     NoDirectory {
-        /// The service.
+        /// Name of the service.
         service: String,
     },
-    /// An entry that is no path, or a key next to it that is not read.
+    /// An entry without a path, or an unsupported key in it.
     #[error("resolve env_file: service {service:?} at {at}: {what}")]
     Entry {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The entry.
+        /// Position of the entry.
         at: Position,
-        /// What is wrong.
+        /// Description of the error.
         what: String,
     },
     /// A required file does not exist.
     #[error("resolve env_file: service {service:?}: {path} not found")]
     NotFound {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The file as written.
+        /// Path of the file, as written.
         path: String,
     },
     /// A file cannot be read.
     #[error("resolve env_file: service {service:?}: read {path}")]
     Read {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The file as written.
+        /// Path of the file, as written.
         path: String,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file holds a line that cannot be read.
+    /// A file with an invalid line.
     #[error("resolve env_file: service {service:?}: {path}")]
     File {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The file as written.
+        /// Path of the file, as written.
         path: String,
-        /// Which line and why.
+        /// Line and kind of the error.
         source: super::Error,
     },
 }
 
-/// Replaces every `env_file` of `compose` by the values in it.
+/// Replaces every `env_file` of `compose` by the variables in it.
 ///
-/// `read` gives the content of a path as written, relative to the compose file; `None` stands
-/// for a compose file that has no directory. A file without `env_file` comes back byte by byte.
+/// `read` returns the content of a path as written, relative to the compose file; `None` stands for
+/// a compose file without a directory. A file without `env_file` is returned unchanged.
 ///
 /// # Errors
-/// The first entry, by service, that cannot be folded.
+/// The first error, by service.
 pub fn fold(compose: &[u8], mut read: Option<ReadFile<'_>>) -> Result<Folded, FoldError> {
     let verbatim = || Folded {
         bytes: compose.to_vec(),
@@ -190,7 +190,7 @@ fn service(
     Ok(with_environment(map, at, merged))
 }
 
-/// What `environment` says, with `None` for keys without a value.
+/// Returns the variables of `environment`, with `None` for keys without a value.
 fn explicit(service: &str, node: &Node) -> Result<BTreeMap<String, Option<String>>, FoldError> {
     let wrong = |node: &Node, what: &str| FoldError::Entry {
         service: service.to_owned(),

@@ -47,7 +47,7 @@ fn lines_set_keys() {
 }
 
 #[test]
-fn quotes_hold_anything() {
+fn quoted_values_keep_special_characters() {
     for (text, value) in [
         ("A='a $OUT \"b\" # c'", "a $OUT \"b\" # c"),
         ("A='it\\'s \\n' # c", "it's \\n"),
@@ -68,7 +68,7 @@ fn quotes_hold_anything() {
 }
 
 #[test]
-fn values_expand_against_what_was_read_before() {
+fn values_expand_with_earlier_keys() {
     assert_reads(
         "A=1\nB=$A-${OUT}-${C:-d}\nC=$$A\nD='$A'",
         &[("A", "1"), ("B", "1-outer-d"), ("C", "$A"), ("D", "$A")],
@@ -101,9 +101,8 @@ fn errors_name_the_line() {
     assert_eq!((error.line, error.kind), (2, ErrorKind::NotUtf8));
 }
 
-/// Folds with a directory that holds `a.env`, `b.env` and `bad.env`.
 #[test]
-fn lines_that_double_end_in_an_error() {
+fn doubling_values_hit_the_length_limit() {
     let doubling = (0..64).map(|n| format!("V{}=$V{n}$V{n}\n", n + 1));
     let text: String = std::iter::once("V0=x\n".to_owned())
         .chain(doubling)
@@ -115,6 +114,7 @@ fn lines_that_double_end_in_an_error() {
     };
 }
 
+/// Folds with a directory that contains `a.env`, `b.env` and `bad.env`.
 fn folded(compose: &str) -> Result<Folded, FoldError> {
     let mut directory = |path: &str| match path {
         "a.env" => Ok(b"A=a\nB=a\nURL=$USER@$A".to_vec()),
@@ -127,7 +127,7 @@ fn folded(compose: &str) -> Result<Folded, FoldError> {
 }
 
 #[test]
-fn explicit_values_win_over_later_files_over_earlier_ones() {
+fn explicit_values_win_and_later_files_override_earlier() {
     let text = "services:\n  web:\n    env_file: [a.env, {path: b.env}, {path: no.env, required: false}]\n    environment: {USER: me, NUL: , A: 8080}\n  db: {image: pg, environment: {z: 1, a: 2}}\n";
     let expected = "services:\n  web:\n    environment:\n      A: \"8080\"\n      B: \"b\"\n      FROM_A: \"8080\"\n      NUL: null\n      URL: \"me@8080\"\n      USER: \"me\"\n  db:\n    image: pg\n    environment:\n      z: 1\n      a: 2\n";
     let done = folded(text).unwrap();
@@ -135,14 +135,14 @@ fn explicit_values_win_over_later_files_over_earlier_ones() {
 }
 
 #[test]
-fn files_without_env_file_go_verbatim() {
+fn files_without_env_file_are_unchanged() {
     for text in ["services: {a: {image: x}} # c\n", "", "[]", "services: 3"] {
         assert_eq!(folded(text).unwrap().bytes, text.as_bytes());
     }
 }
 
 #[test]
-fn list_environments_and_single_paths_fold_too() {
+fn list_environments_and_single_paths_are_merged() {
     let done = folded("services: {w: {env_file: b.env, environment: [A=1, BARE]}}").unwrap();
     let text = String::from_utf8(done.bytes).unwrap();
     assert!(
@@ -155,7 +155,7 @@ fn list_environments_and_single_paths_fold_too() {
 }
 
 #[test]
-fn folding_says_which_service_and_file_failed() {
+fn fold_errors_name_service_and_file() {
     for (entry, words) in [
         (
             "no.env",
@@ -183,12 +183,12 @@ fn folding_says_which_service_and_file_failed() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "([AB=: '\"\\\\#$\\{\\}\n\r\t0n]|export |\\$\\{A:-|é){0,40}") {
+    fn arbitrary_text_does_not_panic(text in "([AB=: '\"\\\\#$\\{\\}\n\r\t0n]|export |\\$\\{A:-|é){0,40}") {
         let _ = read(&text);
     }
 
     #[test]
-    fn any_value_survives_single_quotes(value in "[^'\\\\\r]{0,40}") {
+    fn single_quoted_values_round_trip(value in "[^'\\\\\r]{0,40}") {
         let values = read(&format!("A='{value}'")).unwrap().values;
         prop_assert_eq!(&values["A"], &value);
     }

@@ -9,7 +9,7 @@ fn hash(text: &str, networks: &[&str]) -> [u8; 32] {
 }
 
 #[test]
-fn hashes_follow_meaning_and_not_layout() {
+fn hash_ignores_layout_and_covers_values() {
     let base = "services:\n  web:\n    image: nginx\n    environment: {A: 1, B: x}\n    volumes: [data:/d]\n";
     let same = "# note\nservices: {db: {image: pg}, web: {volumes: ['data:/d'], environment: {'B': x, A: 1}, image: nginx}}";
     assert_eq!(hash(base, &[]), hash(same, &[]));
@@ -39,7 +39,7 @@ fn hashes_follow_meaning_and_not_layout() {
 }
 
 #[test]
-fn hash_of_a_known_subtree_is_the_digest_of_its_canonical_json() {
+fn hash_is_the_digest_of_canonical_json() {
     use sha2::{Digest, Sha256};
     let json = r#"{"a":[1,"1",null,true,1.5],"image":"x\ny"}"#;
     let text = "services: {web: {image: \"x\\ny\", a: [1, '1', ~, true, 1.5]}}";

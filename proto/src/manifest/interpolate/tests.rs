@@ -21,14 +21,14 @@ fn tree(text: &[u8]) -> Node {
 }
 
 #[test]
-fn untouched_files_go_verbatim() {
+fn files_without_changes_are_verbatim() {
     for text in ["a: 1  # x\n", "a: $5 # $V\n", "# $V\n", "a: '$' \n", ""] {
         assert_eq!(run(text).unwrap().bytes, text.as_bytes());
     }
 }
 
 #[test]
-fn substituted_scalars_stay_strings_and_others_keep_their_type() {
+fn expanded_scalars_are_strings_others_keep_types() {
     let bytes = run("a: ${N}\nb: 3\nc: '4'\n$V: [x, $ODD]\nd: $$HOME\n")
         .unwrap()
         .bytes;
@@ -51,13 +51,13 @@ fn output_is_deterministic_and_readable() {
 }
 
 #[test]
-fn unset_variables_are_named_once() {
+fn unset_variables_are_reported_once() {
     let unset = run("a: $X $Y\nb: ${X}\nc: ${Z:-z}\n").unwrap().unset;
     assert_eq!(Vec::from_iter(unset), ["X", "Y"]);
 }
 
 #[test]
-fn errors_say_where_the_scalar_starts() {
+fn errors_have_the_position_of_the_scalar() {
     let text = "services:\n  web:\n    image: x\n    user: ${DB:?need db}\n";
     assert_eq!(
         run(text).unwrap_err().to_string(),
@@ -80,7 +80,7 @@ fn errors_say_where_the_scalar_starts() {
 
 proptest! {
     #[test]
-    fn any_text_is_interpolated_or_refused(text in "(\\$V|\\$\\{X:-|\\}|a|: |- |\n|'|\"|\\[|\\]|#| |&a |\\*a){0,30}") {
+    fn arbitrary_text_does_not_panic(text in "(\\$V|\\$\\{X:-|\\}|a|: |- |\n|'|\"|\\[|\\]|#| |&a |\\*a){0,30}") {
         if let Ok(done) = run(&text)
             && !done.bytes.is_empty()
         {
@@ -90,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn a_small_file_does_not_become_a_huge_one() {
+fn expansion_of_a_small_file_is_bounded() {
     let long = BTreeMap::from([("V".to_owned(), "x".repeat(1 << 20))]);
     let text = "[$V, $V, $V, $V, $V, $V, $V, $V, $V]";
     let error = interpolate(text.as_bytes(), "c.yml", &long).unwrap_err();

@@ -1,4 +1,4 @@
-//! Rules that the file can break on its own.
+//! Rules that concern `jaco.yaml` alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -20,7 +20,7 @@ use super::{
     shape::{ACME, Demand, PLACEMENTS, ROUTE, SERVICE, Shape, TLS, Table, meaning},
 };
 
-/// Checks in a fixed order: the deployment, each service, each route.
+/// Checks, in this order: the deployment, each service, each route.
 pub(super) fn check(raw: Raw) -> Result<Jaco, Error> {
     if raw.deployment.is_empty() {
         return Err(invalid("deployment name is required")
@@ -150,7 +150,7 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
     })
 }
 
-/// The value as a narrower number, or the range it should be in.
+/// Returns the value as a narrower number, or the valid range.
 fn in_range<T: TryFrom<i64>>(table: &Table, key: &str, value: i64) -> Result<T, String> {
     let (min, max) = match table.key(key).map(|key| &key.shape) {
         Some(Shape::Int { min, max }) => (*min, *max),

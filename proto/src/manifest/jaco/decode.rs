@@ -1,4 +1,4 @@
-//! From YAML to typed fields: shape only, no meaning.
+//! Decodes YAML to typed fields: checks types only.
 
 use crate::{
     Error, ErrorCode,
@@ -11,7 +11,7 @@ use super::{
     shape::{FLAGS, Shape, TOP, Table, meaning},
 };
 
-/// The file as written.
+/// The fields of the file, not validated yet.
 pub(super) struct Raw {
     pub(super) deployment: Spanned<String>,
     pub(super) environment: Spanned<String>,
@@ -21,7 +21,7 @@ pub(super) struct Raw {
     pub(super) acme_email: Spanned<String>,
 }
 
-/// A route as written.
+/// The fields of a route, not validated yet.
 pub(super) struct RawRoute {
     pub(super) at: Position,
     pub(super) domain: Spanned<String>,
@@ -32,7 +32,7 @@ pub(super) struct RawRoute {
     pub(super) strip_path: bool,
 }
 
-/// An override as written.
+/// The fields of an override, not validated yet.
 pub(super) struct RawOverride {
     pub(super) name: Spanned<String>,
     pub(super) replicas: Option<Spanned<i64>>,
@@ -88,8 +88,7 @@ fn service(node: &Node) -> RawOverride {
     }
 }
 
-/// Refuses `compose_service`, at whatever depth it stands: a service is named by its compose
-/// key alone.
+/// Rejects `compose_service` at any depth: a service is identified by its compose key alone.
 fn refuse_compose_service(node: &Node) -> Result<(), Error> {
     match &node.value {
         Value::Scalar(_) => Ok(()),
@@ -105,7 +104,7 @@ fn refuse_compose_service(node: &Node) -> Result<(), Error> {
     }
 }
 
-/// Fails on the first node that does not have the shape.
+/// Fails on the first node of the wrong type.
 fn shaped(path: &str, node: &Node, shape: &Shape) -> Result<(), Error> {
     if node.is_null() {
         return Ok(());
@@ -181,7 +180,7 @@ fn flag(scalar: &Scalar) -> Option<bool> {
     }
 }
 
-/// A mapping whose shape is known to be right.
+/// A mapping whose types are validated.
 struct Fields<'a> {
     map: Option<&'a Map>,
     at: Position,
@@ -199,7 +198,7 @@ impl<'a> Fields<'a> {
         self.map?.get(key).filter(|node| !node.is_null())
     }
 
-    /// The text of a key; one that is not set is empty and stands where the mapping starts.
+    /// Returns the text of a key; an absent one is empty and has the position of the mapping.
     fn text(&self, key: &str) -> Spanned<String> {
         let absent = Spanned {
             value: String::new(),
@@ -234,7 +233,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The source text of a scalar; null is empty.
+/// Returns the source text of a scalar; null is empty.
 fn text(node: &Node) -> Spanned<String> {
     let text = node.text().filter(|_| !node.is_null());
     Spanned {

@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{Demand, FLAGS, Key, Rule, Shape, TOP, Table, Text};
 
-/// The schema of `jaco.yaml` (JSON Schema, draft 2020-12) as JSON text.
+/// Returns the JSON Schema (draft 2020-12) of `jaco.yaml` as JSON text.
 ///
-/// Made from the table that the decoder reads. What it accepts may still break a rule that a
-/// schema cannot express: that names are unique, that a domain has one TLS mode, what an address
-/// looks like, and everything about the compose file and the cluster.
+/// It is generated from the table that the decoder uses. A valid file can still violate rules that
+/// a schema cannot express: unique names, one TLS mode per domain, the format of an email address,
+/// and all rules about the compose file and the cluster.
 pub fn json_schema() -> String {
     let mut schema = table(&TOP);
     let head = [
@@ -29,7 +29,7 @@ pub fn json_schema() -> String {
     format!("{:#}\n", Value::Object(schema))
 }
 
-/// Anything that does not mention the key that is refused at every depth.
+/// Schema of any content without the key that is rejected at every depth.
 fn extension() -> Value {
     let itself = json!({ "$ref": "#/$defs/extension" });
     json!({
@@ -71,7 +71,7 @@ fn conditional(table: &Table, rule: &Rule) -> Value {
             "required": [rule.other],
             "properties": { rule.other: { "type": "array", "minItems": 1 } },
         }),
-        // A key that is set to null is not set.
+        // A key set to null counts as absent.
         Demand::Absent if table.key(rule.other).is_some_and(|key: &Key| !key.required) => {
             json!({ "properties": { rule.other: { "type": "null" } } })
         }
@@ -117,7 +117,7 @@ fn shape(shape: &Shape, required: bool) -> Map<String, Value> {
     })
 }
 
-/// A pattern for the words in any case, and for nothing at all.
+/// Returns a pattern for the words in any case, and for the empty text.
 fn any_case(words: &[&str]) -> String {
     let word = |word: &&str| -> String {
         word.chars()

@@ -1,58 +1,57 @@
-//! The shape of a `jaco.yaml` as data: what its keys are called and what they hold.
+//! Key table of `jaco.yaml`: names and types of its keys.
 //!
-//! The decoder, the checks and the schema for editors all read this table, so that they cannot
-//! tell different stories.
+//! The decoder, the checks and the schema for editors all use this table, so that they agree.
 
 use crate::{manifest::MAX_REPLICAS, v1::service_spec::PlacementMode};
 
-/// What a node holds.
+/// Type of a node.
 pub(super) enum Shape {
-    /// Any scalar, taken by its source text; null is empty.
+    /// Any scalar, represented by its source text; null is empty.
     Text(Text),
-    /// A whole number written as one.
+    /// A whole number.
     Int {
-        /// Smallest value that passes the checks.
+        /// Smallest valid value.
         min: i64,
-        /// Largest value that passes the checks.
+        /// Largest valid value.
         max: i64,
     },
     /// A boolean.
     Flag,
-    /// Items of one shape.
+    /// A list with items of one type.
     List(&'static Shape),
-    /// A mapping with these keys, `x-*`, and no others.
+    /// A mapping with the keys of the table and `x-*`.
     Table(&'static Table),
 }
 
-/// Which texts pass the checks.
+/// Valid texts.
 pub(super) enum Text {
-    /// Any.
+    /// Any text.
     Any,
-    /// One of these, or empty.
+    /// One of these words, or empty.
     Words(&'static [&'static str]),
-    /// One of these in any case, or empty.
+    /// One of these words in any case, or empty.
     AnyCase(&'static [&'static str]),
 }
 
-/// A mapping.
+/// Keys of a mapping.
 pub(super) struct Table {
-    /// Its keys.
+    /// The keys.
     pub(super) keys: &'static [Key],
-    /// Rules between its keys, in the order in which they are checked.
+    /// Rules between the keys, in the order of the checks.
     pub(super) rules: &'static [Rule],
 }
 
 /// A key of a mapping.
 pub(super) struct Key {
     pub(super) name: &'static str,
-    /// What it means, for people in an editor.
+    /// Description of the key, shown by editors.
     pub(super) about: &'static str,
-    /// Must be set, and not to an empty text.
+    /// Whether the key must be set to a text that is not empty.
     pub(super) required: bool,
     pub(super) shape: Shape,
 }
 
-/// What follows for `other` from `key` being `word`.
+/// Requires `demand` of the key `other` if `key` has the value `word`.
 pub(super) struct Rule {
     pub(super) key: &'static str,
     pub(super) word: &'static str,
@@ -60,12 +59,12 @@ pub(super) struct Rule {
     pub(super) demand: Demand,
 }
 
-/// What a [`Rule`] demands.
+/// Requirement of a [`Rule`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// A list with an item.
+    /// A list that is not empty.
     Filled,
-    /// Not set.
+    /// An absent key.
     Absent,
 }
 
@@ -77,13 +76,13 @@ pub(super) const PLACEMENTS: [(&str, PlacementMode); 4] = [
     ("global", PlacementMode::Global),
 ];
 
-/// Values of `acme` and whether certificates are obtained.
+/// Values of `acme`, with whether certificates are obtained.
 pub(super) const ACME: [(&str, bool); 2] = [("on", true), ("off", false)];
 
-/// Values of `tls` and whether a certificate is obtained.
+/// Values of `tls`, with whether a certificate is obtained.
 pub(super) const TLS: [(&str, bool); 2] = [("auto", true), ("off", false)];
 
-/// Plain scalars that are booleans besides the ones of YAML itself.
+/// Plain scalars that are booleans in addition to those of YAML.
 pub(super) const FLAGS: [(&str, bool); 8] = [
     ("y", true),
     ("Y", true),
@@ -95,7 +94,7 @@ pub(super) const FLAGS: [(&str, bool); 8] = [
     ("off", false),
 ];
 
-/// The document.
+/// Keys of the document.
 pub(super) const TOP: Table = Table {
     keys: &[
         Key {
@@ -138,7 +137,7 @@ pub(super) const TOP: Table = Table {
     rules: &[],
 };
 
-/// An entry of `routes`.
+/// Keys of an entry of `routes`.
 pub(super) const ROUTE: Table = Table {
     keys: &[
         Key {
@@ -181,7 +180,7 @@ pub(super) const ROUTE: Table = Table {
     rules: &[],
 };
 
-/// An entry of `services`.
+/// Keys of an entry of `services`.
 pub(super) const SERVICE: Table = Table {
     keys: &[
         Key {
@@ -235,18 +234,18 @@ pub(super) const SERVICE: Table = Table {
 };
 
 impl Table {
-    /// Names of the keys.
+    /// Iterates over the names of the keys.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + Clone {
         self.keys.iter().map(|key| key.name)
     }
 
-    /// The key called `name`.
+    /// Returns the key with this name.
     pub(super) fn key(&self, name: &str) -> Option<&'static Key> {
         self.keys.iter().find(|key| key.name == name)
     }
 }
 
-/// What `word` stands for.
+/// Returns the value of `word`.
 pub(super) fn meaning<T: Copy>(pairs: &[(&str, T)], word: &str) -> Option<T> {
     let pair = pairs.iter().find(|(known, _)| *known == word);
     pair.map(|(_, value)| *value)

@@ -1,6 +1,6 @@
 //! Checks across files and against the cluster, one function per rule.
 //!
-//! A fault that either file could be blamed for stands where `jaco.yaml` has it.
+//! An error that concerns both files has its position in `jaco.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
@@ -17,7 +17,7 @@ use crate::{
 
 use super::{ClusterView, Privileged, replicas};
 
-/// Overrides name compose services, and pinned ones have a host per replica.
+/// Checks that overrides name compose services, and that pinned services have a host per replica.
 pub(super) fn overrides(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     let services = &compose.project.services;
     for Override { name, .. } in &jaco.services {
@@ -58,7 +58,7 @@ pub(super) fn overrides(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     Ok(())
 }
 
-/// Networks of overrides are declared in the compose file.
+/// Checks that networks of overrides are declared in the compose file.
 pub(super) fn override_networks(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     for given in &jaco.services {
         for network in &given.networks {
@@ -70,7 +70,7 @@ pub(super) fn override_networks(jaco: &Jaco, compose: &Compose) -> Result<(), Er
     Ok(())
 }
 
-/// Pinned hosts are members.
+/// Checks that pinned hosts are members.
 pub(super) fn hosts(jaco: &Jaco, cluster: &impl ClusterView) -> Result<(), Error> {
     let pinned = jaco.services.iter();
     let mut pinned: Vec<&Override> = pinned
@@ -93,7 +93,7 @@ pub(super) fn hosts(jaco: &Jaco, cluster: &impl ClusterView) -> Result<(), Error
     Ok(())
 }
 
-/// Routes lead to services, and to ones that have a network.
+/// Checks that routes lead to existing services with a network.
 pub(super) fn route_services(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     let services = &compose.project.services;
     for route in &jaco.routes {
@@ -128,7 +128,7 @@ pub(super) fn route_services(jaco: &Jaco, compose: &Compose) -> Result<(), Error
     Ok(())
 }
 
-/// The listeners of the deployment by port; each port once.
+/// Returns the listeners of the deployment by port; rejects duplicate ports.
 pub(super) fn tcp_routes(jaco: &Jaco, compose: &Compose) -> Result<Vec<v1::TcpRoute>, Error> {
     let mut listeners: BTreeMap<u16, v1::TcpRoute> = BTreeMap::new();
     for (name, service) in &compose.project.services {
@@ -167,7 +167,7 @@ pub(super) fn tcp_routes(jaco: &Jaco, compose: &Compose) -> Result<Vec<v1::TcpRo
     Ok(listeners.into_values().collect())
 }
 
-/// No listener belongs to another deployment.
+/// Checks that no listener belongs to another deployment.
 pub(super) fn port_owners(
     jaco: &Jaco,
     compose: &Compose,
@@ -197,7 +197,7 @@ pub(super) fn port_owners(
     Ok(())
 }
 
-/// No route belongs to another deployment.
+/// Checks that no route belongs to another deployment.
 pub(super) fn route_owners(jaco: &Jaco, cluster: &impl ClusterView) -> Result<(), Error> {
     for route in &jaco.routes {
         let (domain, path) = (&route.domain, &route.path.value);
@@ -215,7 +215,7 @@ pub(super) fn route_owners(jaco: &Jaco, cluster: &impl ClusterView) -> Result<()
     Ok(())
 }
 
-/// The caller may admit every privileged service.
+/// Checks that the caller may admit the privileged services.
 pub(super) fn privileges(
     compose: &Compose,
     cluster: &impl ClusterView,

@@ -42,7 +42,7 @@ const PLAIN: Cluster = Cluster {
     allows_privileged: false,
 };
 
-/// `jaco.yaml` with `deployment: d` and more in flow style.
+/// A `jaco.yaml` with `deployment: d` and `rest` in flow style.
 fn jaco(rest: &str) -> String {
     match rest {
         "" => "deployment: d".to_owned(),
@@ -50,7 +50,8 @@ fn jaco(rest: &str) -> String {
     }
 }
 
-/// A compose file with service `web`, more keys of it and more of the file.
+/// A compose file with a service `web`; `web` and `file` are further keys of the service and the
+/// file.
 fn compose(web: &str, file: &str) -> String {
     let web = if web.is_empty() {
         "image: nginx".to_owned()
@@ -72,7 +73,7 @@ fn apply_file(jaco_rest: &str, web: &str, file: &str) -> Result<Resolved, Error>
     )
 }
 
-/// Checks code, words and details (`key=value` and nothing about places).
+/// Checks the code, a part of the message and the details (`key=value`, without positions).
 #[track_caller]
 fn assert_refused(result: Result<Resolved, Error>, code: &str, words: &str, details: &str) {
     let error = result.expect_err("accepted");
@@ -95,7 +96,7 @@ fn web(resolved: &Resolved) -> &v1::ServiceSpec {
 }
 
 #[test]
-fn defaults_are_one_replica_spread_on_the_default_network() {
+fn defaults_are_one_spread_replica_on_default_network() {
     let resolved = apply("", "").unwrap();
     assert_eq!(resolved.deployment, "d");
     let names: Vec<_> = resolved.services.iter().map(|s| s.name.as_str()).collect();
@@ -124,7 +125,7 @@ fn overrides_win_over_compose() {
 }
 
 #[test]
-fn compose_gives_what_no_override_sets() {
+fn compose_applies_where_no_override_is_set() {
     let resolved = apply_file(
         "services: [{name: web, placement: global}]",
         "deploy: {replicas: 5}, networks: {b: {priority: 9}, a: }",
@@ -138,7 +139,7 @@ fn compose_gives_what_no_override_sets() {
 }
 
 #[test]
-fn pinned_hosts_count_the_replicas_of_the_compose_file_too() {
+fn pinned_hosts_are_checked_against_compose_replicas() {
     let result = apply(
         "services: [{name: web, placement: hosts, hosts: [a]}]",
         "deploy: {replicas: 2}",
@@ -177,7 +178,7 @@ fn listeners_come_from_plain_tcp_ports() {
 }
 
 #[test]
-fn privileged_services_are_admitted_and_reported_to_those_who_may() {
+fn privileged_services_need_permission_and_are_reported() {
     let text = compose(
         "privileged: true, security_opt: [a], labels: [jaco.io/allow-privileged=true]",
         "",
@@ -194,7 +195,7 @@ fn privileged_services_are_admitted_and_reported_to_those_who_may() {
 }
 
 #[test]
-fn validation_waits_for_open_variables() {
+fn validation_skips_unresolved_variables() {
     let open = "services: {web: {image: \"${IMG}\", env_file: .env, pull_policy: $P, network_mode: $N, \
                 init: $I, ports: [\"${P}:80\", $Q], volumes: [\"${D}:/x\"], mem_limit: $M, deploy: {replicas: $R}, \
                 healthcheck: {interval: $T}, depends_on: {db: {condition: $C}}, cgroup: $G, logging: $L}, db: {}}";
@@ -215,7 +216,7 @@ fn validation_waits_for_open_variables() {
 }
 
 #[test]
-fn jaco_yaml_is_judged_before_compose_and_compose_before_the_cluster() {
+fn checks_run_jaco_yaml_then_compose_then_cluster() {
     let ghost = "services: [{name: web, placement: hosts, hosts: [ghost]}]";
     let code = |jaco_rest: &str, web: &str| apply(jaco_rest, web).unwrap_err().code;
     assert_eq!(
@@ -232,7 +233,7 @@ fn jaco_yaml_is_judged_before_compose_and_compose_before_the_cluster() {
 
 proptest! {
     #[test]
-    fn no_text_makes_resolution_panic(
+    fn resolving_arbitrary_text_does_not_panic(
         jaco_yaml in "(deployment: |d|\n|routes:|services:| - |\\{|\\}|\\[|\\]|name|: |,|web|hosts|-1|x){0,30}",
         compose_yaml in "(services:|web:| |\n|image|ports|volumes|depends_on|: |-|\\{|\\}|\\[|\\]|,|'|\"|80|\\$|~|/|a|:){0,40}",
     ) {
@@ -241,7 +242,7 @@ proptest! {
     }
 
     #[test]
-    fn no_value_of_a_known_key_makes_reading_panic(
+    fn reading_arbitrary_values_does_not_panic(
         index in 0..52_usize,
         value in "([a-z0-9:/.$=\\-]{0,6}|\\[[a-z0-9:/.$=, \\-]{0,12}\\]|\\{[a-z]{1,4}: [a-z0-9:/.$=\\-]{0,6}\\}|\\[\\{(type|target|source|published|device_ids): [a-z0-9:/.$=\\-]{0,6}\\}\\])",
     ) {

@@ -1,4 +1,4 @@
-//! Several handles on one log in memory: who leads, and who lags, is up to the test.
+//! Several handles on one in-memory log; the test chooses the leader and the lagging members.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -16,11 +16,11 @@ use crate::{
     fsm,
 };
 
-/// Members of one group, each behind a handle like that of a running node; a clone is the same
-/// group. Ids count from 1.
+/// Members of one group, each behind a handle like that of a running node. Clones share the group.
+/// Ids start at 1.
 ///
-/// What the leader is asked to write is applied at once on every member that does not lag; the
-/// others answer that they do not lead.
+/// A proposal to the leader is applied at once on every member that does not lag. The other members
+/// answer that they do not lead.
 #[derive(Clone)]
 pub struct MemoryGroup {
     shared: Arc<Mutex<Group>>,
@@ -31,14 +31,14 @@ struct Group {
     leader: Option<u64>,
     newest: Arc<State>,
     lagging: BTreeSet<u64>,
-    /// By member: what it has not applied yet.
+    /// Unapplied states and events of each member.
     behind: Vec<VecDeque<(Arc<State>, Vec<Event>)>>,
     committed: Vec<v1::Command>,
     lost_answers: usize,
 }
 
 impl MemoryGroup {
-    /// Creates a group of `size` members on `state`, the first of which leads.
+    /// Creates a group of `size` members on `state`; member 1 leads.
     ///
     /// # Errors
     /// If an actor does not start.
@@ -69,7 +69,7 @@ impl MemoryGroup {
         Ok((group, actors))
     }
 
-    /// The handle of member `id`.
+    /// Returns the handle of member `id`.
     ///
     /// # Panics
     /// If there is no such member.
@@ -78,7 +78,7 @@ impl MemoryGroup {
         self.members[Self::place(id)].clone()
     }
 
-    /// Makes `leader` the leader that everybody knows; with `None`, nobody knows one.
+    /// Makes `leader` the leader on all members; `None` leaves the group without a leader.
     pub fn elect(&self, leader: Option<u64>) {
         self.lock().leader = leader;
         let voters: Vec<u64> = (1..=self.members.len() as u64).collect();
@@ -96,7 +96,7 @@ impl MemoryGroup {
         }
     }
 
-    /// Makes member `id` believe that `leader` leads, whoever does.
+    /// Makes member `id` report `leader` as the leader, whichever member leads.
     pub fn mislead(&self, id: u64, leader: Option<u64>) {
         let shared = &self.members[Self::place(id)].shared;
         shared
@@ -104,7 +104,7 @@ impl MemoryGroup {
             .send_modify(|status| status.leader_id = leader);
     }
 
-    /// Makes member `id` know that it has not reached a majority for long, only `reachable`.
+    /// Makes member `id` report a lost quorum, with only `reachable` in contact.
     pub fn isolate(&self, id: u64, reachable: &[u64]) {
         let shared = &self.members[Self::place(id)].shared;
         shared.status.send_modify(|status| {
@@ -116,7 +116,7 @@ impl MemoryGroup {
         });
     }
 
-    /// Keeps member `id` from applying anything, or lets it catch up.
+    /// Stops member `id` from applying entries, or lets it catch up.
     pub fn lag(&self, id: u64, lags: bool) {
         let mut group = self.lock();
         if lags {
@@ -129,12 +129,12 @@ impl MemoryGroup {
         }
     }
 
-    /// Applies the next `n` proposals, but answers that their outcome is unknown.
+    /// Applies the next `n` proposals, but answers them with an unknown outcome.
     pub fn lose_next_answers(&self, n: usize) {
         self.lock().lost_answers += n;
     }
 
-    /// Every command that got an index so far, rejected ones included.
+    /// Returns every command that got an index so far, rejected ones included.
     #[must_use]
     pub fn committed(&self) -> Vec<v1::Command> {
         self.lock().committed.clone()
@@ -150,7 +150,7 @@ impl MemoryGroup {
 
     fn show(&self, id: u64, state: Arc<State>, events: Vec<Event>) {
         let shared = &self.members[Self::place(id)].shared;
-        // State first: whoever reacts to an event must find it there.
+        // State before events: a subscriber that reacts to an event reads the state.
         shared.show(state);
         shared.hub.publish(events);
     }
@@ -234,7 +234,7 @@ impl Actor for Member {
                 };
                 let _ = reply.send(answer); // the reader may be gone
             }
-            // What only a real group does.
+            // Messages that only a real group handles.
             _ => {}
         }
         Ok(())
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_leader_writes_and_the_others_follow_unless_they_lag() {
+    async fn leader_writes_replicate_except_to_lagging_members() {
         let (group, _actors) = MemoryGroup::start(State::default(), 3).await.unwrap();
         group.lag(3, true);
         let committed = group.handle(1).propose(revoke()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Several nodes: leadership, catching up, membership.
+//! Tests with several nodes: leadership, catching up, membership.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn small_log() -> Limits {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_nodes_replicate_and_survive_the_death_of_each() {
+async fn three_nodes_survive_the_death_of_each() {
     let mut group = Group::start(3, Limits::default()).await;
     for round in 0..3 {
         let leader = group.leader().await;
@@ -44,7 +44,7 @@ async fn proposals_survive_loss_and_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_held_goes_as_soon_as_the_majority_has_answered() {
+async fn held_proposals_are_sent_after_majority_answers() {
     let hold = Duration::from_secs(3600);
     let limits = Limits {
         hold,
@@ -53,7 +53,7 @@ async fn what_is_held_goes_as_soon_as_the_majority_has_answered() {
     let group = Group::start(3, limits).await;
     group.leader().await;
     group.faults(|f| f.delay = Duration::from_millis(15));
-    // Each waits for its own answer, so all of them arrive while others are on their way.
+    // Each task waits for its own answer, so proposals arrive while others await a majority.
     let group = Arc::new(group);
     let mut writers = tokio::task::JoinSet::new();
     for name in 0..8 {
@@ -72,7 +72,7 @@ async fn what_is_held_goes_as_soon_as_the_majority_has_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn follower_far_behind_gets_a_snapshot_while_the_leader_writes_on() {
+async fn lagging_follower_gets_snapshot_while_leader_writes() {
     let mut group = Group::start(3, small_log()).await;
     let leader = group.leader().await;
     let behind = leader % 3 + 1;
@@ -81,7 +81,7 @@ async fn follower_far_behind_gets_a_snapshot_while_the_leader_writes_on() {
     for n in 0..200 {
         group.write(&format!("k{n}")).await;
     }
-    // After each chunk the leader must commit something before the next one is sent.
+    // After each chunk the leader must commit a write before the next one is sent.
     let handle = group.handle(leader);
     let runtime = tokio::runtime::Handle::current();
     let during = Arc::new(Mutex::new(0));
@@ -101,7 +101,7 @@ async fn follower_far_behind_gets_a_snapshot_while_the_leader_writes_on() {
         last.index - truncated.index <= 64,
         "{truncated:?}..{last:?}"
     );
-    // What was installed is what a restart finds.
+    // A restart finds the installed state.
     group.kill(behind).await;
     group.revive(behind).await;
     group.agree().await;
@@ -126,7 +126,7 @@ async fn damaged_snapshot_is_refused_and_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn snapshot_whose_answer_was_lost_counts_once_it_is_offered_again() {
+async fn snapshot_with_lost_answer_is_acknowledged_on_retry() {
     let mut group = Group::start(3, small_log()).await;
     let leader = group.leader().await;
     let behind = leader % 3 + 1;
@@ -139,7 +139,7 @@ async fn snapshot_whose_answer_was_lost_counts_once_it_is_offered_again() {
     group.faults(|f| f.mute_receiver = true);
     group.revive(behind).await;
     group.until(behind, |s| s.applied >= 150).await;
-    // Now these two are the majority, and the leader must find out how far the other one is.
+    // These two are the majority now, so the leader must learn the other's progress.
     group.faults(|f| {
         f.muted = None;
         f.cut.insert(other);
@@ -153,7 +153,7 @@ async fn snapshot_whose_answer_was_lost_counts_once_it_is_offered_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn snapshot_of_a_newer_version_stops_the_node_until_it_gets_one_that_it_knows() {
+async fn snapshot_of_newer_version_halts_the_node() {
     let mut group = Group::start(1, Limits::default()).await;
     let index = group.write("a").await;
     group.faults(|f| f.newer = true);
@@ -163,7 +163,7 @@ async fn snapshot_of_a_newer_version_stops_the_node_until_it_gets_one_that_it_kn
     leader.change_members(change).await.unwrap();
     let status = group.until(2, |s| s.halted.is_some()).await;
     assert!(status.halted.unwrap().contains("does not know"));
-    assert_eq!(status.applied, 0, "nothing of it was taken");
+    assert_eq!(status.applied, 0, "no part of the snapshot is applied");
     assert!(group.handle(2).state().cert_blobs.is_empty());
     assert!(group.handle(2).refused_snapshots() >= 1);
     group.faults(|f| f.newer = false);
@@ -226,7 +226,7 @@ async fn node_joins_by_snapshot_is_promoted_and_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn minority_loses_its_quorum_but_not_its_state() {
+async fn minority_loses_quorum_and_keeps_state() {
     let group = Group::start(3, Limits::default()).await;
     let old = group.leader().await;
     group.write("a").await;
@@ -250,7 +250,7 @@ async fn minority_loses_its_quorum_but_not_its_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_node_reads_what_was_acknowledged() {
+async fn every_node_reads_acknowledged_writes() {
     let group = Group::start(3, Limits::default()).await;
     for n in 0..10 {
         let index = group.write(&format!("k{n}")).await;
@@ -263,7 +263,7 @@ async fn every_node_reads_what_was_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn digest_is_of_the_index_that_was_asked_for() {
+async fn digest_is_of_the_requested_index() {
     let group = Group::start(3, Limits::default()).await;
     let leader = group.leader().await;
     let index = group.write("a").await;
@@ -275,12 +275,12 @@ async fn digest_is_of_the_index_that_was_asked_for() {
     assert_eq!(
         handle.digest_at(Some(1), Duration::ZERO).await,
         newest,
-        "past it"
+        "already past the index"
     );
     let far = handle
         .digest_at(Some(index + 1000), Duration::from_millis(10))
         .await;
-    assert_eq!(far, newest, "not reached");
+    assert_eq!(far, newest, "index not reached in time");
 
     let asked: Vec<_> = group
         .ids()
@@ -294,7 +294,7 @@ async fn digest_is_of_the_index_that_was_asked_for() {
             })
         })
         .collect();
-    // The others may ask too late: they say so by another index.
+    // Another node may be asked too late; its answer has another index then.
     for n in 0..20 {
         group.write(&format!("k{n}")).await;
     }

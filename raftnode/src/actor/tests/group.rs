@@ -1,4 +1,4 @@
-//! Several nodes on real directories, joined in memory.
+//! Test cluster: several nodes on real directories with an in-memory network.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,22 +20,22 @@ use crate::{
     storage::{self, Storage},
 };
 
-/// What happens to messages on their way.
+/// Injected network faults.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
-    /// Nodes that nobody reaches, and that reach nobody.
+    /// Nodes without any connectivity.
     pub(super) cut: BTreeSet<u64>,
-    /// Of a hundred messages, so many are lost.
+    /// Percentage of messages that are lost.
     pub(super) loss: u64,
     /// Longest delay of a message.
     pub(super) delay: Duration,
     /// Changes a byte of the next snapshot.
     pub(super) damage: bool,
-    /// Whoever is sent the next snapshot is muted by its first chunk.
+    /// Mutes the receiver of the next snapshot at its first chunk.
     pub(super) mute_receiver: bool,
-    /// Loses everything that this node says, and that it took a snapshot.
+    /// Drops all messages of this node, and the acknowledgements of its snapshots.
     pub(super) muted: Option<u64>,
-    /// Snapshots hold a field of a newer version.
+    /// Adds a field of a newer version to snapshots.
     pub(super) newer: bool,
 }
 
@@ -192,7 +192,7 @@ impl Group {
         group
     }
 
-    /// Starts a node that knows nothing.
+    /// Starts a node with an empty storage.
     pub(super) async fn join(&mut self, id: u64) {
         storage::create(&self.path(id), id).unwrap();
         self.boot(id).await;
@@ -225,7 +225,7 @@ impl Group {
         self.nodes.insert(id, Node { path, args, actor });
     }
 
-    /// Ends a node as a crash does.
+    /// Stops a node as a crash would.
     pub(super) async fn kill(&mut self, id: u64) {
         self.network.handles.lock().unwrap().remove(&id);
         let node = self.nodes.remove(&id).unwrap();
@@ -241,7 +241,7 @@ impl Group {
         assert!(path.exists());
     }
 
-    /// Starts a killed node again.
+    /// Restarts a killed node.
     pub(super) async fn revive(&mut self, id: u64) {
         self.boot(id).await;
     }
@@ -266,12 +266,12 @@ impl Group {
         *self.network.between.lock().unwrap() = Some(Arc::new(call));
     }
 
-    /// Snapshots sent so far.
+    /// Number of snapshots sent so far.
     pub(super) fn snapshots(&self) -> u64 {
         self.network.snapshots.load(Ordering::Relaxed)
     }
 
-    /// Waits until one of the nodes that are not cut off leads.
+    /// Waits until one of the connected nodes leads, and returns its id.
     pub(super) async fn leader(&self) -> u64 {
         loop {
             let cut = self.network.faults.lock().unwrap().cut.clone();
@@ -283,13 +283,13 @@ impl Group {
         }
     }
 
-    /// Waits until node `id` is as `wanted`.
+    /// Waits until the status of node `id` satisfies `wanted`.
     pub(super) async fn until(&self, id: u64, wanted: impl Fn(&RaftStatus) -> bool) -> RaftStatus {
         let mut status = self.handle(id).subscribe_status();
         status.wait_for(|s| wanted(s)).await.unwrap().clone()
     }
 
-    /// Waits until `leader` has not heard `member` for an election timeout.
+    /// Waits until `leader` has had no contact with `member` for an election timeout.
     pub(super) async fn forgotten(&self, leader: u64, member: u64) {
         let silent = |s: &RaftStatus| {
             let member = s.progress.iter().find(|p| p.raft_id == member);
@@ -298,7 +298,7 @@ impl Group {
         self.until(leader, silent).await;
     }
 
-    /// Proposes to whoever leads until it is acknowledged.
+    /// Proposes to the current leader until the write is acknowledged; returns its index.
     pub(super) async fn write(&self, key: &str) -> u64 {
         loop {
             let leader = self.leader().await;
@@ -313,7 +313,7 @@ impl Group {
         }
     }
 
-    /// Waits until all nodes have applied what the leader has, and compares their states.
+    /// Waits until all nodes have applied the leader's log, and compares their states.
     pub(super) async fn agree(&self) {
         let leader = self.leader().await;
         let index = self

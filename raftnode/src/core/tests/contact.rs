@@ -1,9 +1,9 @@
-//! What nodes know of each other, and what they say of writes.
+//! Tests of contact tracking and of the reported write availability.
 
 use super::*;
 
 #[test]
-fn leader_knows_how_far_its_members_are() {
+fn leader_tracks_the_progress_of_members() {
     let mut world = World::new(3, 31);
     let leader = world.elect();
     world.propose(leader, 3);
@@ -39,10 +39,10 @@ fn leader_knows_how_far_its_members_are() {
     assert_eq!(world.status(silent).progress, []);
 }
 
-/// A cut-off leader within two election timeouts of the cut, a follower that was cut off with it
-/// two later than that leader gives up, and nobody on the side of the majority ever.
+/// An isolated leader reports the loss of its quorum within two election timeouts of the cut, and a
+/// follower on its side within two more. The majority side never reports it.
 #[test]
-fn minority_says_that_it_lost_its_quorum_and_the_majority_never_does() {
+fn only_the_minority_reports_quorum_lost() {
     for seed in 0..30 {
         let mut world = World::new(5, seed);
         let leader = world.elect();
@@ -59,20 +59,20 @@ fn minority_says_that_it_lost_its_quorum_and_the_majority_never_does() {
                     let lost = matches!(writes, Writes::QuorumLost { .. });
                     assert!(
                         !lost,
-                        "seed {seed} tick {tick}: {node} is with the majority"
+                        "seed {seed} tick {tick}: {node} is on the majority side"
                     );
                 } else if tick >= if node == leader { 20 } else { 40 } {
                     let expected = Writes::QuorumLost {
                         reachable: 2,
                         needed: 3,
                     };
-                    // They hear each other when one of them asks for votes, from time to time.
+                    // The two are in contact from time to time, when one of them requests votes.
                     let alone = Writes::QuorumLost {
                         reachable: 1,
                         needed: 3,
                     };
                     let said = writes == expected || writes == alone;
-                    assert!(said, "seed {seed} tick {tick}: {node} says {writes:?}");
+                    assert!(said, "seed {seed} tick {tick}: {node} reports {writes:?}");
                 }
             }
             let elected = (1..=5).any(|n| n != leader && world.status(n).leading);
@@ -82,7 +82,7 @@ fn minority_says_that_it_lost_its_quorum_and_the_majority_never_does() {
         }
         assert!(
             no_leader_since.is_none_or(|tick| tick < 60),
-            "nobody was elected"
+            "no leader was elected"
         );
         let status = world.status(follower);
         assert_eq!((status.leader_id, status.leaderless_ticks), (None, 20));
@@ -100,7 +100,7 @@ fn minority_says_that_it_lost_its_quorum_and_the_majority_never_does() {
 }
 
 #[test]
-fn handing_over_takes_leadership_away_before_another_leads() {
+fn transfer_ends_leading_before_the_target_leads() {
     let mut world = World::new(3, 34);
     let leader = world.elect();
     assert!(world.settle());
@@ -114,7 +114,7 @@ fn handing_over_takes_leadership_away_before_another_leads() {
     assert!(world.status(to).leading);
     assert_eq!(world.status(leader).leader_id, Some(to));
 
-    // Nobody answers: it leads on after an election timeout.
+    // The target does not respond: the leader resumes after an election timeout.
     let (leader, lost) = (to, leader);
     world.isolate(lost);
     world.transfer(leader, lost);
@@ -152,7 +152,7 @@ fn members_change_one_at_a_time() {
     for change in [AddLearner(other), Promote(other), Remove(7)] {
         let last = world.status(leader).last_index;
         world.member(leader, change).unwrap();
-        assert_eq!(world.status(leader).last_index, last, "{change:?} is so");
+        assert_eq!(world.status(leader).last_index, last, "{change:?} is in effect already");
     }
     world.join(7);
     let steps = [

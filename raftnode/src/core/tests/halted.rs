@@ -1,9 +1,9 @@
-//! A node whose state machine has stopped votes, and leads nobody.
+//! Tests of nodes with a stopped state machine: they vote, but do not lead.
 
 use super::*;
 
 #[test]
-fn a_leader_that_stops_applying_hands_over_and_does_not_come_back() {
+fn halted_leader_transfers_leadership_and_stays_follower() {
     for seed in 0..10 {
         let mut world = World::new(3, seed);
         let old = world.elect();
@@ -12,9 +12,9 @@ fn a_leader_that_stops_applying_hands_over_and_does_not_come_back() {
         assert!(!world.status(old).leading, "seed {seed}");
         world.pass(40);
         let leads = |world: &World| (1..=3).find(|&id| world.status(id).leading);
-        let new = leads(&world).expect("nobody took over");
+        let new = leads(&world).expect("no other node leads");
         assert_ne!(new, old, "seed {seed}");
-        // Asked to lead, it does not.
+        // A halted node ignores a transfer to it.
         world.transfer(new, old);
         world.pass(60);
         assert_eq!(leads(&world), Some(new), "seed {seed}");
@@ -27,7 +27,7 @@ fn a_leader_that_stops_applying_hands_over_and_does_not_come_back() {
 }
 
 #[test]
-fn a_follower_that_stopped_applying_votes_and_does_not_stand() {
+fn halted_follower_votes_without_standing() {
     for seed in 0..10 {
         let mut world = World::new(3, seed);
         let leader = world.elect();
@@ -37,7 +37,7 @@ fn a_follower_that_stopped_applying_votes_and_does_not_stand() {
         world.halt(halted, true);
         world.isolate(leader);
         world.pass(200);
-        assert!(world.status(able).leading, "seed {seed}: it had a vote");
+        assert!(world.status(able).leading, "seed {seed}: the halted node voted");
 
         world.heal();
         assert!(world.settle(), "seed {seed}");
@@ -46,7 +46,7 @@ fn a_follower_that_stopped_applying_votes_and_does_not_stand() {
         for &id in all.iter().filter(|id| **id != halted) {
             world.halt(id, true);
         }
-        // Nobody else can lead, so the one that does goes on, and says that it does not.
+        // No other node can lead, so the raft leader stays, but reports `leading` as false.
         world.pass(200);
         assert!(
             all.iter().all(|&id| !world.status(id).leading),
@@ -55,7 +55,7 @@ fn a_follower_that_stopped_applying_votes_and_does_not_stand() {
         assert_eq!(
             world.status(halted).term,
             term,
-            "seed {seed}: somebody stood"
+            "seed {seed}: an election took place"
         );
         for &id in &all {
             world.halt(id, false);
@@ -66,7 +66,7 @@ fn a_follower_that_stopped_applying_votes_and_does_not_stand() {
 }
 
 #[test]
-fn the_only_voter_leads_nobody_while_it_is_stopped() {
+fn halted_single_voter_does_not_lead() {
     let mut world = World::new(1, 1);
     world.halt(1, true);
     world.pass(50);

@@ -1,10 +1,10 @@
-//! Messages that no correct peer sends: whatever they say, the node survives them.
+//! Fuzzes the core with messages that no correct peer sends; the node must survive them.
 
 use raft::eraftpb::{ConfState, Snapshot, SnapshotMetadata};
 
 use super::*;
 
-/// Draws numbers close to those that mean something.
+/// Draws numbers close to meaningful ones.
 struct Draw(u64);
 
 impl Draw {
@@ -98,7 +98,7 @@ impl Draw {
 }
 
 #[test]
-fn no_message_ends_a_node() {
+fn arbitrary_messages_do_not_stop_a_node() {
     for seed in 1..400 {
         let mut world = World::new(3, seed);
         let leader = world.elect();
@@ -112,7 +112,7 @@ fn no_message_ends_a_node() {
         for _ in 0..60 {
             let to = 1 + draw.below(4);
             let message = draw.message(to, &world.status(to));
-            // Many are refused; those that are not may undo what was agreed on.
+            // Many messages are rejected; an accepted one may violate the safety of the group.
             let _ = world.inject(to, message);
             world.answer(to);
             if draw.below(4) == 0 {

@@ -1,4 +1,4 @@
-//! The simulated world.
+//! Simulated cluster.
 
 use std::{
     cell::RefCell,
@@ -118,12 +118,12 @@ pub(super) struct World {
     nodes: BTreeMap<u64, Node>,
     network: Vec<Message>,
     isolated: BTreeSet<u64>,
-    /// One side of a partition; the others are the other side.
+    /// Nodes on one side of a partition; all others are on the other side.
     side: BTreeSet<u64>,
     rng: u64,
     next_id: u64,
     runs: u64,
-    /// What any node applied at an index; every other must apply the same.
+    /// The proposal that was first applied at an index; all nodes must apply the same.
     history: BTreeMap<u64, u64>,
     violations: Vec<String>,
     acknowledged: Vec<u64>,
@@ -162,7 +162,7 @@ impl World {
         world
     }
 
-    /// Adds a node that knows nothing.
+    /// Adds a node with an empty disk.
     pub(super) fn join(&mut self, id: u64) {
         self.boot(id, Content::default());
     }
@@ -182,7 +182,7 @@ impl World {
         self.drive(id);
     }
 
-    /// Stops a node and starts it from its disk; without `clean`, unsynced writes are gone.
+    /// Stops a node and restarts it from its disk; without `clean`, unsynced writes are lost.
     pub(super) fn restart(&mut self, id: u64, clean: bool) {
         let node = self.nodes.remove(&id).unwrap();
         let disk = node.disk.0.borrow();
@@ -237,7 +237,7 @@ impl World {
         self.side.clear();
     }
 
-    /// Cuts `side` off from everybody else, but not from each other.
+    /// Cuts the nodes of `side` off from all others.
     pub(super) fn split(&mut self, side: &[u64]) {
         self.side = side.iter().copied().collect();
     }
@@ -258,7 +258,7 @@ impl World {
         appended
     }
 
-    /// One tick of everybody's clock.
+    /// Advances the clock of all nodes by one tick.
     pub(super) fn tick_all(&mut self) {
         let ids: Vec<_> = self.nodes.keys().copied().collect();
         for id in ids {
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, whatever comes of it.
+    /// Advances the clocks of all nodes by `ticks` and delivers all messages.
     pub(super) fn pass(&mut self, ticks: u32) {
         for _ in 0..ticks {
             self.tick_all();
@@ -288,7 +288,7 @@ impl World {
         self.core(id).handle_message(message)
     }
 
-    /// Performs what a node wants after [`World::inject`].
+    /// Performs the pending writes of a node after [`World::inject`].
     pub(super) fn answer(&mut self, id: u64) {
         self.drive(id);
     }
@@ -299,7 +299,7 @@ impl World {
         appended
     }
 
-    /// Proposes `count` new ids in one batch; the ids are their own tickets.
+    /// Proposes `count` new ids in one batch; each id is its own ticket.
     pub(super) fn propose(&mut self, id: u64, count: u64) -> Vec<u64> {
         let ids: Vec<_> = (self.next_id..self.next_id + count).collect();
         self.next_id += count;
@@ -310,7 +310,7 @@ impl World {
         ids
     }
 
-    /// Lets time pass until a reachable node leads.
+    /// Advances time until a connected node leads.
     pub(super) fn elect(&mut self) -> u64 {
         for _ in 0..500 {
             let reachable: Vec<_> = self.reachable();
@@ -325,7 +325,7 @@ impl World {
         panic!("no leader after 500 rounds");
     }
 
-    /// Lets time pass until everybody agrees; `false` if that does not happen.
+    /// Advances time until all nodes agree; `false` if they do not.
     pub(super) fn settle(&mut self) -> bool {
         for _ in 0..1000 {
             self.deliver_all();
@@ -352,10 +352,10 @@ impl World {
             let message = self.network.remove(0);
             self.deliver(message);
         }
-        panic!("the network never falls silent");
+        panic!("messages never stop");
     }
 
-    /// One random event.
+    /// Performs one random event.
     pub(super) fn step(&mut self) {
         let node = 1 + self.random(self.nodes.len() as u64);
         match self.random(100) {
@@ -407,7 +407,7 @@ impl World {
         &mut self.nodes.get_mut(&id).unwrap().core
     }
 
-    /// Drops everything applied from the node's log, so that slow nodes need a snapshot.
+    /// Drops all applied entries from the node's log, so that slow nodes need a snapshot.
     pub(super) fn compact(&mut self, id: u64) {
         let mut disk = self.nodes[&id].disk.0.borrow_mut();
         for content in [0, 1] {
@@ -450,14 +450,14 @@ impl World {
         self.drive(message.from);
     }
 
-    /// Performs what the core of `id` wants, as the shell does.
+    /// Performs the pending writes of the core of `id`, like the driver.
     fn drive(&mut self, id: u64) {
         while let Some(write) = self.core(id).poll_write().unwrap() {
             let early = write.messages.iter().find(|m| promises(m));
             if let Some(message) = early.filter(|_| write.sync) {
                 let kind = message.get_msg_type();
                 self.violations
-                    .push(format!("{id} promised {kind:?} before its disk did"));
+                    .push(format!("{id} sent {kind:?} before its disk was synced"));
             }
             self.network.extend(write.messages.iter().cloned());
             let (applied, term) = self.perform(id, &write);
@@ -533,7 +533,7 @@ impl World {
     }
 }
 
-/// Whether a message says that something is on the sender's disk.
+/// Whether a message acknowledges a write to the sender's disk.
 fn promises(message: &Message) -> bool {
     let kind = message.get_msg_type();
     let promise = [

@@ -19,7 +19,7 @@ fn nested(depth: usize) -> v1::Command {
 }
 
 #[test]
-fn children_apply_in_order_as_who_and_when_they_say() {
+fn batch_children_keep_identity_time_and_order() {
     let mut world = World::new();
     let children = vec![
         command("first", at(1), revoke("x")),
@@ -46,7 +46,7 @@ fn children_apply_in_order_as_who_and_when_they_say() {
 }
 
 #[test]
-fn a_later_child_sees_what_an_earlier_one_did() {
+fn later_child_sees_changes_of_earlier_one() {
     let mut world = World::new();
     let issue = Payload::JoinTokenIssue(v1::JoinTokenIssue {
         hashed_secret: b"h".to_vec(),
@@ -62,7 +62,7 @@ fn a_later_child_sees_what_an_earlier_one_did() {
 }
 
 #[test]
-fn one_rejected_child_rejects_them_all() {
+fn one_rejected_child_rejects_the_batch() {
     let mut world = World::new();
     let children = vec![
         world.command(revoke("x")),
@@ -86,7 +86,7 @@ fn batches_nest_four_deep() {
 }
 
 #[test]
-fn a_variant_of_another_version_stops_the_node() {
+fn unknown_variant_stops_the_node() {
     let unknown = v1::Command {
         payload: None,
         ..command("tester", at(START), revoke("x"))
@@ -102,7 +102,7 @@ fn a_variant_of_another_version_stops_the_node() {
 }
 
 #[test]
-fn bytes_with_fields_of_another_version_do_not_decode() {
+fn bytes_with_unknown_fields_do_not_decode() {
     let known = command("tester", at(START), revoke("x"));
     let mut bytes = known.encode_to_vec();
     assert_eq!(decode(&bytes), Ok(known));
@@ -115,7 +115,7 @@ fn bytes_with_fields_of_another_version_do_not_decode() {
 }
 
 #[test]
-fn a_missing_time_reads_as_the_epoch() {
+fn missing_timestamp_reads_as_the_epoch() {
     let mut world = World::new();
     let applied = world.run(&v1::Command {
         ts: None,

@@ -24,7 +24,7 @@ fn challenge(token: &str, expires_at: i64) -> Payload {
 }
 
 #[test]
-fn a_lock_has_one_holder_until_it_expires_or_is_released() {
+fn lock_has_one_holder_until_expiry_or_release() {
     let mut world = World::new();
     world.ok(lock("x", "a", START + 300));
     let error = world.rejected(lock("x", "b", START + 300), ErrorCode::RaftApplyFailed);
@@ -53,7 +53,7 @@ fn a_lock_has_one_holder_until_it_expires_or_is_released() {
 }
 
 #[test]
-fn locking_sweeps_what_nobody_holds() {
+fn locking_removes_unused_rows() {
     let mut world = World::new();
     for name in ["expired", "held", "released"] {
         world.ok(lock(name, "a", START + 300));
@@ -66,7 +66,7 @@ fn locking_sweeps_what_nobody_holds() {
 }
 
 #[test]
-fn storing_an_answer_sweeps_the_expired_ones() {
+fn storing_a_challenge_removes_expired_ones() {
     let mut world = World::new();
     world.ok(challenge("one", START + 600));
     world.ok(challenge("two", START + 700));
@@ -90,7 +90,7 @@ fn storing_an_answer_sweeps_the_expired_ones() {
 }
 
 #[test]
-fn stored_values_get_a_time_and_need_a_key() {
+fn stored_blobs_get_a_timestamp_and_need_key() {
     let mut world = World::new();
     let upsert = |key: &str, updated_at| {
         Payload::CertBlobUpsert(v1::CertBlobUpsert {

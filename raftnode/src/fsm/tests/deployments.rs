@@ -74,7 +74,7 @@ fn routes(state: &State) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn apply_replaces_content_routes_and_ports_and_remembers_the_old() {
+fn apply_replaces_content_and_keeps_the_previous() {
     let mut world = World::new();
     let mut first = revision("shop", 1, &["web", "db"]);
     first.routes = vec![
@@ -145,7 +145,7 @@ fn apply_replaces_content_routes_and_ports_and_remembers_the_old() {
 }
 
 #[test]
-fn a_revision_must_be_newer_than_every_one_before() {
+fn revision_must_exceed_all_earlier_ones() {
     let mut world = World::new();
     world.rejected(
         Payload::DeploymentApply(revision("shop", 0, &[])),
@@ -165,7 +165,7 @@ fn a_revision_must_be_newer_than_every_one_before() {
 }
 
 #[test]
-fn a_port_has_one_owner_and_a_route_goes_to_the_last_writer() {
+fn port_has_one_owner_and_route_is_overwritten() {
     let mut world = World::new();
     let mut shop = revision("shop", 1, &[]);
     shop.tcp_routes = vec![port(5432, "shop")];
@@ -211,7 +211,7 @@ fn a_port_has_one_owner_and_a_route_goes_to_the_last_writer() {
 }
 
 #[test]
-fn rollback_swaps_the_two_revisions_whole() {
+fn rollback_swaps_both_revisions() {
     let mut world = World::new();
     let mut first = revision("shop", 1, &["web"]);
     first.routes = vec![route("a.example", "", "shop")];
@@ -263,7 +263,7 @@ fn rollback_swaps_the_two_revisions_whole() {
 }
 
 #[test]
-fn rollback_needs_a_deployment_something_to_return_to_and_free_ports() {
+fn rollback_needs_previous_revision_and_free_ports() {
     let mut world = World::new();
     world.rejected(rollback("shop", 0), ErrorCode::DeploymentNotFound);
     let mut first = revision("shop", 1, &[]);
@@ -280,7 +280,7 @@ fn rollback_needs_a_deployment_something_to_return_to_and_free_ports() {
 }
 
 #[test]
-fn delete_removes_what_exists_for_the_deployment_and_keeps_its_counters() {
+fn delete_removes_dependent_rows_and_keeps_counters() {
     let mut world = World::new();
     for name in ["shop", "blog"] {
         let mut apply = revision(name, 1, &["web"]);
@@ -353,7 +353,7 @@ fn delete_removes_what_exists_for_the_deployment_and_keeps_its_counters() {
 }
 
 #[test]
-fn a_deployment_status_replaces_the_details_and_repeating_it_wakes_nobody() {
+fn repeated_deployment_status_makes_no_event() {
     let mut world = World::new();
     let pending = Payload::DeploymentStatusUpdate(v1::DeploymentStatusUpdate {
         deployment: "shop".into(),
@@ -382,7 +382,7 @@ fn a_deployment_status_replaces_the_details_and_repeating_it_wakes_nobody() {
 }
 
 #[test]
-fn single_routes_are_stored_and_removed_by_domain() {
+fn single_routes_are_removed_by_domain() {
     let mut world = World::new();
     for (domain, path) in [("a.example", ""), ("a.example", "/x"), ("b.example", "")] {
         world.ok(Payload::RouteUpsert(v1::RouteUpsert {

@@ -21,7 +21,7 @@ fn status(hostname: &str, status: NodeStatus, reason: &str) -> v1::NodeStatusUpd
 }
 
 #[test]
-fn init_creates_cluster_token_and_first_member_once() {
+fn init_creates_cluster_token_and_member_once() {
     let mut world = World::new();
     let init = v1::ClusterInit {
         cluster_id: "c-1".into(),
@@ -73,7 +73,7 @@ fn init_without_a_hash_issues_no_token() {
 }
 
 #[test]
-fn join_takes_a_new_hostname_and_a_new_raft_id() {
+fn join_needs_unused_hostname_and_raft_id() {
     let mut world = World::new();
     world.cluster();
     let applied = world.ok(join("b", 2));
@@ -97,7 +97,7 @@ fn join_takes_a_new_hostname_and_a_new_raft_id() {
 }
 
 #[test]
-fn raft_ids_of_members_that_left_are_not_given_out_again() {
+fn raft_ids_of_removed_members_are_not_reused() {
     let mut world = World::new();
     world.cluster();
     world.ok(join("b", 2));
@@ -109,7 +109,7 @@ fn raft_ids_of_members_that_left_are_not_given_out_again() {
 }
 
 #[test]
-fn a_member_that_leaves_takes_its_subnets_and_locks_along() {
+fn node_removal_frees_its_subnets_and_locks() {
     let mut world = World::new();
     world.cluster();
     world.ok(join("b", 2));
@@ -159,7 +159,7 @@ fn a_member_that_leaves_takes_its_subnets_and_locks_along() {
 }
 
 #[test]
-fn a_status_replaces_status_and_details_and_leaves_the_rest() {
+fn status_update_replaces_status_and_details_only() {
     let mut world = World::new();
     world.cluster();
     world.ok(Payload::NodeStatusUpdate(status(
@@ -205,7 +205,7 @@ fn a_status_replaces_status_and_details_and_leaves_the_rest() {
 }
 
 #[test]
-fn a_status_that_makes_no_sense_is_rejected_and_one_of_nobody_is_ignored() {
+fn invalid_status_is_rejected_and_unknown_host_ignored() {
     let mut world = World::new();
     world.cluster();
     world.no_change(Payload::NodeStatusUpdate(status(
@@ -232,7 +232,7 @@ fn a_status_that_makes_no_sense_is_rejected_and_one_of_nobody_is_ignored() {
 }
 
 #[test]
-fn losing_isolation_is_audited_once_and_not_on_every_report() {
+fn isolation_loss_is_audited_once() {
     let mut world = World::new();
     world.cluster();
     let lost = status("a", NodeStatus::IsolationUnavailable, "ruleset");
@@ -245,7 +245,7 @@ fn losing_isolation_is_audited_once_and_not_on_every_report() {
 }
 
 #[test]
-fn a_member_cannot_take_the_certificate_of_another_one() {
+fn certificate_of_another_member_is_rejected() {
     let mut world = World::new();
     world.cluster();
     world.ok(join("b", 2));
@@ -263,7 +263,7 @@ fn a_member_cannot_take_the_certificate_of_another_one() {
 }
 
 #[test]
-fn a_member_updates_only_the_fields_it_sets() {
+fn self_update_changes_only_set_fields() {
     let mut world = World::new();
     world.cluster();
     let before = world.state.nodes["a"].clone();

@@ -24,7 +24,7 @@ fn exhausted(host: &str, raft_index: u64) -> ReplicaObserved {
 }
 
 impl World {
-    /// Sends the report and returns the record that it leaves.
+    /// Applies the report and returns the resulting record.
     fn observe(&mut self, report: ReplicaObserved) -> Option<ReplicaObserved> {
         let update = v1::ReplicaObservedUpdate {
             replica: Some(report),
@@ -42,7 +42,7 @@ impl World {
 }
 
 #[test]
-fn a_report_of_the_owner_is_stored_whole_with_the_deployment_of_its_row() {
+fn owner_report_is_stored_with_its_deployment() {
     let mut world = World::new();
     let index = world.desired(ID, "a", "");
     let mut first = report("a", ReplicaState::Pulling, index);
@@ -58,7 +58,7 @@ fn a_report_of_the_owner_is_stored_whole_with_the_deployment_of_its_row() {
 }
 
 #[test]
-fn a_report_of_nothing_wanted_of_a_foreign_host_or_of_an_older_row_is_dropped() {
+fn reports_from_other_hosts_or_rows_are_dropped() {
     let mut world = World::new();
     assert_eq!(world.observe(report("a", ReplicaState::Running, 1)), None);
     let old = world.desired(ID, "a", "");
@@ -75,7 +75,7 @@ fn a_report_of_nothing_wanted_of_a_foreign_host_or_of_an_older_row_is_dropped() 
 }
 
 #[test]
-fn a_report_without_content_or_state_is_rejected() {
+fn report_without_content_or_state_is_rejected() {
     let mut world = World::new();
     let none = Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate { replica: None });
     world.rejected(none, ErrorCode::ValidationFailed);
@@ -90,7 +90,7 @@ fn a_report_without_content_or_state_is_rejected() {
 }
 
 #[test]
-fn an_exhausted_replica_stays_so_until_it_runs_or_its_row_is_newer() {
+fn exhausted_replica_stays_until_running_or_newer_row() {
     let mut world = World::new();
     let index = world.desired(ID, "a", "");
     let spent = exhausted("a", index);
@@ -117,7 +117,7 @@ fn an_exhausted_replica_stays_so_until_it_runs_or_its_row_is_newer() {
     assert_eq!(world.observe(pulling.clone()), Some(pulling));
 }
 
-/// Makes `host` a member of this status.
+/// Adds `host` as a member with this status.
 fn member(world: &mut World, host: &str, status: NodeStatus) {
     if !world.state.nodes.contains_key(host) {
         let raft_id = 1 + world.state.nodes.len() as u64;
@@ -134,7 +134,7 @@ fn member(world: &mut World, host: &str, status: NodeStatus) {
     }));
 }
 
-/// A replica that runs on `a` and was told to move to `b`; returns the new index.
+/// A replica that runs on `a` and is assigned to `b`; returns the new index.
 fn moving(world: &mut World) -> u64 {
     member(world, "a", NodeStatus::Ready);
     let index = world.desired(ID, "a", "");
@@ -143,13 +143,13 @@ fn moving(world: &mut World) -> u64 {
 }
 
 #[test]
-fn while_the_old_host_serves_the_new_one_only_adds_its_progress() {
+fn new_host_adds_progress_while_old_host_serves() {
     let mut world = World::new();
     let index = moving(&mut world);
     let mut failed = report("b", ReplicaState::Failed, index);
     failed.code = "docker_error".into();
     failed.details.insert("reason".into(), "no space".into());
-    // However long ago that was: what does not change is not reported again.
+    // The age of the old host's report does not matter: an unchanged state is not reported again.
     world.now += 9_000;
     let shown = world.observe(failed).unwrap();
     assert_eq!(
@@ -179,7 +179,7 @@ fn while_the_old_host_serves_the_new_one_only_adds_its_progress() {
 }
 
 #[test]
-fn an_old_host_that_is_not_heard_hides_nothing() {
+fn unhealthy_old_host_is_replaced_by_new_report() {
     for status in [NodeStatus::Unhealthy, NodeStatus::Offline] {
         let mut world = World::new();
         let index = moving(&mut world);
@@ -198,7 +198,7 @@ fn an_old_host_that_is_not_heard_hides_nothing() {
 }
 
 #[test]
-fn an_old_host_that_serves_without_isolation_is_still_believed() {
+fn old_host_without_isolation_is_still_trusted() {
     for status in [NodeStatus::IsolationUnavailable, NodeStatus::DrainTimeout] {
         let mut world = World::new();
         let index = moving(&mut world);
@@ -209,10 +209,10 @@ fn an_old_host_that_serves_without_isolation_is_still_believed() {
 }
 
 #[test]
-fn a_row_that_moves_away_for_good_takes_the_report_along() {
+fn reassignment_to_a_third_host_drops_the_report() {
     let mut world = World::new();
     moving(&mut world);
-    assert_eq!(world.observed().unwrap().host, "a", "it serves on");
+    assert_eq!(world.observed().unwrap().host, "a", "the old host still serves");
     world.desired(ID, "c", "");
     assert_eq!(world.observed(), None);
     let mut world = World::new();
@@ -224,7 +224,7 @@ fn a_row_that_moves_away_for_good_takes_the_report_along() {
 }
 
 #[test]
-fn an_old_host_that_does_not_serve_hides_nothing_either() {
+fn old_host_without_running_container_is_replaced() {
     let mut world = World::new();
     let index = moving(&mut world);
     let degraded = report("a", ReplicaState::Degraded, index - 1);
@@ -236,7 +236,7 @@ fn an_old_host_that_does_not_serve_hides_nothing_either() {
 }
 
 #[test]
-fn once_the_new_host_runs_the_old_one_has_no_say() {
+fn running_new_host_ends_reports_of_old_host() {
     let mut world = World::new();
     let index = moving(&mut world);
     let running = report("b", ReplicaState::Running, index);
@@ -252,7 +252,7 @@ fn once_the_new_host_runs_the_old_one_has_no_say() {
 }
 
 #[test]
-fn a_move_onward_gives_the_word_to_the_newest_pair_of_hosts() {
+fn second_move_accepts_only_its_two_hosts() {
     let mut world = World::new();
     moving(&mut world);
     let onward = world.desired(ID, "c", "b");

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Reads choices from bytes, so that commands collide on few names and shrink well.
+/// Derives choices from bytes, so that commands collide on few names and shrink well.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -264,7 +264,7 @@ fn commands(log: &[Vec<u8>]) -> Vec<v1::Command> {
         .collect()
 }
 
-/// The state that a random log leads to.
+/// Returns the state after a random log.
 pub(crate) fn state_of(log: &[Vec<u8>]) -> State {
     let mut world = World::new();
     for command in commands(log) {
@@ -282,14 +282,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn any_log_keeps_rows_state_and_snapshot_equal(
+    fn random_log_keeps_rows_state_and_snapshot_equal(
         log in logs()
     ) {
         let log = commands(&log);
         let mut world = World::new();
         let mut writes = Vec::new();
         for command in &log {
-            // Checks the laws of every entry on the way.
+            // `World` checks the invariants of every entry.
             writes.push(world.run(command).mutations);
         }
         let state = &world.state;
@@ -311,7 +311,7 @@ proptest! {
     }
 }
 
-/// The generator must reach deep states, or the property above proves little.
+/// The generator must reach every table, or the property above proves little.
 #[test]
 fn generated_logs_fill_every_table() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};

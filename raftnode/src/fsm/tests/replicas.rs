@@ -10,7 +10,7 @@ fn count(id: &str, action: Action) -> Payload {
 }
 
 #[test]
-fn a_wanted_replica_carries_the_index_of_its_entry() {
+fn desired_replica_carries_the_index_of_its_entry() {
     let mut world = World::new();
     let first = world.desired("shop-web-1", "a", "");
     assert_eq!(world.state.replicas_desired["shop-web-1"].raft_index, first);
@@ -39,7 +39,7 @@ fn a_wanted_replica_carries_the_index_of_its_entry() {
 }
 
 #[test]
-fn a_removed_replica_takes_its_report_and_its_failures_along() {
+fn replica_removal_drops_observation_and_failures() {
     let mut world = World::new();
     let raft_index = world.desired("shop-web-1", "a", "");
     world.ok(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
@@ -69,7 +69,7 @@ fn a_removed_replica_takes_its_report_and_its_failures_along() {
 }
 
 #[test]
-fn failures_are_counted_until_reset_and_only_for_wanted_replicas() {
+fn failures_are_counted_for_desired_replicas_only() {
     let mut world = World::new();
     world.no_change(count("shop-web-1", Action::Increment));
     world.desired("shop-web-1", "a", "");
@@ -109,7 +109,7 @@ fn replica_indexes_count_up_from_one() {
 }
 
 #[test]
-fn a_plan_is_stored_as_it_is() {
+fn plan_is_stored_unchanged() {
     let mut world = World::new();
     let plan = v1::RolloutPlan {
         deployment: "shop".into(),
@@ -132,7 +132,7 @@ fn a_plan_is_stored_as_it_is() {
 }
 
 #[test]
-fn blocks_have_one_holder_and_are_freed_by_what_is_named() {
+fn subnet_has_one_holder_and_is_freed_selectively() {
     let mut world = World::new();
     let allocate = |deployment: &str, network: &str, host: &str, cidr: &str| {
         Payload::SubnetAllocate(v1::SubnetAllocate {
@@ -177,7 +177,7 @@ fn blocks_have_one_holder_and_are_freed_by_what_is_named() {
 }
 
 #[test]
-fn commands_kept_for_compatibility_do_nothing() {
+fn compatibility_commands_have_no_effect() {
     let mut world = World::new();
     world.no_change(Payload::ReplicaCommandIssue(v1::ReplicaCommandIssue {
         replica_id: "shop-web-1".into(),

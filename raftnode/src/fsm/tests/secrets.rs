@@ -47,7 +47,7 @@ fn forget(registry: &str) -> Payload {
 }
 
 #[test]
-fn a_token_is_issued_revoked_and_issued_again() {
+fn token_is_issued_revoked_and_issued_again() {
     let mut world = World::new();
     let applied = world.ok(issue("ops", b"h1", true));
     let wanted = [("allows_privileged", "true"), ("identity", "ops")];
@@ -73,7 +73,7 @@ fn a_token_is_issued_revoked_and_issued_again() {
 }
 
 #[test]
-fn a_token_needs_an_identity_and_a_hash_of_its_own() {
+fn token_needs_identity_and_unique_hash() {
     let mut world = World::new();
     world.ok(issue("ops", b"h1", false));
     world.rejected(issue("dev", b"h1", false), ErrorCode::ValidationFailed);
@@ -82,7 +82,7 @@ fn a_token_needs_an_identity_and_a_hash_of_its_own() {
 }
 
 #[test]
-fn a_join_token_lets_one_join_through() {
+fn join_token_is_consumed_once() {
     let mut world = World::new();
     let applied = world.ok(issue_join(b"\x01\xab", START + DAY));
     assert_eq!(audits(&applied), []);
@@ -99,7 +99,7 @@ fn a_join_token_lets_one_join_through() {
 }
 
 #[test]
-fn a_join_token_ends_at_its_time_and_is_forgotten_a_week_later() {
+fn join_token_expires_and_is_removed_after_week() {
     let mut world = World::new();
     world.ok(issue_join(b"old", START + 10));
     world.now = START + 10;
@@ -120,7 +120,7 @@ fn a_join_token_ends_at_its_time_and_is_forgotten_a_week_later() {
 }
 
 #[test]
-fn credentials_are_kept_under_the_canonical_key() {
+fn credentials_are_stored_by_canonical_key() {
     let mut world = World::new();
     let applied = world.ok(credential("https://Index.Docker.io/", None));
     let wanted = [("registry", "docker.io"), ("username", "me")];
@@ -156,7 +156,7 @@ fn credentials_are_kept_under_the_canonical_key() {
 }
 
 #[test]
-fn an_appended_audit_event_is_filled_from_its_command() {
+fn appended_audit_event_is_filled_from_its_command() {
     let mut world = World::new();
     let append = |event| Payload::AuditAppend(v1::AuditAppend { event });
     world.ok(append(Some(v1::AuditEvent {

@@ -1,4 +1,4 @@
-//! From the bytes of the message to the state.
+//! Decodes a snapshot message into a state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,23 +17,23 @@ use super::{
     AUDIT, CLUSTER, DELIMITED, Entity, KINDS, State,
 };
 
-/// What is accepted as a snapshot.
+/// Limits and checks of decoding a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Largest encoded entity, in bytes.
     pub entity_bytes: u64,
-    /// Most entities.
+    /// Maximum number of entities.
     pub entities: u64,
-    /// Whether audit events of one log index may lack the ordinals that tell them apart, as they
-    /// do where another implementation wrote them. They are numbered in the order found.
+    /// Whether audit events of one log index may lack ordinals, as in archives of other
+    /// implementations. They are numbered in the order of the snapshot.
     pub number_audit_events: bool,
-    /// Whether what this version does not know is an error, rather than left out.
+    /// Whether fields unknown to this version are an error; else they are left out.
     pub complete: bool,
 }
 
 impl Rules {
-    /// For what a member of the cluster sent: anything a state machine can have written, and none
-    /// of it may be missing afterwards.
+    /// Rules for snapshots of cluster members: accepts everything that a state machine can have
+    /// written, and rejects unknown fields, which would be lost.
     pub const MEMBER: Self = Self {
         entity_bytes: u64::MAX,
         entities: u64::MAX,
@@ -45,54 +45,54 @@ impl Rules {
 /// A decoded snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshotted {
-    /// What it holds.
+    /// The decoded state.
     pub state: State,
     /// Fields of the message that this version does not know and has left out.
     pub unknown_fields: BTreeSet<u32>,
 }
 
-/// Why bytes are not the snapshot of a state.
+/// Reason why bytes are not the snapshot of a state.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The bytes cannot be read, or end too early.
     #[error("the snapshot cannot be read")]
     Read(#[source] io::Error),
-    /// The bytes are no message.
+    /// The bytes are not a valid message.
     #[error("the snapshot is damaged: {0}")]
     Malformed(&'static str),
-    /// The bytes of one entity are not a message of its kind.
+    /// An entity does not decode as a message of its kind.
     #[error("an entity of field {field} does not decode")]
     Entity {
         /// Number of the field.
         field: u32,
-        /// What the decoder met.
+        /// Error of the decoder.
         #[source]
         source: prost::DecodeError,
     },
     /// A field of the snapshot, or of one of its entities, is of a newer version.
     #[error("field {field} holds something that this version does not know")]
     Unknown {
-        /// Number of the field of the snapshot.
+        /// Field number in the snapshot.
         field: u32,
     },
-    /// An entity has no usable key, or one that another has.
+    /// An entity has no usable key, or a duplicate one.
     #[error("the snapshot holds an impossible state")]
     Key(#[from] LoadError),
-    /// More than the rules allow.
+    /// A limit of the rules is exceeded.
     #[error("the snapshot exceeds {limit} {unit}")]
     TooLarge {
-        /// What was counted.
+        /// Unit of the limit.
         unit: &'static str,
-        /// How much is allowed.
+        /// The limit.
         limit: u64,
     },
 }
 
 impl State {
-    /// Decodes a snapshot that was taken at `applied_index`, one entity at a time.
+    /// Decodes a snapshot taken at `applied_index`, one entity at a time.
     ///
     /// # Errors
-    /// [`SnapshotError`]; memory stays within what the rules allow whatever the bytes say.
+    /// [`SnapshotError`]; memory stays within the limits of `rules` for any input.
     pub fn read_snapshot(
         applied_index: u64,
         input: impl Read,
@@ -191,12 +191,12 @@ fn decode<M: Message + Default>(
 struct FieldReader<R> {
     input: BufReader<R>,
     entity_bytes: u64,
-    /// The last field read.
+    /// Content of the last field read.
     bytes: Vec<u8>,
 }
 
 impl<R: Read> FieldReader<R> {
-    /// Number and wire type of the next field; `None` at the end.
+    /// Returns number and wire type of the next field; `None` at the end.
     fn key(&mut self) -> Result<Option<(u32, u32)>, SnapshotError> {
         let at_end = self.input.fill_buf().map_err(SnapshotError::Read)?;
         if at_end.is_empty() {
@@ -210,7 +210,7 @@ impl<R: Read> FieldReader<R> {
         }
     }
 
-    /// The content of a field that says its length.
+    /// Reads the content of a length-delimited field.
     fn delimited(&mut self) -> Result<&[u8], SnapshotError> {
         let length = self.varint()?;
         if length > self.entity_bytes {
@@ -220,7 +220,7 @@ impl<R: Read> FieldReader<R> {
             });
         }
         self.bytes.clear();
-        // Grows with what is really there: the length is only a claim.
+        // The buffer grows with the bytes present, because the length is untrusted.
         let found = self
             .input
             .by_ref()
@@ -248,7 +248,7 @@ impl<R: Read> FieldReader<R> {
             .map_err(SnapshotError::Read)
     }
 
-    /// A base-128 number of at most 64 bits.
+    /// Reads a base-128 number of at most 64 bits.
     fn varint(&mut self) -> Result<u64, SnapshotError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {

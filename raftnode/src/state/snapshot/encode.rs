@@ -1,4 +1,4 @@
-//! From the state to the bytes of the message.
+//! Encodes a state as a snapshot message.
 
 use std::io::{self, Read};
 
@@ -9,14 +9,14 @@ use super::{CLUSTER, DELIMITED, Entity, KINDS, State};
 /// Encoded fields, one for each entity.
 pub(super) type Fields<'a> = Box<dyn Iterator<Item = Vec<u8>> + 'a>;
 
-/// How much a snapshot is.
+/// Size of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// All of it, in bytes.
+    /// Total size, in bytes.
     pub bytes: u64,
     /// Number of entities.
     pub entities: u64,
-    /// Largest of them, in bytes.
+    /// Size of the largest entity, in bytes.
     pub largest: u64,
 }
 
@@ -31,7 +31,7 @@ impl Extent {
 }
 
 impl State {
-    /// The state as an encoded `FSMSnapshot`, in key order; the applied index is not in it.
+    /// Encodes the state as `FSMSnapshot`, in key order; the applied index is not included.
     #[must_use]
     pub fn encode_snapshot(&self) -> Vec<u8> {
         let length = usize::try_from(self.snapshot_length()).unwrap_or_default();
@@ -42,13 +42,13 @@ impl State {
         bytes
     }
 
-    /// Bytes that [`State::encode_snapshot`] returns.
+    /// Returns the length of [`State::encode_snapshot`], in bytes.
     #[must_use]
     pub fn snapshot_length(&self) -> u64 {
         self.snapshot_extent().bytes
     }
 
-    /// How much [`State::encode_snapshot`] returns.
+    /// Returns the size of [`State::encode_snapshot`] and of its entities.
     #[must_use]
     pub fn snapshot_extent(&self) -> Extent {
         let mut extent = Extent::default();
@@ -61,7 +61,7 @@ impl State {
         extent
     }
 
-    /// Reads what [`State::encode_snapshot`] returns, encoding one entity at a time.
+    /// Returns a reader of [`State::encode_snapshot`] that encodes one entity at a time.
     pub fn snapshot_reader(&self) -> impl Read + '_ {
         Encoder {
             fields: self.snapshot_fields(),
@@ -118,7 +118,7 @@ pub(super) fn fields_of<E: Entity>(state: &State, field: u32) -> Fields<'_> {
 pub(super) fn encode(field: u32, message: &impl Message) -> Vec<u8> {
     let length = message.encoded_len();
     let mut bytes = Vec::with_capacity(length + 16);
-    // Keys are varints, as lengths are. A vector grows as needed, so nothing here can fail.
+    // Keys are varints, like lengths. A vector grows as needed, so these calls cannot fail.
     let _ = prost::encode_length_delimiter(key(field), &mut bytes);
     let _ = prost::encode_length_delimiter(length, &mut bytes);
     let _ = message.encode(&mut bytes);

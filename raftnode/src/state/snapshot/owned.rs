@@ -1,14 +1,14 @@
-//! The bytes of the message without holding on to the state by reference.
+//! Encoded fields of a snapshot message that own their entities.
 
 use std::sync::Arc;
 
 use super::{CLUSTER, Entity, KINDS, State, encode::encode};
 
-/// Encoded fields, one for each entity, that own what they are made of.
+/// Encoded fields, one for each entity, that own their entities.
 pub(super) type OwnedFields = Box<dyn Iterator<Item = Vec<u8>> + Send>;
 
 pub(super) fn fields_of<E: Entity>(state: &State, field: u32) -> OwnedFields {
-    // Cloning the map is O(1), and going through the clone takes one leaf of it at a time.
+    // Cloning the map is O(1), and iterating over the clone copies one leaf at a time.
     let map = E::map(state).clone();
     Box::new(
         map.into_iter()
@@ -17,7 +17,7 @@ pub(super) fn fields_of<E: Entity>(state: &State, field: u32) -> OwnedFields {
 }
 
 impl State {
-    /// The fields of [`State::encode_snapshot`] in order, each encoded when it is asked for.
+    /// Iterates over the fields of [`State::encode_snapshot`] in order; each is encoded on demand.
     pub(crate) fn into_snapshot_fields(
         self: Arc<Self>,
     ) -> impl Iterator<Item = Vec<u8>> + Send + 'static {

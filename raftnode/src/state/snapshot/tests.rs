@@ -23,9 +23,10 @@ fn node(hostname: &str) -> v1::Node {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What the generated code makes of the bytes is what this one meant, byte for byte.
+    /// The generated decoder reads the hand-written encoding, and its encoder returns the same
+    /// bytes.
     #[test]
-    fn the_encoding_is_the_one_of_the_message(log in logs()) {
+    fn encoding_matches_the_generated_one(log in logs()) {
         let state = state_of(&log);
         let bytes = state.encode_snapshot();
         prop_assert_eq!(bytes.len() as u64, state.snapshot_length());
@@ -37,7 +38,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_are_no_snapshot_are_refused_or_read_and_never_worse(
+    fn arbitrary_bytes_are_rejected_or_read_consistently(
         log in logs(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()
     ) {
         let mut bytes = state_of(&log).encode_snapshot();
@@ -57,7 +58,7 @@ proptest! {
 }
 
 #[test]
-fn the_state_is_split_into_reads_of_any_size() {
+fn snapshot_reader_works_with_any_buffer_size() {
     let state = State {
         nodes: [("a", node("a")), ("b", node("b"))]
             .map(|(key, node)| (key.to_owned(), std::sync::Arc::new(node)))
@@ -75,7 +76,7 @@ fn the_state_is_split_into_reads_of_any_size() {
 }
 
 #[test]
-fn damage_is_named() {
+fn damage_is_reported_precisely() {
     let twice = v1::FsmSnapshot {
         nodes: vec![node("a"), node("a")],
         ..Default::default()
@@ -135,7 +136,7 @@ fn damage_is_named() {
 }
 
 #[test]
-fn rules_bound_what_is_read() {
+fn rules_limit_the_input() {
     let snapshot = v1::FsmSnapshot {
         nodes: vec![node("a"), node("b"), node("a-much-longer-name")],
         ..Default::default()
@@ -157,13 +158,14 @@ fn rules_bound_what_is_read() {
 }
 
 #[test]
-fn fields_of_a_newer_version_are_left_out_and_reported() {
+fn unknown_fields_are_left_out_and_reported() {
     let known = v1::FsmSnapshot {
         nodes: vec![node("a")],
         ..Default::default()
     }
     .encode_to_vec();
-    // Fields 1000 to 1003: a number, eight bytes, two bytes of their own length, four bytes.
+    // Fields 1000 to 1003: a varint, a fixed 64-bit value, two length-delimited bytes, a fixed
+    // 32-bit value.
     let newer: [&[u8]; 4] = [
         b"\xc0\x3e\x96\x01",
         b"\xc9\x3e12345678",
@@ -181,7 +183,7 @@ fn fields_of_a_newer_version_are_left_out_and_reported() {
 }
 
 #[test]
-fn a_member_leaves_out_nothing_of_what_another_sent() {
+fn member_rules_reject_unknown_fields() {
     let mut newer = node("a").encode_to_vec();
     newer.extend(b"\xf8\x7c\x01");
     let inside = [&[0x12, newer.len() as u8][..], &newer].concat();
@@ -203,7 +205,7 @@ fn a_member_leaves_out_nothing_of_what_another_sent() {
 }
 
 #[test]
-fn audit_events_without_ordinals_are_numbered_in_the_order_found() {
+fn audit_events_without_ordinals_are_numbered() {
     let event = |raft_index, identity: &str| v1::AuditEvent {
         raft_index,
         identity: identity.to_owned(),

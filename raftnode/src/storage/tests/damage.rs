@@ -1,4 +1,4 @@
-//! Directories that were cut short or tampered with.
+//! Tests with truncated and modified directories.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use super::{
     append, applied, copy, entries, fresh, hard_state,
 };
 
-/// Opens the database underneath, to break it.
+/// Opens the database below the storage, to damage it.
 fn raw(path: &Path, change: impl FnOnce(&DB)) {
     let db = DB::open_cf_descriptors(&options::database(), path, options::tables()).unwrap();
     change(&db);
@@ -38,7 +38,7 @@ fn files(path: &Path, matching: impl Fn(&str) -> bool) -> Vec<std::path::PathBuf
     found
 }
 
-/// A directory with log, entities and table files, closed.
+/// A closed directory with log, entities and table files.
 fn filled() -> (tempfile::TempDir, std::path::PathBuf) {
     let (dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
@@ -50,7 +50,7 @@ fn filled() -> (tempfile::TempDir, std::path::PathBuf) {
         storage.write(update).unwrap();
     }
     drop(storage);
-    // Opening again turns the write-ahead log into table files.
+    // Reopening turns the write-ahead log into table files.
     drop(Storage::open(&path).unwrap());
     (dir, path)
 }
@@ -71,7 +71,7 @@ fn cut(path: &Path) {
 }
 
 #[test]
-fn damaged_directory_is_refused_with_the_reason() {
+fn damaged_directory_is_rejected_with_the_reason() {
     let entry =
         |index: u64, term: u64| encode_entry(&entries(index..=index, term).remove(0)).unwrap();
     type Damage = Box<dyn Fn(&Path)>;
@@ -250,10 +250,10 @@ fn damaged_directory_is_refused_with_the_reason() {
     }
 }
 
-/// A power cut can end the write-ahead log anywhere after the last sync. What is left must be a
-/// prefix of the writes, each whole.
+/// A power cut can truncate the write-ahead log anywhere after the last sync. The remainder must be
+/// a prefix of complete writes.
 #[test]
-fn torn_tail_leaves_a_prefix_of_whole_writes() {
+fn torn_tail_leaves_a_prefix_of_complete_writes() {
     let (dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     storage.write(append(entries(2..=6, 2))).unwrap();
@@ -317,9 +317,9 @@ fn torn_tail_leaves_a_prefix_of_whole_writes() {
     }
 }
 
-/// The process can be killed between any two writes: the directory as it is then must open.
+/// The process can be killed between any two writes; the directory must open in each such state.
 #[test]
-fn directory_copied_after_any_write_opens_with_all_of_it() {
+fn directory_copied_after_any_write_opens() {
     let (dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
     let victim = dir.path().join("victim");
@@ -343,7 +343,7 @@ fn directory_copied_after_any_write_opens_with_all_of_it() {
 }
 
 #[test]
-fn interrupted_creation_is_refused() {
+fn interrupted_creation_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raft");
     fs::create_dir(&path).unwrap();
@@ -357,7 +357,7 @@ fn interrupted_creation_is_refused() {
 }
 
 #[test]
-fn what_lies_behind_damage_in_the_log_is_not_destroyed_by_a_refusal() {
+fn rejected_open_keeps_data_behind_the_damage() {
     let (_dir, path) = filled();
     let storage = Storage::open(&path).unwrap();
     for index in 51..=80 {
@@ -380,7 +380,7 @@ fn what_lies_behind_damage_in_the_log_is_not_destroyed_by_a_refusal() {
         assert_eq!(fs::read(&log).unwrap(), bytes);
         assert_eq!(files(&path, |name| name.ends_with(".sst")), tables);
     }
-    // With the damage undone, nothing is missing.
+    // Once the damage is undone, no data is missing.
     bytes[middle] ^= 0xff;
     fs::write(&log, &bytes).unwrap();
     let storage = Storage::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Directories made from a state that exists already, and states read from directories.
+//! Directories created from an existing state, and states read from directories.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const ORIGIN: Position = Position { index: 70, term: 5 };
 
-/// A state that takes several writes to lay out.
+/// A state large enough that its creation takes several write batches.
 fn large() -> State {
     let mut state = State {
         applied_index: ORIGIN.index,
@@ -30,7 +30,7 @@ fn restored() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Name, content and time of every file.
+/// Name, content and modification time of every file.
 fn look(path: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     fs::read_dir(path)
         .unwrap()
@@ -44,7 +44,7 @@ fn look(path: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
 }
 
 #[test]
-fn restored_directory_opens_as_a_snapshot_of_the_state() {
+fn restored_directory_opens_as_a_snapshot() {
     let (_dir, path) = restored();
     let storage = Storage::open(&path).unwrap();
     assert_eq!(storage.load_state().unwrap(), large());
@@ -61,7 +61,7 @@ fn restored_directory_opens_as_a_snapshot_of_the_state() {
 }
 
 #[test]
-fn a_cluster_cannot_start_before_its_first_entry_or_without_a_voter() {
+fn restore_needs_an_origin_and_a_voter() {
     let dir = tempfile::tempdir().unwrap();
     for (raft_id, index, term) in [(0, 1, 1), (1, 0, 1), (1, 1, 0)] {
         let path = dir.path().join("raft");
@@ -72,7 +72,7 @@ fn a_cluster_cannot_start_before_its_first_entry_or_without_a_voter() {
 }
 
 #[test]
-fn examining_a_directory_shows_its_state_and_writes_nothing() {
+fn examine_reads_the_state_without_writing() {
     let (_dir, path) = restored();
     assert_eq!(examine(&path).unwrap(), (large(), ORIGIN));
 
@@ -96,7 +96,7 @@ fn examining_a_directory_shows_its_state_and_writes_nothing() {
 }
 
 #[test]
-fn examining_what_is_no_directory_of_ours_is_refused() {
+fn examine_rejects_invalid_directories() {
     let (_dir, path) = restored();
     let error = examine(&path.join("gone")).unwrap_err();
     assert!(matches!(error, Error::Missing(_)), "{error}");

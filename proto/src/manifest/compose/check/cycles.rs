@@ -1,13 +1,13 @@
-//! Circles of services that wait for each other.
+//! Cycles in the dependencies of services.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Error, ErrorCode, manifest::fault::Located, yaml::Position};
 
-/// Fails when services wait for each other in a circle.
+/// Fails if services depend on each other in a cycle.
 pub(super) fn check(mut edges: BTreeMap<&str, (BTreeSet<&str>, Position)>) -> Result<(), Error> {
-    // Take away services that wait for nobody left until only circles and what leads into
-    // them remain.
+    // Remove services without remaining dependencies until only cycles, and services that depend on
+    // them, remain.
     let mut waiters: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, (targets, _)) in &edges {
         for target in targets {
@@ -34,7 +34,8 @@ pub(super) fn check(mut edges: BTreeMap<&str, (BTreeSet<&str>, Position)>) -> Re
             }
         }
     }
-    // Everyone left waits for someone left, so following the first edge must come round.
+    // Every remaining service depends on another remaining one, so following the first edge ends in
+    // a cycle.
     let Some(start) = edges.keys().next().copied() else {
         return Ok(());
     };

@@ -1,6 +1,6 @@
-//! Which keys a service may have.
+//! Keys of a service.
 
-/// Every key a service may have.
+/// All supported keys of a service.
 pub const SERVICE_KEYS: [&str; 52] = [
     "build",
     "cap_add",
@@ -56,7 +56,7 @@ pub const SERVICE_KEYS: [&str; 52] = [
     "working_dir",
 ];
 
-/// Keys of the first compose formats and what took their place.
+/// Keys of the first compose formats, with their replacements.
 pub(super) const LEGACY: [(&str, &str); 5] = [
     ("dockerfile", "build.dockerfile"),
     ("log_driver", "logging.driver"),

@@ -1,4 +1,4 @@
-//! `deploy` and the choice between its resources and the flat keys.
+//! `deploy`, and the precedence of its resources over the flat keys.
 
 use crate::{
     Error,
@@ -20,7 +20,7 @@ pub(super) fn cpus(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Opti
     reader.parsed(field, node, "a number of cores", grammar::nano_cpus)
 }
 
-/// `deploy.resources` replaces the flat keys as a block as soon as it sets anything.
+/// Selects the resources: `deploy.resources` replaces the flat keys as a whole once it sets any.
 pub(super) fn choose_resources(service: &mut Service, flat: Resources, map: &Map) {
     let block = map
         .get("deploy")

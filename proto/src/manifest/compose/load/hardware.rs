@@ -1,4 +1,4 @@
-//! Devices, accelerators and kernel limits of a service.
+//! Devices, accelerators and ulimits of a service.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Health, order of start, pulling and logging.
+//! Health checks, start order, pull policy and logging.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use crate::{
     yaml::{Node, Value},
 };
 
-/// A container cannot join the namespace of a service that has not started.
+/// Makes services whose namespace is joined a required dependency: a container cannot join the
+/// namespace of a service that has not started.
 pub(super) fn add_namespace_dependencies(service: &mut Service) {
     let mut targets: Vec<String> = [&service.ipc, &service.pid, &service.uts]
         .into_iter()

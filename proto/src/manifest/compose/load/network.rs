@@ -1,4 +1,4 @@
-//! Networks of a service, or the namespace it borrows instead.
+//! Networks of a service, or the namespace that it joins instead.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{
     yaml::{Node, Value},
 };
 
-/// Drops what the engine refuses on a container without its own network.
+/// Clears the settings that the engine rejects for a container without its own network.
 pub(super) fn leave_networks(service: &mut Service) {
     service.networks.clear();
     service.hostname = None;

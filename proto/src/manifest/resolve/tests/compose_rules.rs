@@ -1,9 +1,9 @@
-//! What a compose file is refused for.
+//! Violations of compose file rules.
 
 use super::*;
 
 #[test]
-fn compose_services_are_refused_by_the_rule_they_break() {
+fn invalid_services_are_rejected_with_their_code() {
     for (web, code, words, details) in [
         (
             "mac_address: x",
@@ -250,7 +250,7 @@ fn compose_services_are_refused_by_the_rule_they_break() {
 }
 
 #[test]
-fn wrong_types_are_compose_load_errors_of_their_service() {
+fn wrong_types_are_reported_with_their_service() {
     for web in [
         "command: {}",
         "command: [1]",
@@ -319,7 +319,7 @@ fn wrong_types_are_compose_load_errors_of_their_service() {
 }
 
 #[test]
-fn compose_documents_are_refused_by_the_rule_they_break() {
+fn invalid_documents_are_rejected() {
     for (text, words) in [
         ("", "compose_yaml is required"),
         ("{}", "empty compose file"),
@@ -354,7 +354,7 @@ fn compose_documents_are_refused_by_the_rule_they_break() {
 }
 
 #[test]
-fn dependencies_must_not_run_in_circles() {
+fn cyclic_dependencies_are_rejected() {
     let circle = |edges: &str| {
         resolve(
             b"deployment: d",
@@ -375,7 +375,7 @@ fn dependencies_must_not_run_in_circles() {
 }
 
 #[test]
-fn a_long_chain_of_dependencies_is_no_circle() {
+fn long_dependency_chain_is_accepted() {
     let mut text = String::from("services:\n  s0: {image: x}\n");
     for n in 1..20_000 {
         text += &format!("  s{n}: {{image: x, depends_on: [s{}]}}\n", n - 1);

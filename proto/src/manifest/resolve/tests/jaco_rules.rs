@@ -1,9 +1,9 @@
-//! What a `jaco.yaml` is refused for.
+//! Violations of `jaco.yaml` rules.
 
 use super::*;
 
 #[test]
-fn overrides_are_refused_by_the_rule_they_break() {
+fn invalid_overrides_are_rejected_with_their_code() {
     for (overrides, code, words, details) in [
         (
             "name: web, placement: global, replicas: 1",
@@ -172,7 +172,7 @@ fn jaco_yaml_is_a_closed_schema() {
 }
 
 #[test]
-fn strings_take_the_source_text_and_later_documents_are_ignored() {
+fn strings_keep_source_text_later_documents_are_ignored() {
     for (text, deployment) in [
         ("deployment: 2024", "2024"),
         ("deployment: off", "off"),
@@ -204,7 +204,7 @@ fn acme_settings_reach_routes_and_account() {
 }
 
 #[test]
-fn routes_are_refused_by_the_rule_they_break() {
+fn invalid_routes_are_rejected_with_their_code() {
     let route = |more: &str| format!("{{domain: a.io, service: web, port: 80{more}}}");
     let two = |a: &str, b: &str| format!("routes: [{}, {}]", route(a), route(b));
     for (rest, code, words, details) in [
