@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_error_is_new_only_after_change_or_clear() {
+    fn repeated_error_is_new_after_change_or_clear() {
         let mut repeats = Repeats::default();
         let said: Vec<_> = ["a", "a", "b", "a"].map(|e| repeats.is_news(e)).into();
         assert_eq!(said, [true, false, true, true]);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_down_fences_once_and_voids_attempt_in_flight() {
+    fn mark_down_fences_and_voids_attempt_in_flight() {
         let mut world = World::current();
         let first = world.tell(Input::Condemned(true)).unwrap();
         assert!(!world.core.is_current());
