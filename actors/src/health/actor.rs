@@ -224,7 +224,7 @@ impl HealthActor {
             reason,
             missed,
             limit = core::OFFLINE_MISSED,
-            "a member is not well"
+            "member status degraded"
         );
         let update = v1::NodeStatusUpdate {
             hostname: host.clone(),

@@ -154,7 +154,7 @@ mod tests {
         /// A world in which the node has caught up.
         fn current() -> Self {
             let mut world = Self::new();
-            let attempt = world.tell(Input::Tick).expect("the first tick starts an attempt");
+            let attempt = world.tell(Input::Tick).expect("first attempt");
             assert_eq!(world.answer(attempt, true), None);
             assert!(world.core.is_current());
             world
@@ -194,7 +194,7 @@ mod tests {
         assert!(!world.core.is_current());
         world.answer(next[0], true);
         assert!(world.core.is_current());
-        assert!(!world.core.is_listed(world.now), "no live set contained it yet");
+        assert!(!world.core.is_listed(world.now), "not in a live set");
     }
 
     #[test]

@@ -206,7 +206,7 @@ async fn partitioned_node_goes_offline_and_returns() {
     assert_eq!(world.fresh("a"), ["a", "b"]);
     assert!(
         !*caught_up.borrow(),
-        "c is fenced before it is unhealthy"
+        "c is fenced before its status is unhealthy"
     );
     let until = until + world.becomes("c", Offline).await;
     assert!(until <= Duration::from_millis(10_250), "{until:?}");

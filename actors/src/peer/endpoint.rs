@@ -127,7 +127,7 @@ impl EndpointActor {
         match bound {
             Ok(endpoint) => {
                 let address = endpoint.local_addr().unwrap_or(self.args.address);
-                tracing::info!(subsystem = "peer", %address, "peers are listened to");
+                tracing::info!(subsystem = "peer", %address, "listening for peers");
                 self.args.network.set_endpoint(Some(endpoint.clone()));
                 self.endpoint = Some(endpoint.clone());
                 let (sender, arrivals) = mpsc::channel(ARRIVALS);

@@ -52,7 +52,7 @@ enum Violation {
     Stream(StreamError),
     #[error("{0}")]
     Message(wire::WireError),
-    #[error("a stream of kind {0:?} where there is none")]
+    #[error("unexpected stream of kind {0:?}")]
     Kind(Kind),
 }
 

@@ -90,7 +90,7 @@ async fn transfer(connection: &Connection, mut snapshot: OutgoingSnapshot) -> Re
 fn verdict(answer: Result<Option<Vec<u8>>, jaco_net::quic::StreamError>) -> Result<(), String> {
     match answer {
         Ok(Some(frame)) if frame == [TAKEN] => Ok(()),
-        Ok(_) => Err("the peer refused it".to_owned()),
+        Ok(_) => Err("rejected by the peer".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
