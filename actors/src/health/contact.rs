@@ -231,7 +231,7 @@ mod tests {
         world.tell(Input::Condemned(true));
         assert!(
             !world.core.is_listed(world.now),
-            "listed before it was marked down"
+            "a live set from before the mark does not count"
         );
     }
 

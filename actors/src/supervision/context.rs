@@ -28,7 +28,7 @@ pub struct Context<W: Worker> {
     supervisor: SupervisorHandle,
     finished: AtomicBool,
     tasks: Mutex<JoinSet<()>>,
-    // Declared after `tasks`, because drop order matters: the tasks hold the pass too.
+    // Declared after `tasks`, because drop order matters: the tasks hold the guard too.
     pass: Arc<Pass>,
 }
 

@@ -137,7 +137,7 @@ impl Actor for Shim {
         let spawned = guarded(async { Ok((self.spawn)(myself.get_cell()).await?) }).await;
         let foreign = spawned.map_err(Failure::into_inner)?;
         state.foreign = Some(foreign.clone());
-        // The pass is held until the actor itself has ended; a killed shim cannot wait for that.
+        // The guard is held until the actor itself has ended; a killed shim cannot wait for that.
         tokio::spawn(async move {
             // `wait` fails only on a timeout, and there is none.
             let _ = foreign.wait(None).await;

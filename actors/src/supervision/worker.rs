@@ -257,7 +257,7 @@ enum Stage<W: Worker> {
     Up(Body<W>),
 }
 
-/// Drop order of the fields: the worker, its route, its tasks, and with them its pass.
+/// Drop order of the fields: the worker, its route, its tasks, and with them its guard.
 struct Body<W: Worker> {
     worker: W,
     _published: Published<W::Msg>,

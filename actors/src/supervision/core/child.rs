@@ -7,7 +7,7 @@ use crate::supervision::window::Window;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No instance; starts once its predecessors have settled.
+    /// No instance; starts once its predecessors have started, or stay down.
     Pending,
     /// The instance is starting.
     Starting,
