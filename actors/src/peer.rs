@@ -55,7 +55,7 @@ use crate::{
 
 /// Dependencies of the peer transport.
 pub(crate) struct Args {
-    /// Routes to members; raft and callers share it.
+    /// State shared with raft and callers.
     pub(crate) network: Arc<Network>,
     /// UDP address to listen on.
     pub(crate) address: SocketAddr,

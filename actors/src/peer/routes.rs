@@ -1,4 +1,4 @@
-//! Routes to members, shared by raft, callers and the peer actors.
+//! Connections and queues by member, shared by raft, callers and the peer actors.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

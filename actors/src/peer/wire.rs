@@ -16,7 +16,7 @@ pub(super) const DATA_BYTES: usize = 1 << 20;
 pub(super) const CALL_FRAME: usize = DATA_BYTES + 1;
 /// Largest frame of a heartbeat stream, enough for a heartbeat that names 1000 members.
 pub(super) const HEARTBEAT_BYTES: usize = 256 << 10;
-/// Maximum number of members in one roster frame.
+/// Maximum number of members in one membership frame.
 pub(super) const MEMBERS: usize = 1000;
 /// Maximum number of headers in one head.
 const HEADERS: usize = 128;
