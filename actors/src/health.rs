@@ -1,10 +1,10 @@
-//! Who is alive: heartbeats, verdicts and the way back.
+//! Node health: failure detection, fencing and recovery.
 //!
-//! - [`mod@core`]: which members are dead, as the leader says it.
-//! - [`contact`]: whether this node may act on what its own state says.
-//! - [`ready`]: the way back to `ready`, which a node goes itself.
-//! - [`heart`]: what is said and heard, for the transport and for all who ask who is alive.
-//! - [`actor`]: the shell around them.
+//! - [`mod@core`]: failure detector of the leader, which decides which members are dead.
+//! - [`contact`]: fencing, which decides whether this node may act on its own state.
+//! - [`ready`]: conditions under which this node reports itself `ready`.
+//! - [`heart`]: heartbeat state, shared by the transport and every consumer of liveness.
+//! - [`actor`]: the actor that drives them.
 
 use std::sync::Arc;
 
@@ -19,13 +19,14 @@ pub mod ready;
 pub use actor::{Args, HealthActor};
 pub use heart::{Heart, Hosts};
 
-/// The health of a node as a child of its tree.
+/// Child specification of the health actor.
 #[must_use]
 pub fn worker(args: Args) -> ChildSpec {
     ChildSpec::worker::<HealthActor>("health", args).0
 }
 
-/// A way to catch up through raft's own confirmation of its leader.
+/// Returns a confirmation that uses a read index of raft: it succeeds once this node has applied
+/// every entry committed when it was requested.
 #[must_use]
 pub fn confirm_with(raft: &jaco_raftnode::RaftHandle) -> actor::Confirm {
     let raft = raft.clone();

@@ -1,8 +1,8 @@
-//! Who belongs to the cluster, and who of them votes.
+//! Cluster membership, and the voters of the raft group.
 //!
-//! - [`policy`]: what the leader changes next, as a pure function of what it sees.
-//! - [`MembershipActor`]: makes those changes, on the leader.
-//! - [`Membership`]: how the rest of the node asks it to hurry.
+//! - [`policy`]: the next configuration change of the leader, as a pure function of its view.
+//! - [`MembershipActor`]: carries out the changes, on the leader.
+//! - [`Membership`]: handle with which the rest of the node triggers a check.
 
 mod actor;
 mod group;
@@ -16,7 +16,7 @@ use crate::supervision::{ChildSpec, Handle};
 pub use actor::{Args, Deps, MembershipActor, Msg};
 pub use group::Group;
 
-/// The membership actor of this node, to those who change the Node rows.
+/// Handle of the membership actor, for code that changes Node rows.
 #[derive(Clone, Debug)]
 pub struct Membership {
     handle: Handle<Msg>,
@@ -24,25 +24,26 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Says that there may be something to do before the next tick.
+    /// Triggers a check before the next tick.
     pub fn kick(&self) {
-        let _ = self.handle.cast(Msg::Kick); // an actor that is down looks when it comes up
+        let _ = self.handle.cast(Msg::Kick); // an actor that is down checks when it starts
     }
 
-    /// The member with this row was marked as leaving by `identity`, which its removal will name.
+    /// Records that `identity` marked the member as leaving, for the removal command. Triggers a
+    /// check.
     pub fn leaves(&self, raft_id: u64, identity: &str) {
         let identity = identity.to_owned();
         let _ = self.handle.cast(Msg::Leaves { raft_id, identity }); // as `kick`
     }
 
-    /// What the last change failed with, or what is in its way; `None` once one went well.
+    /// Error of the last change, or the reason that blocks it; `None` after a success.
     #[must_use]
     pub fn trouble(&self) -> Option<Error> {
         self.trouble.borrow().clone()
     }
 }
 
-/// The actor's place in the tree, and the way to it.
+/// Returns the child specification of the actor and its handle.
 #[must_use]
 pub fn actor(group: impl Group, deps: Deps) -> (ChildSpec, Membership) {
     let (args, trouble) = Args::new(group, deps);
@@ -50,8 +51,8 @@ pub fn actor(group: impl Group, deps: Deps) -> (ChildSpec, Membership) {
     (spec, Membership { handle, trouble })
 }
 
-/// Whether somebody could lead once `leaver` is marked as leaving: a member that stays, and that
-/// `is_there`.
+/// Whether a member could lead once `leaver` is marked as leaving: a member that is not leaving and
+/// fulfils `is_there`.
 #[must_use]
 pub fn can_leave<'a>(
     mut members: impl Iterator<Item = &'a v1::Node>,
@@ -61,8 +62,8 @@ pub fn can_leave<'a>(
     members.any(|node| node.hostname != leaver && !leaving(node) && is_there(node))
 }
 
-/// Whether the member of this row is on its way out. One whose drain ran into its limit is not:
-/// it stays until somebody asks again.
+/// Whether the member of this row is leaving. After a drain timeout it is not, and stays until its
+/// removal is requested again.
 #[must_use]
 pub fn leaving(node: &v1::Node) -> bool {
     node.draining && node.status() != v1::NodeStatus::DrainTimeout

@@ -1,16 +1,19 @@
-//! The other members, as this node reaches them.
+//! Transport between cluster members.
 //!
-//! A member is reached over one QUIC connection, kept by an actor of its own. Raft messages,
-//! heartbeats, snapshots and calls each have their streams on it.
+//! Each member is reached over one QUIC connection, owned by a dedicated actor. Raft messages,
+//! heartbeats, snapshots and calls use separate streams of that connection.
 //!
-//! - [`channel`]: [`PeerChannel`], on which the generated clients of `jaco.v1` call a member.
-//! - [`pulse`]: heartbeats, which carry no state and are never written.
-//! - `roster`: who is a member, read off the state; `hearsay`: and what others say of it;
-//!   `refusals`: who says that this node is none.
-//! - `endpoint`, `manager`, `actor`: the socket, one actor per member, and who starts those.
-//! - `routes`: the ways to members, as raft and callers use them; `outbox`: what raft sends.
-//! - `session`: what happens on a connection; `call`, `serve`, `snapshots`: on its streams.
-//! - `settle`, `wire`: which of two connections stays, and what is said on it, without I/O.
+//! - [`channel`]: [`PeerChannel`], the transport of the generated `jaco.v1` clients.
+//! - [`pulse`]: heartbeats; they carry no replicated state and are never persisted.
+//! - `roster`: the members according to the replicated state; `hearsay`: members reported by other
+//!   members; `refusals`: members that reject this node as a non-member.
+//! - `endpoint`, `manager`, `actor`: the UDP socket, the manager of the peer actors, and the actor
+//!   of one member.
+//! - `routes`: connections and queues by member, for raft and callers; `outbox`: queued raft
+//!   traffic.
+//! - `session`: the tasks of one connection; `call`, `serve`, `snapshots`: its streams.
+//! - `settle`, `wire`: the choice between duplicate connections, and frame encoding; both without
+//!   I/O.
 
 pub mod actor;
 mod call;
@@ -50,25 +53,25 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// What the peer transport is made of.
+/// Dependencies of the peer transport.
 pub(crate) struct Args {
-    /// The ways to members, which others hold already.
+    /// State shared with raft and callers.
     pub(crate) network: Arc<Network>,
     /// UDP address to listen on.
     pub(crate) address: SocketAddr,
-    /// What this node proves itself with.
+    /// Certificate and key of this node.
     pub(crate) identity: Arc<CertSlot>,
     /// Certificate of the cluster's authority, PEM.
     pub(crate) ca_pem: String,
-    /// What answers calls of members.
+    /// Handler of the calls of members.
     pub(crate) services: Services,
-    /// Makes and takes heartbeats.
+    /// Source and sink of heartbeats.
     pub(crate) pulse: Arc<dyn Pulse>,
-    /// Where round trips are counted.
+    /// Receives the round-trip times of connections.
     pub(crate) metrics: Metrics,
 }
 
-/// The actors of the peer transport.
+/// Supervisor of the peer transport's actors.
 pub(crate) fn supervisor(args: Args) -> ChildSpec {
     let Args {
         network,
@@ -103,41 +106,42 @@ pub(crate) fn supervisor(args: Args) -> ChildSpec {
     ChildSpec::supervisor("peers", spec).0
 }
 
-/// Why a member did not answer a call.
+/// Reason a call to a member failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The call did not leave this node; asking again, or somebody else, is safe.
+    /// The call did not leave this node; a retry, here or on another member, is safe.
     #[error("{host} cannot be reached: {reason}")]
     NotSent {
         /// The member.
         host: String,
-        /// What was in the way.
+        /// Reason.
         reason: String,
     },
-    /// The call was on its way when the connection ended: it may have been served.
+    /// The connection ended while the call was in flight: the member may have executed it.
     #[error("{host} did not answer: {reason}")]
     Unanswered {
         /// The member.
         host: String,
-        /// What ended it.
+        /// Reason.
         reason: String,
     },
 }
 
-/// A member that called, as its certificate proved it; an extension of every request that came
-/// in over the peer transport.
+/// Caller of a request, authenticated by its certificate; an extension of every request received
+/// over the peer transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// Its hostname.
+    /// Hostname.
     pub hostname: String,
-    /// Its raft id.
+    /// Raft id.
     pub raft_id: u64,
-    /// What it proved to be known by.
+    /// Fingerprints of the certificates it presented.
     shown: Arc<[Fingerprint]>,
 }
 
 impl Sender {
-    /// Member `hostname`, which showed certificates with these fingerprints, for one key.
+    /// Returns the member `hostname` that presented certificates with these fingerprints, all of
+    /// one key.
     #[must_use]
     pub fn new(hostname: &str, raft_id: u64, shown: impl Into<Arc<[Fingerprint]>>) -> Self {
         Self {
@@ -147,7 +151,7 @@ impl Sender {
         }
     }
 
-    /// Whether it showed a certificate with this fingerprint, or another for the same key.
+    /// Whether the member presented a certificate with this fingerprint.
     #[must_use]
     pub fn showed(&self, fingerprint: &[u8]) -> bool {
         self.shown
@@ -156,9 +160,9 @@ impl Sender {
     }
 }
 
-/// The way to other members.
+/// Calls other members.
 pub trait Link: Send + Sync + 'static {
-    /// Makes one call of `jaco.v1` on member `host`; body and answer may stream.
+    /// Makes one `jaco.v1` call to member `host`; request and response bodies may stream.
     fn call(
         &self,
         host: &str,
@@ -166,7 +170,7 @@ pub trait Link: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<Response<Body>, CallError>>;
 }
 
-/// The way of a node that has no peers.
+/// The [`Link`] of a node without a peer transport: every call fails with [`CallError::NotSent`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLink;
 
@@ -184,27 +188,27 @@ impl Link for NoLink {
     }
 }
 
-/// The other members; a clone reaches the same ones.
+/// Client for calls to other members; clones share the link.
 #[derive(Clone)]
 pub struct Peers(Arc<dyn Link>);
 
 impl Peers {
-    /// Members that are reached by `link`.
+    /// Returns a client that calls through `link`.
     #[must_use]
     pub fn new(link: Arc<dyn Link>) -> Self {
         Self(link)
     }
 
-    /// What a generated client speaks to in order to call member `host`.
+    /// Returns a channel to member `host` for a generated client.
     #[must_use]
     pub fn channel(&self, host: &str) -> PeerChannel {
         PeerChannel::new(Arc::clone(&self.0), host)
     }
 
-    /// Makes one call, and says whether a failed one may have been served.
+    /// Makes one call; the error says whether the member may have executed it.
     ///
     /// # Errors
-    /// [`CallError`] if there is no answer; an answer that is an error is an answer.
+    /// [`CallError`] without a response. A response with an error status is `Ok`.
     pub async fn call(
         &self,
         host: &str,

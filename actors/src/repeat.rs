@@ -1,11 +1,11 @@
-//! Errors that repeat.
+//! Suppression of repeated log lines.
 
-/// Tells news from what was said before, so that a loop logs an error once until it changes.
+/// Detects changes of an error, so that a retry loop logs the same error only once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Repeats(Option<String>);
 
 impl Repeats {
-    /// Whether `what` differs from what was said last, which it is from here on.
+    /// Stores `what` and returns whether it differs from the previous value.
     pub(crate) fn is_news(&mut self, what: impl ToString) -> bool {
         let what = Some(what.to_string());
         let news = self.0 != what;
@@ -13,7 +13,8 @@ impl Repeats {
         news
     }
 
-    /// It went well: the next error is news whatever it says. Tells whether anything was said.
+    /// Resets after a success, so that the next error is logged in any case. Returns whether an
+    /// error was stored.
     pub(crate) fn clear(&mut self) -> bool {
         self.0.take().is_some()
     }
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_repeats_is_said_once_until_it_changes_or_ends() {
+    fn repeated_error_is_new_after_change_or_clear() {
         let mut repeats = Repeats::default();
         let said: Vec<_> = ["a", "a", "b", "a"].map(|e| repeats.is_news(e)).into();
         assert_eq!(said, [true, false, true, true]);

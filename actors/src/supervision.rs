@@ -1,42 +1,41 @@
-//! Actors that may fail, and supervisors that decide what a failure means.
+//! Supervision of actors, in the terms of Erlang/OTP:
 //!
-//! The vocabulary is that of Erlang/OTP:
-//!
-//! - A **worker** ([`Worker`]) owns one thing in the outside world and has one mailbox. When an
-//!   instance returns an error, panics or is killed, it is gone with all its state and tasks.
-//! - A **supervisor** ([`SupervisorSpec`]) has children, workers or supervisors, and starts
-//!   them again. Its [`Strategy`] says which: `one_for_one` only the failed child,
-//!   `rest_for_one` also those after it, `one_for_all` all of them. Children start in order,
-//!   each when the one before is up, and stop in reverse order.
-//! - A **child specification** ([`ChildSpec`]) says how to start one child, and by its
-//!   [`Restart`] which ends count: all (`permanent`), failures (`transient`) or none
+//! - A **worker** ([`Worker`]) owns one resource and has one mailbox. When an instance returns an
+//!   error, panics or is killed, its state and tasks are dropped.
+//! - A **supervisor** ([`SupervisorSpec`]) starts and restarts its children, which are workers or
+//!   supervisors. Its [`Strategy`] decides which children restart after a failure: `one_for_one`
+//!   only the failed child, `rest_for_one` also those after it, `one_for_all` all of them. Children
+//!   start in order, each once the one before is running, and stop in reverse order.
+//! - A **child specification** ([`ChildSpec`]) describes how to start one child; its [`Restart`]
+//!   type decides which ends lead to a restart: all (`permanent`), failures (`transient`) or none
 //!   (`temporary`).
-//! - The **intensity** ([`Intensity`]) is how many restarts a sliding period allows, 3 in 60
-//!   seconds by default, each after a [`Backoff`]. Under `one_for_one` every child has its
-//!   own; under the other strategies the children share the supervisor's. One failure more
-//!   **exhausts** the child: its supervisor stops the others and fails too, which
-//!   **escalates** the failure to the next supervisor up, or, with [`OnExhausted::Notify`],
-//!   reports it and leaves the child down until it is revived.
+//! - The **intensity** ([`Intensity`]) is the number of restarts allowed in a sliding period, by
+//!   default 3 in 60 seconds, each after a [`Backoff`]. Under `one_for_one` every child has its own
+//!   limit; under the other strategies the children share the supervisor's. One failure more
+//!   **exhausts** the child: its supervisor stops the others and fails too, which **escalates** the
+//!   failure to the next supervisor up, or, with [`OnExhausted::Notify`], reports the failure and
+//!   leaves the child down until it is revived.
 //! - A **handle** ([`Handle`], [`SupervisorHandle`]) is an address that stays valid across
-//!   restarts. In between it answers [`Unavailable`]; nothing is queued for an instance that
-//!   does not exist yet.
-//! - A **tree** ([`Tree`]) is a root supervisor and everything below. It can describe itself,
-//!   make any of its actors fail, and be stopped. Names are paths within a tree, so any
-//!   number of trees live in one process.
+//!   restarts. Without a running instance it returns [`Unavailable`]; no message is queued for a
+//!   later instance.
+//! - A **tree** ([`Tree`]) is a root supervisor and everything below. It can be described and
+//!   stopped, and any of its actors can be made to fail. Names are paths within a tree, so any
+//!   number of trees can run in one process.
 //!
-//! What follows for a worker:
+//! Consequences for a worker:
 //!
-//! - It starts by looking at the world, and repairs what it finds: a restart is a reconcile.
-//! - Nothing but memory may depend on [`Worker::stop`] or `Drop` being reached: a kill skips
-//!   the one, and a crash of the machine both.
-//! - What takes long runs in [`Context::spawn`], and comes back as a message.
-//! - Two instances of a child never overlap. The next one starts when the last one, its
-//!   tasks and everything below it are gone.
-//! - Dynamic children ([`SupervisorHandle::start_child`]) are not remembered by a supervisor
-//!   that is itself restarted: a static child, their manager, starts them again.
+//! - It starts from the present state of its resource and repairs it: a restart is a
+//!   reconciliation.
+//! - Nothing but memory may depend on [`Worker::stop`] or `Drop`: a kill skips the former, a crash
+//!   of the machine both.
+//! - Slow work runs in [`Context::spawn`], and its result arrives as a message.
+//! - Two instances of a child never overlap. The next one starts when the last one, its tasks and
+//!   everything below it have ended.
+//! - Dynamic children ([`SupervisorHandle::start_child`]) are lost when their supervisor is
+//!   restarted: a static child, their manager, starts them again.
 //!
-//! Decisions are made by a core without I/O, one per supervisor; everything else in this
-//! module carries them out.
+//! Each supervisor has a core without I/O that makes its decisions; the rest of this module carries
+//! them out.
 //!
 //! ```
 //! use std::time::Duration;
@@ -77,7 +76,7 @@
 //! counter.cast(Msg::Add(2))?;
 //! assert_eq!(counter.call(Duration::from_secs(1), Msg::Total).await?, 2);
 //!
-//! counter.cast(Msg::Add(u64::MAX))?; // fails, is restarted, and has forgotten
+//! counter.cast(Msg::Add(u64::MAX))?; // fails; the restart resets the total
 //! while counter.call(Duration::from_secs(1), Msg::Total).await != Ok(0) {
 //!     tokio::task::yield_now().await;
 //! }

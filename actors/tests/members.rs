@@ -1,7 +1,7 @@
-//! Several whole nodes in this process that join and leave one cluster.
+//! Tests of whole nodes, several in this process, that join and leave a cluster.
 //!
-//! No engine listens where the nodes look for one, or none that runs anything: membership is the
-//! control plane's business.
+//! The nodes have no container engine, or one without containers: membership involves only the
+//! control plane.
 
 #[path = "members/admission.rs"]
 mod admission;

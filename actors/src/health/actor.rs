@@ -1,4 +1,4 @@
-//! The shell around the cores: ticks, proposals, and the way back.
+//! Actor that drives the health cores: ticks, proposals, and the return to `ready`.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -25,40 +25,41 @@ use crate::{
     supervision::{Context, Failure, Worker},
 };
 
-/// Why a member that is not heard is no longer ready.
+/// Reason of a status change after missed heartbeats.
 const SILENT: &str = "heartbeats_missed";
-/// Why a member that no longer applies the log is not.
+/// Reason of a status change of a member that stopped applying the log.
 const HALTED: &str = "log_not_understood";
-/// Identity of the commands.
+/// Identity of the proposed commands.
 pub const IDENTITY: &str = "node-health";
-/// Time between two looks at everybody's silence.
+/// Interval of the checks.
 const TICK: Duration = Duration::from_millis(250);
-/// Longest wait for a command.
+/// Timeout of a command and of an engine ping.
 const BUDGET: Duration = Duration::from_secs(10);
-/// Wait before another attempt to become ready.
+/// Delay between attempts to become ready.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Asks whether everything that is committed now is applied here; takes its time.
+/// Resolves to whether this node has applied every entry committed at the call; may take long.
 pub type Confirm = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
-/// What a [`HealthActor`] starts from.
+/// Arguments of a [`HealthActor`].
 #[derive(Clone)]
 pub struct Args {
-    /// What it drives.
+    /// Heartbeat state.
     pub heart: Arc<Heart>,
     /// Hostname of this node.
     pub host: String,
-    /// Raft of this node. Verdicts about others go here, so that only a leader's are written.
+    /// Raft of this node. Status changes of other members go here and not through forwarding, so
+    /// that only a leader's are committed.
     pub raft: Arc<dyn Propose>,
-    /// Where this node writes about itself, leader or not.
+    /// Proposer for this node's own status, which forwards to the leader.
     pub cluster: Arc<dyn Propose>,
-    /// How the node catches up.
+    /// Confirms that the node has caught up.
     pub confirm: Confirm,
-    /// Whether, since the node caught up, no container is left whose row moved away.
+    /// Whether, since the node caught up, no container is left whose row moved to another node.
     pub settled: watch::Receiver<bool>,
-    /// Its container engine.
+    /// Container engine of this node.
     pub engine: Arc<dyn Engine>,
-    /// Time of the commands.
+    /// Clock for the timestamps of commands.
     pub clock: Clock,
 }
 
@@ -73,19 +74,19 @@ impl fmt::Debug for Args {
 /// Messages of a [`HealthActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// Time passed.
+    /// Timer tick.
     Tick,
-    /// The state changed.
+    /// The replicated state changed.
     State(watch::Receiver<Arc<State>>),
-    /// A verdict about a member came to its end.
+    /// The proposal of a member's status ended.
     Proposed(String, Result<Committed, ProposeError>),
-    /// Outcome of an attempt to catch up.
+    /// Result of a catch-up attempt.
     Confirmed(u64, bool),
-    /// Outcome of an attempt to become ready.
+    /// Result of an attempt to become ready.
     Returned(Result<(), String>),
 }
 
-/// Finds members that are dead, and brings this one back when it was taken for one.
+/// Detects dead members, and returns this node to `ready` after it was marked down.
 pub struct HealthActor {
     args: Args,
     seen: Arc<State>,
@@ -133,7 +134,7 @@ impl Worker for HealthActor {
                 self.state(ctx, newest);
             }
             Msg::Proposed(host, outcome) => {
-                // The verdict on a member counts as shown only if the state was looked at.
+                // The core requires the newest members before the end of a proposal.
                 let newest = self.args.raft.state();
                 self.state(ctx, newest);
                 match outcome {
@@ -223,7 +224,7 @@ impl HealthActor {
             reason,
             missed,
             limit = core::OFFLINE_MISSED,
-            "a member is not well"
+            "member status degraded"
         );
         let update = v1::NodeStatusUpdate {
             hostname: host.clone(),
@@ -240,7 +241,7 @@ impl HealthActor {
         ctx.spawn(async move { Msg::Proposed(host, proposal.await) });
     }
 
-    /// Writes that this node is ready, once it may.
+    /// Proposes this node as `ready` once the conditions hold.
     fn come_back(&mut self, ctx: &Context<Self>) {
         if self.returning || self.next_return.is_some_and(|next| Instant::now() < next) {
             return;
@@ -283,16 +284,16 @@ impl HealthActor {
     }
 }
 
-/// Proposes a command and waits until the local state shows it.
+/// Commits a command and waits until the local state includes it.
 async fn write(raft: Arc<dyn Propose>, command: v1::Command) -> Result<Committed, ProposeError> {
     let outcome = timeout(BUDGET, commit(raft.as_ref(), command)).await;
     outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer in time".to_owned())))
 }
 
-/// What decides whether this node may write that it is ready.
+/// Collects the conditions under which this node may report itself ready.
 fn facts(heart: &Heart, settled: &watch::Receiver<bool>) -> Facts {
-    // Not inside the expression below: a borrowed channel would stay locked to its end, and the
-    // heart takes its own lock first and that channel's second.
+    // Copied to locals to keep the lock order: within the expression below the borrow of `settled`
+    // would last while `is_listed` takes the lock of `Heart`.
     let (current, settled) = (heart.is_current(), *settled.borrow());
     let current = current && !heart.is_halted();
     Facts {
@@ -303,11 +304,11 @@ fn facts(heart: &Heart, settled: &watch::Receiver<bool>) -> Facts {
     }
 }
 
-/// Reports the next change of the state, once.
+/// Sends one message at the next state change.
 fn follow(ctx: &Context<HealthActor>, mut states: watch::Receiver<Arc<State>>) {
     ctx.spawn(async move {
         if states.changed().await.is_err() {
-            // The state has no writer any more: this node is going down.
+            // The state's sender is gone: this node is shutting down.
             std::future::pending::<()>().await;
         }
         Msg::State(states)
@@ -323,9 +324,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_at_the_heart_never_waits_for_who_tells_it_something() {
+    fn facts_do_not_deadlock_with_ticks() {
         const LOOKS: usize = 20_000;
-        /// Only for a deadlock; the work takes a fraction of it.
+        /// Reached only in a deadlock; the loops take a fraction of it.
         const FOREVER: Duration = Duration::from_secs(60);
         let (_status, raft) = watch::channel(RaftStatus::default());
         let (_settled, settled) = watch::channel(true);
@@ -347,7 +348,7 @@ mod tests {
         for _ in 0..2 {
             ended
                 .recv_timeout(FOREVER)
-                .expect("the threads wait for each other");
+                .expect("the threads are deadlocked");
         }
     }
 }

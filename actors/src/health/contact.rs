@@ -1,48 +1,51 @@
-//! Whether this node may act on what its own state says. Pure.
+//! Fencing: decides whether this node may act on its own state. Pure.
 //!
-//! A node that was cut off, paused or just started holds an old state: its replicas may run
-//! elsewhere by now. It is *current* once it has applied everything that was committed when it
-//! asked the leader, and until it loses the leader for as long as it takes to be found missing.
+//! A node that was partitioned, paused or just started has an old state: its replicas may run
+//! elsewhere by now. The node is *current* once it has applied every entry committed when it asked
+//! the leader, and stays so until it has had no contact with the leader for the time after which
+//! the leader stops counting it as live.
 //!
-//! Unlike the silence of others, its own is measured in all of the time that passed: the others
-//! did not stop when this process did.
+//! Unlike the silence of other members, the time without contact includes pauses of this process:
+//! the other members ran on.
 
 use std::time::{Duration, Instant};
 
 use super::core::HEARD_FOR;
 
-/// Time between two attempts to catch up.
+/// Delay between attempts to catch up.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the core is told; each with the time of this node's monotonic clock.
+/// Inputs of the core, each with the time of this node's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// This node leads, or a leader said whether it hears this node.
+    /// This node leads, or a heartbeat of the leader says whether its live set contains this node.
     Listed(bool),
-    /// Whether the newest state calls this node `unhealthy` or `offline`.
+    /// Whether the newest state has this node as `unhealthy` or `offline`.
     Condemned(bool),
-    /// Time passed.
+    /// Timer tick.
     Tick,
-    /// Outcome of [`Effect::Confirm`]: whether everything committed by then is applied here.
+    /// Result of [`Effect::Confirm`]: whether every entry committed when it was requested is
+    /// applied here.
     Confirmed {
-        /// The attempt it answers.
+        /// Number of the attempt.
         attempt: u64,
-        /// Whether it went well.
+        /// Whether it succeeded.
         current: bool,
     },
 }
 
-/// What the core asks for.
+/// Effects requested by the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask the leader what is committed, apply it, and tell the outcome.
+    /// Confirm through the leader that this node has applied every committed entry, and report the
+    /// result.
     Confirm {
-        /// Number of the attempt; only the newest one counts.
+        /// Number of the attempt; only the result of the newest one counts.
         attempt: u64,
     },
 }
 
-/// Follows whether this node is current.
+/// Tracks whether this node is current.
 #[derive(Debug, Default)]
 pub struct Core {
     current: bool,
@@ -51,17 +54,18 @@ pub struct Core {
     asking: bool,
     next: Option<Instant>,
     last: Option<Instant>,
-    /// When the leader was last proven to be there.
+    /// Time of the last proof of contact with the leader.
     touched: Option<Instant>,
-    /// When a leader last said that it hears this node.
+    /// Time of the last input that had this node in the leader's live set; `None` after one that
+    /// did not.
     listed: Option<Instant>,
 }
 
 impl Core {
-    /// Takes one input and returns what must be done.
+    /// Handles one input and returns the effect, if any.
     pub fn handle(&mut self, now: Instant, input: Input) -> Option<Effect> {
         let paused = self.last.replace(now).is_some_and(|last| old(last, now));
-        // What comes in right after a pause may have been sent before it.
+        // The first input after a pause may have been sent before it.
         if paused {
             self.lose();
         }
@@ -74,7 +78,7 @@ impl Core {
             Input::Condemned(condemned) => {
                 let already = std::mem::replace(&mut self.condemned, condemned);
                 if condemned && !already {
-                    // What was said before the verdict is no way back from it.
+                    // A live set from before the status change does not allow the return to ready.
                     self.listed = None;
                     self.lose();
                 }
@@ -97,13 +101,13 @@ impl Core {
         self.ask(now)
     }
 
-    /// Whether what the state says may be acted on.
+    /// Whether this node may act on its state.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.current
     }
 
-    /// Whether the leader hears this node, or is it.
+    /// Whether the leader recently had this node in its live set, or this node leads.
     #[must_use]
     pub fn is_listed(&self, now: Instant) -> bool {
         self.listed.is_some_and(|listed| !old(listed, now))
@@ -111,7 +115,7 @@ impl Core {
 
     fn lose(&mut self) {
         self.current = false;
-        // An answer under way may be from before.
+        // A result in flight may be from before.
         self.asking = false;
         self.next = None;
     }
@@ -147,10 +151,10 @@ mod tests {
             Self { core, now }
         }
 
-        /// One that has caught up.
+        /// A world in which the node has caught up.
         fn current() -> Self {
             let mut world = Self::new();
-            let attempt = world.tell(Input::Tick).expect("it asks at once");
+            let attempt = world.tell(Input::Tick).expect("first attempt");
             assert_eq!(world.answer(attempt, true), None);
             assert!(world.core.is_current());
             world
@@ -165,7 +169,7 @@ mod tests {
             self.tell(Input::Confirmed { attempt, current })
         }
 
-        /// Attempts that were begun in this many seconds of ticks.
+        /// Attempts started during this many seconds of ticks.
         fn run(&mut self, seconds: u64, listed: bool) -> Vec<u64> {
             let mut attempts = Vec::new();
             for _ in 0..4 * seconds {
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_starts_is_behind_until_the_leader_answered() {
+    fn starting_node_is_fenced_until_leader_confirms() {
         let mut world = World::new();
         let first = world.tell(Input::Tick).unwrap();
         assert_eq!(world.run(20, false).len(), 0, "one attempt at a time");
@@ -190,18 +194,18 @@ mod tests {
         assert!(!world.core.is_current());
         world.answer(next[0], true);
         assert!(world.core.is_current());
-        assert!(!world.core.is_listed(world.now), "it was not heard yet");
+        assert!(!world.core.is_listed(world.now), "not in a live set");
     }
 
     #[test]
-    fn one_that_is_in_touch_stays_current_without_asking() {
+    fn contact_with_leader_keeps_node_current() {
         let mut world = World::current();
         assert_eq!(world.run(600, true).len(), 0);
         assert!(world.core.is_current() && world.core.is_listed(world.now));
     }
 
     #[test]
-    fn one_that_lost_the_leader_is_behind_and_asks_again() {
+    fn lost_contact_fences_node_until_confirmed() {
         let mut world = World::current();
         world.run(10, true);
         assert_eq!(world.run(5, false).len(), 0);
@@ -209,7 +213,7 @@ mod tests {
         let attempts = world.run(1, false);
         assert_eq!(attempts.len(), 1);
         assert!(!world.core.is_current() && !world.core.is_listed(world.now));
-        // A leader that hears it is not enough: the log in between is missing.
+        // Renewed contact is not enough: log entries in between are missing.
         world.run(5, true);
         assert!(!world.core.is_current());
         world.answer(attempts[0], true);
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_word_of_a_leader_lists_a_node() {
+    fn newest_live_set_decides_whether_node_is_listed() {
         let mut world = World::current();
         world.tell(Input::Listed(true));
         assert!(world.core.is_listed(world.now));
@@ -227,17 +231,17 @@ mod tests {
         world.tell(Input::Condemned(true));
         assert!(
             !world.core.is_listed(world.now),
-            "that was before the verdict"
+            "a live set from before the mark does not count"
         );
     }
 
     #[test]
-    fn a_long_pause_shows_though_the_first_thing_heard_is_a_leader() {
+    fn long_pause_fences_despite_leader_heartbeat() {
         let mut world = World::current();
         world.now += Duration::from_secs(30);
-        let attempt = world.tell(Input::Listed(true)).expect("it asks");
+        let attempt = world.tell(Input::Listed(true)).expect("an attempt starts");
         assert!(!world.core.is_current());
-        // The answer to an attempt from before the pause is no answer.
+        // The result of an attempt from before the pause is ignored.
         world.answer(attempt - 1, true);
         assert!(!world.core.is_current());
         world.answer(attempt, true);
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn being_condemned_counts_once_and_outdates_an_answer_under_way() {
+    fn mark_down_fences_and_voids_attempt_in_flight() {
         let mut world = World::current();
         let first = world.tell(Input::Condemned(true)).unwrap();
         assert!(!world.core.is_current());
@@ -256,6 +260,6 @@ mod tests {
         world.answer(second, true);
         assert!(world.core.is_current());
         assert_eq!(world.tell(Input::Condemned(true)), None);
-        assert!(world.core.is_current(), "it is still the same verdict");
+        assert!(world.core.is_current(), "still the same mark");
     }
 }

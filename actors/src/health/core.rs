@@ -1,20 +1,20 @@
-//! Which members are dead, as the leader says it. Pure.
+//! Failure detector: decides, on the leader, which members are dead. Pure.
 //!
-//! Every node feeds its core with what it hears, leading or not, so a new leader goes on from
-//! what it heard itself. Only the leader's core asks for something.
+//! Every node feeds its core with received heartbeats, leader or not, so a new leader starts from
+//! its own observations. Only the core of the leader emits effects.
 //!
-//! Silence is measured in time in which this process ran: one that was stopped, or whose clock
-//! ticks came late, has heard nobody through its own fault and must not blame the others.
+//! Silence of a member is measured in time that this process ran: after a pause of this process or
+//! late ticks, the missing heartbeats may be this node's fault and must not count against the
+//! member.
 //!
-//! What is judged is what the state machine of nodes names: `ready` becomes `unhealthy` and then
-//! `offline`, with or without the drain mark, which stays as it is.
-//! A member that says it has stopped applying the log is `unhealthy` however often it is heard. Every
-//! other status stays:
-//! - `joining`: it never was ready, holds no replicas, and turns `ready` by itself;
-//! - `isolation_unavailable`: its replicas are re-placed already, and its own reconciliation is
-//!   what ends it; a status that also said how long it is silent would hide why;
-//! - `drain_timeout`: it is given no replicas and its movable ones are re-placed already; the
-//!   operator who drains it has the last word.
+//! Members change from `ready` to `unhealthy` and then to `offline`; a drain mark stays as it is. A
+//! member that reports that it stopped applying the log becomes `unhealthy` regardless of its
+//! heartbeats. Every other status stays:
+//! - `joining`: the member was never ready, has no replicas, and becomes `ready` by itself;
+//! - `isolation_unavailable`: its replicas are already placed elsewhere, and its own reconciliation
+//!   ends the status; an `offline` status would hide the reason;
+//! - `drain_timeout`: it gets no replicas and its movable ones are already placed elsewhere; the
+//!   operator of the drain decides.
 
 use std::{
     collections::BTreeMap,
@@ -23,91 +23,91 @@ use std::{
 
 use jaco_proto::v1::NodeStatus;
 
-/// Time between two heartbeats of a member.
+/// Heartbeat interval of a member.
 pub const BEAT: Duration = Duration::from_secs(2);
-/// Heartbeats a member must miss in a row to be `unhealthy`.
+/// Consecutive missed heartbeats after which a member may become `unhealthy`, after the allowance
+/// for late ones.
 pub const UNHEALTHY_MISSED: u32 = 3;
-/// Heartbeats a member must miss in a row to be `offline`.
+/// Consecutive missed heartbeats that make a member `offline`.
 pub const OFFLINE_MISSED: u32 = 5;
-/// Time a member counts as heard after its last heartbeat: three of them.
+/// Time for which a member counts as live after its last heartbeat: three intervals.
 pub const HEARD_FOR: Duration = BEAT.saturating_mul(UNHEALTHY_MISSED);
 
-/// How late the third heartbeat may be. A process that is paused for almost six seconds just
-/// before a heartbeat was due is silent for almost eight, and then the way may be slow; it is not
-/// ill.
+/// Allowance for a late third heartbeat. A process paused for almost 6 s just before a heartbeat
+/// was due is silent for almost 8 s, plus the network delay, and is not unhealthy.
 const LATE: Duration = Duration::from_millis(2500);
-/// Silence of an `unhealthy` member.
+/// Silence after which a member is `unhealthy`.
 const UNHEALTHY_AFTER: Duration = HEARD_FOR.saturating_add(LATE);
-/// Silence of an `offline` member, far enough from that.
+/// Silence after which a member is `offline`; well above [`UNHEALTHY_AFTER`].
 const OFFLINE_AFTER: Duration = BEAT.saturating_mul(OFFLINE_MISSED);
-/// Time between two inputs that counts in full. Ticks come several times a second; what is
-/// missing beyond this is time in which this process did not run.
+/// Longest time between two inputs that is counted. Ticks come several times a second; the excess
+/// is time in which this process did not run.
 const STRIDE: Duration = Duration::from_secs(1);
-/// Time without input after which connections may have broken through this process's fault, so
-/// that everybody's silence starts over.
+/// Time without input after which connections may have broken because of this process, so the
+/// silence of every member restarts from zero.
 const STALL: Duration = HEARD_FOR;
 
-/// What the core is told; each with the time of this node's monotonic clock.
+/// Inputs of the core, each with the time of this node's monotonic clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// This member was heard just now.
+    /// A heartbeat of this member arrived.
     Heard(String),
-    /// Whether this member says that it has stopped applying the log.
+    /// Whether this member reports that it stopped applying the log.
     Halted(String, bool),
-    /// The members and their status, as the newest state has them.
+    /// The members and their status in the newest state.
     Members(BTreeMap<String, NodeStatus>),
     /// Whether this node leads and has applied an entry of its own term.
     Leads(bool),
-    /// Time passed; due several times a second, also when everything is well.
+    /// Timer tick; due several times a second in any case.
     Tick,
-    /// The [`Effect::Propose`] about this member came to its end, good or bad. If it was written,
-    /// [`Input::Members`] has shown it before; what was not is proposed again at the next tick.
+    /// The [`Effect::Propose`] for this member ended. If it was committed, [`Input::Members`] must
+    /// have come before; otherwise it is proposed again at the next tick.
     Proposed(String),
 }
 
-/// What the core asks for.
+/// Effects requested by the core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Write that a member has this status, and tell the outcome.
+    /// Propose this status for a member and report the end as [`Input::Proposed`].
     Propose {
         /// The member.
         host: String,
         /// `unhealthy` or `offline`.
         status: NodeStatus,
-        /// Heartbeats it missed in a row.
+        /// Consecutive missed heartbeats.
         missed: u32,
-        /// It is not silence that is wrong with it: it has stopped applying the log.
+        /// Whether the reason is that the member stopped applying the log, not silence.
         halted: bool,
     },
 }
 
-/// What is known of one other member.
+/// State of one other member.
 #[derive(Debug)]
 struct Member {
     status: NodeStatus,
-    /// When it was heard last, or first known of, on the clock of [`Core::ran`].
+    /// Time of the last heartbeat, or of the first listing, on the clock of [`Core::ran`].
     contact: Duration,
-    /// Whether it was really heard.
+    /// Whether a heartbeat arrived since it was listed.
     heard: bool,
-    /// Whether it said last that it has stopped applying the log.
+    /// Whether its last heartbeat reported that it stopped applying the log.
     halted: bool,
-    /// A verdict is on its way into the state.
+    /// A proposed status change is in flight.
     proposing: bool,
 }
 
-/// Judges the silence of the other members.
+/// Failure detector for the other members.
 #[derive(Debug)]
 pub struct Core {
     host: String,
     leading: bool,
-    /// Time this process has run, as far as its inputs prove it.
+    /// Run time of this process as proven by its inputs; see [`STRIDE`].
     ran: Duration,
     last: Option<Instant>,
     members: BTreeMap<String, Member>,
 }
 
 impl Core {
-    /// The core of member `host`, which never judges itself.
+    /// Returns the core of member `host`, which never judges `host` itself.
     #[must_use]
     pub fn new(host: impl Into<String>) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Takes one input and returns what must be done, by hostname.
+    /// Handles one input and returns the effects, ordered by hostname.
     pub fn handle(&mut self, now: Instant, input: Input) -> Vec<Effect> {
         self.advance(now);
         match input {
@@ -141,7 +141,8 @@ impl Core {
                 if let Some(member) = self.members.get_mut(&host) {
                     member.proposing = false;
                 }
-                // Not judged before the next tick, so that refusals do not turn into a busy loop.
+                // Judged at the next tick only, so that a rejected proposal is not retried in a
+                // busy loop.
                 return Vec::new();
             }
             Input::Tick => {}
@@ -149,7 +150,7 @@ impl Core {
         self.judge()
     }
 
-    /// Members that were heard within the last three heartbeats; never this node itself.
+    /// Members with a heartbeat within [`HEARD_FOR`]; never this node itself.
     pub fn heard(&self) -> impl Iterator<Item = &str> {
         self.members
             .iter()
@@ -194,7 +195,7 @@ impl Core {
     fn lead(&mut self, leads: bool) {
         if self.leading != leads {
             self.leading = leads;
-            // Outcomes of an earlier stretch of leadership may never be told.
+            // The end of a proposal from an earlier leadership may never be reported.
             for member in self.members.values_mut() {
                 member.proposing = false;
             }
@@ -230,8 +231,8 @@ impl Core {
     }
 }
 
-/// What a member of this status becomes after this silence, or because it is `halted`; one step at
-/// a time.
+/// Next status of a member after this `silence`, or because it is `halted`; at most one step at a
+/// time. `None` if the status stays.
 fn verdict(status: NodeStatus, silence: Duration, halted: bool) -> Option<NodeStatus> {
     match status {
         NodeStatus::Ready => {
@@ -246,7 +247,7 @@ fn verdict(status: NodeStatus, silence: Duration, halted: bool) -> Option<NodeSt
     }
 }
 
-/// Heartbeats that were due in a silence.
+/// Number of heartbeats that were due during `silence`.
 fn missed(silence: Duration) -> u32 {
     u32::try_from(silence.as_millis() / BEAT.as_millis()).unwrap_or(u32::MAX)
 }

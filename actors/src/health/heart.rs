@@ -1,7 +1,7 @@
-//! What this node says and hears of who is alive, shared by the transport and by all who ask.
+//! Liveness of the members, shared by the transport and every consumer.
 //!
-//! It outlives the actor that drives it: a restart of that one must not make a silent member
-//! look as if it had just been heard.
+//! It outlives the actor that drives it: otherwise a restart of the actor would reset the silence
+//! of every member.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,8 +27,8 @@ use crate::{
     peer::{Heartbeat, Pulse, Sender},
 };
 
-/// Age up to which the leader's set is used: two beats and a slow way. After that a node goes by
-/// what it hears itself, so that an election empties nobody's tables.
+/// Maximum age of the leader's set: two heartbeat intervals and a network delay. After that a node
+/// falls back to its own observations, so an election does not empty the set of live hosts.
 const IN_DATE: Duration = BEAT
     .saturating_mul(2)
     .saturating_add(Duration::from_millis(500));
@@ -36,23 +36,23 @@ const IN_DATE: Duration = BEAT
 /// Hostnames of live members.
 pub type Hosts = Arc<BTreeSet<String>>;
 
-/// Something the actor must do.
+/// Effect that the actor must carry out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Judge(core::Effect),
     Contact(contact::Effect),
 }
 
-/// The heartbeats of one node.
+/// Heartbeat state of one node.
 pub struct Heart {
     host: String,
     clock: Clock,
     raft: watch::Receiver<RaftStatus>,
-    /// Taken before the channels below are written, so by nobody who holds one borrowed.
+    /// Lock order: lock this before writing the channels below; never while borrowing one of them.
     inner: Mutex<Inner>,
     fresh: watch::Sender<Hosts>,
     current: watch::Sender<bool>,
-    /// This node was ready at some time since its process started.
+    /// Whether this node was ready at any time since its process started.
     was_ready: AtomicBool,
 }
 
@@ -62,12 +62,12 @@ struct Inner {
     /// Raft ids of the members.
     members: BTreeMap<String, u64>,
     leader: Option<LeaderSet>,
-    /// When each member was heard last, as this machine's clock tells people.
+    /// Wall-clock time of each member's last heartbeat.
     heard_at: BTreeMap<String, Timestamp>,
     effects: Vec<Effect>,
 }
 
-/// What a leader said it hears.
+/// Set of live members in the last heartbeat of the leader.
 struct LeaderSet {
     at: Instant,
     told_at: Timestamp,
@@ -81,7 +81,7 @@ impl LeaderSet {
 }
 
 impl Heart {
-    /// The heart of member `host`, whose raft stands as `raft` says.
+    /// Returns the heartbeat state of member `host` with the raft status `raft`.
     #[must_use]
     pub fn new(host: &str, raft: watch::Receiver<RaftStatus>, clock: Clock) -> Self {
         Self {
@@ -102,26 +102,26 @@ impl Heart {
         }
     }
 
-    /// Hosts whose running replicas are fresh: this one, and those the leader hears. At most two
-    /// beats old; without a leader, those this node hears itself.
+    /// Live hosts, whose running replicas count as fresh: this one and those in the leader's set,
+    /// at most two heartbeat intervals old. Without a leader, those with a recent heartbeat on this
+    /// node.
     #[must_use]
     pub fn fresh(&self) -> watch::Receiver<Hosts> {
         self.fresh.subscribe()
     }
 
-    /// Whether this node has caught up with the cluster, so that what its state says may be
-    /// acted on; see [`contact`].
+    /// Whether this node has caught up with the cluster and may act on its state; see [`contact`].
     #[must_use]
     pub fn caught_up(&self) -> watch::Receiver<bool> {
         self.current.subscribe()
     }
 
-    /// What [`Heart::caught_up`] shows now.
+    /// Present value of [`Heart::caught_up`].
     pub(super) fn is_current(&self) -> bool {
         *self.current.borrow()
     }
 
-    /// When `host` was heard last, if it is fresh; now, if it is this node.
+    /// Time of the last heartbeat of `host`, if it is live; the present time for this node.
     #[must_use]
     pub fn last_heartbeat(&self, host: &str) -> Option<Timestamp> {
         if host == self.host {
@@ -135,7 +135,7 @@ impl Heart {
         inner.heard_at.get(host).copied().or_else(told_at)
     }
 
-    /// Starts over with what a new actor instance cannot know: attempts and proposals under way.
+    /// Resets attempts and proposals in flight, whose results a new actor instance never receives.
     pub(super) fn restart(&self) {
         let now = now();
         let mut inner = self.inner();
@@ -146,7 +146,7 @@ impl Heart {
         self.publish(&inner, now);
     }
 
-    /// The newest state.
+    /// Handles the newest state.
     pub(super) fn state(&self, state: &State) -> Vec<Effect> {
         let now = now();
         let mut inner = self.inner();
@@ -179,7 +179,7 @@ impl Heart {
         std::mem::take(&mut inner.effects)
     }
 
-    /// Time passed.
+    /// Handles a timer tick.
     pub(super) fn tick(&self) -> Vec<Effect> {
         let now = now();
         let leads = self.raft.borrow().leading;
@@ -196,12 +196,12 @@ impl Heart {
         std::mem::take(&mut inner.effects)
     }
 
-    /// The proposal about `host` came to its end.
+    /// Handles the end of the proposal for `host`.
     pub(super) fn proposed(&self, host: String) {
         self.inner().judge(now(), core::Input::Proposed(host));
     }
 
-    /// Outcome of an attempt to catch up.
+    /// Handles the result of a catch-up attempt.
     pub(super) fn confirmed(&self, attempt: u64, current: bool) {
         let now = now();
         let mut inner = self.inner();
@@ -209,7 +209,7 @@ impl Heart {
         self.publish(&inner, now);
     }
 
-    /// Whether the leader hears this node, or is it.
+    /// Whether the leader's set contains this node, or this node leads.
     pub(super) fn is_listed(&self) -> bool {
         self.inner().contact.is_listed(now())
     }
@@ -219,7 +219,7 @@ impl Heart {
         self.raft.borrow().halted.is_some()
     }
 
-    /// This node has caught up and is ready.
+    /// Records that this node has caught up and is ready.
     pub(super) fn note_ready(&self) {
         self.was_ready.store(true, Ordering::Relaxed);
     }
@@ -262,7 +262,7 @@ impl Inner {
     fn live(&self, own: &str, leads: bool, now: Instant) -> BTreeSet<String> {
         let in_date = self.leader.as_ref().filter(|leader| leader.is_in_date(now));
         let mut hosts: BTreeSet<String> = match in_date {
-            // What is no member here may be one that this node does not know yet, or anything.
+            // Entries that are no members in the local state are ignored.
             Some(leader) if !leads => {
                 let known = |host: &&String| self.members.contains_key(*host);
                 leader.hears.iter().filter(known).cloned().collect()
@@ -296,14 +296,14 @@ impl Pulse for Heart {
 
     fn heard(&self, from: &Sender, heartbeat: Heartbeat) {
         let now = now();
-        // Anybody can say that it leads; raft knows whom this node follows, and in which term.
+        // Any member can claim to lead; raft knows this node's leader and term.
         let raft = self.raft.borrow();
         let follows = raft.leader_id == Some(from.raft_id) && raft.term == heartbeat.term;
         drop(raft);
         let told_at = self.clock.timestamp();
         let mut inner = self.inner();
         let from_id = inner.members.get(&from.hostname);
-        // A namesake is known by hearsay alone.
+        // A namesake, known from membership reports only, does not count.
         if from.hostname == self.host || from_id != Some(&from.raft_id) {
             return;
         }

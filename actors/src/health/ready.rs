@@ -1,4 +1,4 @@
-//! The way back to `ready`, which a node goes itself. Pure.
+//! Conditions under which a node reports itself `ready`. Pure.
 
 use jaco_proto::v1::{NodeStatus, NodeStatusUpdate};
 use jaco_raftnode::State;
@@ -6,24 +6,23 @@ use jaco_raftnode::State;
 /// Value of `NodeStatusUpdate.drain_mark` that clears the mark.
 const DRAIN_CLEAR: i32 = 2;
 
-/// What a node knows of itself.
+/// Conditions of a node, as known to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// It has caught up with the log.
+    /// Whether it has caught up with the log.
     pub current: bool,
-    /// The leader hears it; a node that is not heard would be found missing right away.
+    /// Whether it is in the leader's live set; otherwise it would soon be `unhealthy` again.
     pub listed: bool,
-    /// Since it caught up, the engine has shown no container whose row moved away.
+    /// Whether the engine has shown no container of a row that moved away since the node caught up.
     pub settled: bool,
-    /// It was not ready since its process started.
+    /// Whether it was never ready since its process started.
     pub started: bool,
 }
 
-/// What `host` writes about itself as soon as its engine answers; `None` if nothing is to be
-/// said.
+/// Returns the status update that `host` proposes about itself once its engine responds, if any.
 ///
-/// A joining node goes the same way as one that was missing. A drain that ran out of time ends
-/// with a restart of the daemon, which also clears the mark; the mark of another drain stays.
+/// A joining node meets the same conditions as one that was down. A drain that timed out ends when
+/// the daemon restarts, which also clears the drain mark; otherwise a mark stays.
 #[must_use]
 pub fn update(state: &State, host: &str, facts: Facts) -> Option<NodeStatusUpdate> {
     let node = state.nodes.get(host)?;
@@ -33,7 +32,7 @@ pub fn update(state: &State, host: &str, facts: Facts) -> Option<NodeStatusUpdat
         NodeStatus::DrainTimeout
         | NodeStatus::Unspecified
         | NodeStatus::Ready
-        // Its own reconciliation ends it.
+        // Ended by the node's own reconciliation.
         | NodeStatus::IsolationUnavailable => return None,
     };
     let passed = facts.current && facts.listed && facts.settled;
@@ -73,11 +72,11 @@ mod tests {
     }
 
     #[test]
-    fn every_step_is_needed() {
+    fn every_condition_is_required_for_ready() {
         let state = state(NodeStatus::Offline);
         let said = update_of(&state, PASSED).unwrap();
         assert_eq!(said.status(), NodeStatus::Ready);
-        assert_eq!(said.drain_mark, 0, "a drain goes on");
+        assert_eq!(said.drain_mark, 0, "the drain mark stays");
         for missing in [
             Facts {
                 current: false,
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_has_its_way() {
+    fn update_depends_on_status() {
         let started = Facts {
             started: true,
             ..PASSED

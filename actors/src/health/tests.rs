@@ -1,4 +1,4 @@
-//! Three nodes on one state, on virtual time: real actors, and a network that tests cut.
+//! Three nodes on one state in virtual time, with real actors and a simulated network.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,19 +32,19 @@ struct Node {
     status: watch::Sender<RaftStatus>,
     settled: watch::Sender<bool>,
     engine: FakeEngine,
-    /// Whether an attempt to catch up goes well.
+    /// Result of catch-up attempts.
     confirms: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
     tree: Tree,
 }
 
-/// A member as the transport proved it.
+/// Authenticated identity of a member.
 fn member(host: &str) -> Sender {
     let at = HOSTS.iter().position(|other| *other == host);
     Sender::new(host, at.map_or(9, |at| at as u64 + 1), [])
 }
 
-/// Directed links that are cut.
+/// Directed links that are down.
 type Cut = Arc<Mutex<BTreeSet<(&'static str, &'static str)>>>;
 
 struct World {
@@ -54,7 +54,7 @@ struct World {
 }
 
 impl World {
-    /// Three ready nodes that hear each other; `a` leads.
+    /// Starts three ready nodes that receive each other's heartbeats; `a` leads.
     async fn new() -> Self {
         let raft = MemoryRaft::with_ready_nodes(&HOSTS);
         let mut nodes = BTreeMap::new();
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Cuts a node off, both ways.
+    /// Takes down all links of a node, both ways.
     fn cut_off(&self, host: &'static str) {
         let others = HOSTS.into_iter().filter(|other| *other != host);
         let links = others.flat_map(|other| [(host, other), (other, host)]);
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Statuses written after the set-up.
+    /// Status updates committed after the setup.
     fn written(&self) -> Vec<(String, NodeStatus)> {
         let commands = self.raft.committed().into_iter().skip(HOSTS.len());
         let updates = commands.filter_map(|command| match command.payload {
@@ -196,7 +196,7 @@ async fn node(raft: &MemoryRaft, host: &str) -> Node {
 use NodeStatus::{Joining, Offline, Ready, Unhealthy};
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_off_node_is_found_out_and_finds_out_and_comes_back() {
+async fn partitioned_node_goes_offline_and_returns() {
     let world = World::new().await;
     let caught_up = world.nodes["c"].heart.caught_up();
     assert!(*caught_up.borrow());
@@ -206,7 +206,7 @@ async fn a_cut_off_node_is_found_out_and_finds_out_and_comes_back() {
     assert_eq!(world.fresh("a"), ["a", "b"]);
     assert!(
         !*caught_up.borrow(),
-        "it knows before the others give it up"
+        "c is fenced before its status is unhealthy"
     );
     let until = until + world.becomes("c", Offline).await;
     assert!(until <= Duration::from_millis(10_250), "{until:?}");
@@ -229,7 +229,7 @@ async fn a_cut_off_node_is_found_out_and_finds_out_and_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_cluster_writes_nothing_and_asks_nothing() {
+async fn idle_cluster_proposes_and_confirms_nothing() {
     let world = World::new().await;
     let asked = || -> usize {
         let nodes = world.nodes.values();
@@ -241,12 +241,12 @@ async fn an_idle_cluster_writes_nothing_and_asks_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_goes_on_counting_and_no_table_is_emptied_by_an_election() {
+async fn new_leader_keeps_silence_and_live_hosts() {
     let world = World::new().await;
     world.cut_off("a");
     let died = Instant::now();
     sleep(3 * SECOND).await;
-    assert_eq!(world.fresh("b"), HOSTS, "the count has only begun");
+    assert_eq!(world.fresh("b"), HOSTS, "too early to drop a");
     world.lead("b", 2);
     world.becomes("a", Offline).await;
     assert!(died.elapsed() <= Duration::from_millis(10_500));
@@ -254,7 +254,7 @@ async fn a_new_leader_goes_on_counting_and_no_table_is_emptied_by_an_election() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_step_back_is_waited_for() {
+async fn return_waits_for_log_containers_and_engine() {
     let world = World::new().await;
     let node = &world.nodes["c"];
     world.cut_off("c");
@@ -263,7 +263,7 @@ async fn every_step_back_is_waited_for() {
     node.engine.set_down(true);
     world.cut.lock().unwrap().clear();
     sleep(60 * SECOND).await;
-    assert_eq!(world.status("c"), Offline, "the log is missing");
+    assert_eq!(world.status("c"), Offline, "not caught up");
     node.confirms.store(true, Ordering::Relaxed);
     sleep(60 * SECOND).await;
     assert!(*node.heart.caught_up().borrow());
@@ -277,7 +277,7 @@ async fn every_step_back_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_nobody_hears_does_not_call_itself_ready() {
+async fn node_without_outgoing_heartbeats_stays_offline() {
     let world = World::new().await;
     world.deafen(&[("c", "a"), ("c", "b")]);
     world.becomes("c", Offline).await;
@@ -287,14 +287,14 @@ async fn a_node_that_nobody_hears_does_not_call_itself_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_joining_node_becomes_ready_by_itself() {
+async fn joining_node_becomes_ready_by_itself() {
     let world = World::new().await;
     world.set("c", Joining);
     world.becomes("c", Ready).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_silence_of_others_outlives_the_actor() {
+async fn silence_is_kept_across_actor_restarts() {
     let world = World::new().await;
     world.cut_off("c");
     let died = Instant::now();
@@ -308,7 +308,7 @@ async fn the_silence_of_others_outlives_the_actor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn verdicts_are_written_in_the_end_whatever_raft_says() {
+async fn status_is_committed_despite_proposal_errors() {
     let world = World::new().await;
     world.raft.fail_next(5, ProposeError::Busy);
     world.raft.lose_next_answers(1);
@@ -319,7 +319,7 @@ async fn verdicts_are_written_in_the_end_whatever_raft_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_members_and_the_newest_leader_say_counts() {
+async fn only_heartbeats_of_current_leader_set_live_hosts() {
     let world = World::new().await;
     let heart = &world.nodes["b"].heart;
     let says = |term, leads, hears: &[&str]| Heartbeat {
@@ -332,14 +332,14 @@ async fn only_what_members_and_the_newest_leader_say_counts() {
     let namesake = Sender::new("a", 7, []);
     for (from, said) in [
         (member("stranger"), says(5, true, &["stranger"])),
-        // Of whatever term: it is not whom raft follows.
+        // Not this node's leader, whatever its term.
         (member("c"), says(4, true, &["c"])),
         (member("c"), says(5, true, &["c"])),
         (member("c"), says(6, true, &["c"])),
         (member("c"), says(u64::MAX, true, &["c"])),
         (member("c"), says(5, false, &[])),
         (namesake, says(5, true, &["c"])),
-        // It led another term, or will.
+        // The leader, with an earlier or a later term.
         (member("a"), says(4, true, &["c"])),
         (member("a"), says(6, true, &["c"])),
     ] {
@@ -356,7 +356,7 @@ async fn only_what_members_and_the_newest_leader_say_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namesake_of_a_member_does_not_make_it_live() {
+async fn heartbeats_of_namesake_do_not_count() {
     let world = World::new().await;
     world.cut_off("c");
     let heart = world.nodes["a"].heart.clone();
@@ -370,7 +370,7 @@ async fn a_namesake_of_a_member_does_not_make_it_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_beat_says_where_raft_stands_and_a_leader_whom_it_hears() {
+async fn heartbeat_carries_raft_status_and_live_set() {
     let world = World::new().await;
     world.nodes["a"].status.send_modify(|status| {
         status.applied = 42;
@@ -384,7 +384,7 @@ async fn a_beat_says_where_raft_stands_and_a_leader_whom_it_hears() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fresh_host_was_heard_when_it_beat_last_and_a_silent_one_never() {
+async fn last_heartbeat_exists_for_live_hosts_only() {
     let world = World::new().await;
     let heart = &world.nodes["b"].heart;
     for host in HOSTS {
@@ -398,14 +398,14 @@ async fn a_fresh_host_was_heard_when_it_beat_last_and_a_silent_one_never() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_stopped_applying_the_log_is_unhealthy_until_it_goes_on() {
+async fn halted_member_is_unhealthy_until_it_continues() {
     let world = World::new().await;
     let stopped = &world.nodes["c"];
     stopped
         .status
         .send_modify(|status| status.halted = Some("an entry of a later version".to_owned()));
     world.becomes("c", Unhealthy).await;
-    // It is heard all the time, and does not call itself ready.
+    // Its heartbeats continue, and it does not report itself ready.
     sleep(20 * BEAT).await;
     assert_eq!(world.status("c"), Unhealthy);
     assert_eq!(world.written(), [("c".to_owned(), Unhealthy)]);

@@ -1,4 +1,4 @@
-//! The shell around the policy.
+//! Actor that carries out the membership policy.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -23,30 +23,30 @@ use crate::{
     supervision::{Context, Failure, TaskHandle, Worker},
 };
 
-/// Time between two looks.
+/// Interval of the checks.
 const TICK: Duration = Duration::from_secs(3);
-/// The same while somebody leaves, who is waited for.
+/// Interval of the checks while a member is leaving, because an operator waits for it.
 const HURRY: Duration = Duration::from_millis(300);
-/// Longest time a leader waits for its heir; raft gives up a transfer after an election timeout.
+/// Timeout of a leadership transfer; raft aborts one after an election timeout.
 const TRANSFER_BUDGET: Duration = Duration::from_secs(3);
-/// A follower is active that answered within this time. Raft tells of the current stretch of an
-/// election timeout only, of which every follower misses the beginning.
+/// Time for which a follower counts as active after a response. Raft's own flag covers the current
+/// election timeout only, and is unset for every follower when that begins.
 const ACTIVE: Duration = Duration::from_secs(2);
 /// Value of `NodeStatusUpdate.drain_mark` that clears the mark.
 const DRAIN_CLEAR: i32 = 2;
-/// Shortest time between two looks at what raft says; it says something with every commit.
+/// Minimum delay between two reads of the raft status, which changes with every commit.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// What changes of members are made with.
+/// Dependencies of membership changes.
 #[derive(Clone)]
 pub struct Deps {
-    /// Where rows are read and deleted.
+    /// Source of the rows and target of the commands.
     pub raft: Arc<dyn Propose>,
-    /// Time of the commands.
+    /// Clock for the timestamps of commands.
     pub clock: Clock,
 }
 
-/// What a [`MembershipActor`] needs, now and after every restart.
+/// Arguments of a [`MembershipActor`].
 #[derive(Clone)]
 pub struct Args {
     group: Arc<dyn Group>,
@@ -67,11 +67,11 @@ impl Args {
     }
 }
 
-/// Mailbox of the membership actor.
+/// Messages of a [`MembershipActor`].
 pub enum Msg {
-    /// Raft may say something new.
+    /// The raft status may have changed.
     Status(watch::Receiver<RaftStatus>),
-    /// It is time to look.
+    /// Check timer of the leadership with this number.
     Tick(u64),
     /// A row was added or marked.
     Kick,
@@ -79,19 +79,19 @@ pub enum Msg {
     Leaves {
         /// The member.
         raft_id: u64,
-        /// Who marked it.
+        /// Identity of the requester.
         identity: String,
     },
-    /// A change took effect, or did not.
+    /// A change ended.
     Done {
-        /// The stretch of leadership it belongs to.
+        /// Number of the leadership that started it.
         stint: u64,
-        /// What became of it.
+        /// Result.
         result: Result<(), Error>,
     },
 }
 
-/// Makes the raft configuration follow the Node rows, and keeps the number of voters; on the
+/// Makes the raft configuration follow the Node rows, and keeps the target number of voters; on the
 /// leader only.
 pub struct MembershipActor {
     args: Args,
@@ -157,7 +157,7 @@ impl Worker for MembershipActor {
 }
 
 impl MembershipActor {
-    /// Takes note of who answered, and of a change of leadership.
+    /// Records active followers, and starts over when leadership changes.
     fn observe(&mut self, ctx: &Context<Self>, mut status: watch::Receiver<RaftStatus>) {
         let now = status.borrow_and_update().clone();
         ctx.spawn(async move {
@@ -192,7 +192,7 @@ impl MembershipActor {
         }
     }
 
-    /// Starts the next change, if there is one and none is under way.
+    /// Starts the next change, if there is one and none is in progress.
     fn look(&mut self, ctx: &Context<Self>) {
         if self.term.is_none() || self.doing.is_some() {
             return;
@@ -272,7 +272,7 @@ impl MembershipActor {
         }));
     }
 
-    /// The end of a member that takes no part in raft any more.
+    /// Builds the command that removes a member after it left the raft configuration.
     fn forget(&mut self, raft_id: u64, host: &str) -> v1::Command {
         let identity = self.askers.remove(&raft_id);
         let identity = identity.unwrap_or_else(|| format!("drain:{host}"));
@@ -281,7 +281,7 @@ impl MembershipActor {
         command(identity, self.args.deps.clock.timestamp(), payload)
     }
 
-    /// The end of a removal that cannot come to its end.
+    /// Builds the command that clears the drain mark of a leader that cannot leave.
     fn keep(&mut self, host: &str) -> v1::Command {
         let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
             hostname: host.to_owned(),
@@ -317,7 +317,7 @@ impl MembershipActor {
     }
 }
 
-/// Makes one change and waits until it is in effect.
+/// Makes one configuration change and waits until it is in effect.
 async fn perform(group: &dyn Group, action: Action) -> Result<(), String> {
     let change = match action {
         Action::Add(id) => MemberChange::AddLearner(id),
@@ -344,7 +344,7 @@ async fn transfer(group: &dyn Group, to: u64) -> Result<(), String> {
 async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<(), String> {
     match raft.propose(command).await {
         Ok(_) => Ok(()),
-        // Somebody was faster.
+        // The row is already gone.
         Err(ProposeError::Rejected(error)) if error.code == ErrorCode::NodeNotFound => Ok(()),
         Err(error) => Err(error.to_string()),
     }

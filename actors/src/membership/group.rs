@@ -1,18 +1,18 @@
-//! The raft group, as its membership is changed.
+//! Interface to the raft group for membership changes.
 
 use futures::future::BoxFuture;
 use jaco_raftnode::{MemberChange, RaftHandle, RaftStatus, actor::ChangeError};
 use tokio::sync::watch;
 
-/// What the membership actor needs of raft.
+/// Raft operations of the membership actor.
 pub trait Group: Send + Sync + 'static {
-    /// Where this node stands, as it changes.
+    /// Subscribes to the raft status of this node.
     fn status(&self) -> watch::Receiver<RaftStatus>;
 
-    /// Changes one member, and waits until that is in effect.
+    /// Changes one member and waits until the change is in effect.
     fn change(&self, change: MemberChange) -> BoxFuture<'static, Result<(), ChangeError>>;
 
-    /// Asks voter `to` to take over leadership.
+    /// Starts a transfer of leadership to voter `to`.
     fn transfer(&self, to: u64);
 }
 

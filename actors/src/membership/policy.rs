@@ -1,33 +1,33 @@
-//! Which change of the raft configuration comes next: at most one at a time.
+//! Policy of raft configuration changes, at most one at a time.
 //!
-//! The Node rows say who belongs to the cluster, the raft configuration who takes part in it.
-//! Whatever stopped half-way (a join, a removal, a leader) left a difference between the two, and
-//! the next plan removes it, so nothing has to remember what it was doing.
+//! Node rows list the members of the cluster; the raft configuration lists the replicas of its log.
+//! An interrupted operation (a join, a removal, a change of leader) leaves a difference between the
+//! two, which the next plan removes, so no operation needs state of its own.
 //!
-//! A change that would leave less than a majority of its voters active is never made: nothing
-//! could be committed after it, not even its own undoing. A leader that is to leave and finds
-//! nobody to lead in its place stays, and its mark goes: it would be in the way of every other
-//! removal, for good.
+//! A change that would leave less than an active majority of its voters is never made: nothing
+//! could be committed after it, not even its reversal. A leader that is leaving and finds no
+//! transfer target stays, and its mark is cleared: otherwise it would block every other removal for
+//! good.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-/// Voters a cluster has at most.
+/// Maximum number of voters.
 pub const MAX_VOTERS: usize = 7;
-/// How long a leader has known a learner before it gives it a vote.
+/// Time for which a leader must have known a learner before it promotes it.
 pub const SETTLED: Duration = Duration::from_secs(3);
-/// How long a leader that leaves waits for somebody who could lead in its place.
+/// Time for which a leaving leader without a transfer target waits before it gives up leaving.
 pub const HEIRLESS: Duration = Duration::from_secs(10);
-/// Entries a learner may be behind the commit index when it gets a vote.
+/// Maximum lag of a learner behind the commit index at its promotion, in entries.
 pub const MAX_LAG: u64 = 100;
 
-/// Why a leader that leaves is still there.
+/// Reason reported while a leaving leader has no transfer target.
 pub const NO_HEIR: &str = "no other member can lead";
 
-/// Voters that a cluster of `members` should have: the largest odd number it can, up to
-/// [`MAX_VOTERS`].
+/// Number of voters for a cluster of `members`: the largest odd number up to it and to
+/// [`MAX_VOTERS`]; 0 without members.
 #[must_use]
 pub fn target_voters(members: usize) -> usize {
     match members.min(MAX_VOTERS) {
@@ -36,88 +36,88 @@ pub fn target_voters(members: usize) -> usize {
     }
 }
 
-/// A Node row, as far as membership goes.
+/// Membership part of a Node row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its hostname; voters are chosen in this order.
+    /// Hostname; voters are chosen in this order.
     pub hostname: String,
-    /// Whether it is on its way out of the cluster.
+    /// Whether the member is leaving the cluster.
     pub leaving: bool,
 }
 
-/// What the leader knows of a member's copy of the log.
+/// Replication progress of a member, as seen by the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Last log index it is known to have.
+    /// Highest log index known to match.
     pub matched: u64,
-    /// Whether it answered within the last election timeout.
+    /// Whether it responded recently.
     pub active: bool,
 }
 
-/// What a leader sees at one moment.
+/// Snapshot of the leader's view, the input of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// Raft id of the leader, which is also the one that plans.
+    /// Raft id of the leader, on which the policy runs.
     pub leader: u64,
-    /// Its commit index.
+    /// Commit index of the leader.
     pub commit: u64,
-    /// Whether a change of the configuration is under way.
+    /// Whether a configuration change is in progress.
     pub changing: bool,
-    /// Raft ids with a vote.
+    /// Raft ids of the voters.
     pub voters: BTreeSet<u64>,
-    /// Raft ids that follow without a vote.
+    /// Raft ids of the learners.
     pub learners: BTreeSet<u64>,
     /// Node rows by raft id.
     pub rows: BTreeMap<u64, Member>,
-    /// Followers by raft id; the leader itself need not be there.
+    /// Progress of the followers by raft id; the leader may be absent.
     pub progress: BTreeMap<u64, Progress>,
 }
 
-/// One step towards the configuration that the rows ask for. Each names a raft id.
+/// One step towards the configuration that the rows describe, with the raft id it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Add it to the configuration, without a vote.
+    /// Add the member as a learner.
     Add(u64),
-    /// Give the learner a vote.
+    /// Promote the learner to voter.
     Promote(u64),
-    /// Take the vote away; it stays as a learner.
+    /// Demote the voter to learner.
     Demote(u64),
-    /// Drop the learner from the configuration.
+    /// Remove the learner from the configuration.
     Remove(u64),
-    /// Hand leadership to this voter, because the leader leaves.
+    /// Transfer leadership to this voter, because the leader is leaving.
     Transfer(u64),
-    /// Delete its row: it left the configuration for good.
+    /// Delete the row of a member that left the configuration.
     Forget(u64),
     /// Clear the mark of the leader, which cannot leave.
     Keep(u64),
 }
 
-/// What to do now.
+/// Decision of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing, or nothing before something under way has ended.
+    /// Nothing to do, or nothing until a change in progress ends.
     Rest,
-    /// This, and then look again.
+    /// Carry out this action, then plan again.
     Act(Action),
-    /// Nothing, although `raft_id` is to lose its vote or to leave.
+    /// A demotion or removal of `raft_id` is due but impossible now.
     Blocked {
-        /// The member that stays where it is.
+        /// The member that keeps its role.
         raft_id: u64,
-        /// What is in the way.
+        /// Reason.
         reason: &'static str,
     },
 }
 
-/// The policy of one leadership; a new leader starts with a new one.
+/// State of the policy during one leadership; a new leader starts with a new policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     first_seen: BTreeMap<u64, Duration>,
-    /// Since when the leader leaves and nobody could lead in its place.
+    /// Start of the time in which the leader is leaving without a transfer target.
     heirless: Option<Duration>,
 }
 
 impl Policy {
-    /// The policy of a leader that has seen nobody yet.
+    /// Returns the policy of a new leader.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -125,7 +125,7 @@ impl Policy {
 
     /// Decides what to do at `now`, a time since any fixed moment.
     ///
-    /// To be asked at least once every few seconds: a member counts as seen from the first call
+    /// Must be called at least every few seconds: the age of a learner counts from the first call
     /// that finds it in the configuration.
     pub fn plan(&mut self, now: Duration, view: &View) -> Verdict {
         let configured = || view.voters.iter().chain(&view.learners).copied();
@@ -156,16 +156,16 @@ impl Policy {
                 return verdict;
             }
         };
-        // Others that leave do not wait for it; one of them may be in its way.
+        // Other removals do not wait for the leader's; one of them may even block it.
         match self.vote(view, &eligible) {
             Verdict::Act(action) => Verdict::Act(action),
             Verdict::Rest | Verdict::Blocked { .. } => blocked,
         }
     }
 
-    /// What becomes of a leader that leaves and cannot hand over: it waits for a member that is
-    /// there and not ready to vote yet, for any length of time, and for one that is not there for
-    /// a while.
+    /// Decision for a leaving leader without a transfer target: it waits without a limit for an
+    /// active member that is not eligible yet, otherwise for [`HEIRLESS`], and then gives up
+    /// leaving.
     fn heirless(&mut self, now: Duration, view: &View) -> Verdict {
         let leader = view.leader;
         let stays = |(&id, row): (&u64, &Member)| id != leader && !row.leaving && view.active(id);
@@ -180,7 +180,7 @@ impl Policy {
         }
     }
 
-    /// Whether learner `id` may get a vote.
+    /// Whether learner `id` may be promoted.
     fn eligible(&self, now: Duration, view: &View, id: u64) -> bool {
         let settled = self
             .first_seen
@@ -191,7 +191,7 @@ impl Policy {
         settled && progress.active && lag <= MAX_LAG && !view.leaves(id)
     }
 
-    /// The next change of votes, and the end of those that leave.
+    /// Next promotion, demotion, or removal of a leaving member.
     fn vote(&self, view: &View, eligible: &[u64]) -> Verdict {
         let stays = |id: &&u64| !view.leaves(**id);
         let staying = view.voters.iter().filter(stays).count();
@@ -202,7 +202,7 @@ impl Policy {
         demotable.retain(|&id| id != view.leader);
         let mut demotable = view.by_name(demotable);
         demotable.reverse();
-        // Those that leave come first, then those that are one too many.
+        // Leaving voters come first, then those above the target.
         demotable.sort_by_key(|&id| !view.leaves(id));
         demotable.retain(|&id| view.leaves(id) || staying > target);
         if let Some(&id) = demotable.iter().find(|&&id| view.safe_without(id)) {
@@ -212,8 +212,8 @@ impl Policy {
         if let Some(id) = gone {
             return Verdict::Act(Action::Remove(id));
         }
-        // An even number of voters survives no more failures than one less: two are promoted
-        // together or not at all.
+        // An even number of voters tolerates no more failures than one less, so two are promoted
+        // together or none.
         let promotes = staying < target && (staying % 2 == 0 || eligible.len() > 1);
         if promotes
             && view.voters.len() < MAX_VOTERS
@@ -232,7 +232,7 @@ impl Policy {
 }
 
 impl View {
-    /// A difference between rows and configuration that is no matter of votes.
+    /// First difference between rows and configuration that involves no votes.
     fn reconcile(&self) -> Option<Action> {
         let mut outside = self
             .rows
@@ -244,12 +244,12 @@ impl View {
         })
     }
 
-    /// Whether `id` has no place in the configuration: it leaves, or no row speaks for it.
+    /// Whether `id` does not belong into the configuration: it is leaving or has no row.
     fn leaves(&self, id: u64) -> bool {
         self.rows.get(&id).is_none_or(|row| row.leaving)
     }
 
-    /// `ids` in the order of their hostnames; those without a row last.
+    /// Sorts `ids` by hostname; those without a row come last.
     fn by_name(&self, ids: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let mut ids: Vec<u64> = ids.into_iter().collect();
         ids.sort_by_key(|id| {
@@ -263,7 +263,7 @@ impl View {
         id == self.leader || self.progress.get(&id).is_some_and(|p| p.active)
     }
 
-    /// Whether an active majority is left when `id` has no vote any more.
+    /// Whether an active majority remains without the vote of `id`.
     fn safe_without(&self, id: u64) -> bool {
         let left = self.voters.iter().filter(|&&voter| voter != id);
         let (all, active) = left.fold((0, 0), |(all, active), &voter| {
@@ -272,14 +272,15 @@ impl View {
         2 * active > all
     }
 
-    /// How a leader that leaves gets rid of its leadership.
+    /// How a leaving leader gives up leadership.
     fn hand_over(&self, eligible: &[u64]) -> Verdict {
         let heirs = self
             .by_name(self.voters.iter().copied())
             .into_iter()
             .filter(|&id| id != self.leader && !self.leaves(id) && self.active(id));
         let matched = |id: u64| self.progress.get(&id).map_or(0, |p| p.matched);
-        // Of those that have the most of the log the first by name: `max_by_key` returns the last.
+        // Longest matching log first, then the first hostname: `max_by_key` returns the last
+        // maximum.
         if let Some(id) = heirs.rev().max_by_key(|&id| matched(id)) {
             return Verdict::Act(Action::Transfer(id));
         }

@@ -1,4 +1,4 @@
-//! One actor per member: it keeps a connection to it.
+//! One actor per member, which keeps a connection to it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// A connection that lasted this long counts as one that works: the next attempt is the first.
+/// Minimum lifetime of a connection that resets the dial backoff.
 const STABLE: Duration = Duration::from_secs(10);
 
-/// What a [`PeerActor`] starts from.
+/// Arguments of a [`PeerActor`].
 #[derive(Clone)]
 pub struct Args {
     pub(super) network: Arc<Network>,
@@ -30,22 +30,22 @@ pub struct Args {
     pub(super) metrics: Metrics,
 }
 
-/// What a [`PeerActor`] is told.
+/// Messages of a [`PeerActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// It is time to dial.
+    /// The backoff timer fired: dial.
     Dial,
-    /// How dialling went.
+    /// Result of a dial.
     Dialled(Result<Connection, ConnectError>),
-    /// The member has dialled.
+    /// Connection that the member opened.
     Arrived(Connection),
     /// The connection with this number ended.
     Lost(u64, Closed),
-    /// Where the member is dialled has changed.
+    /// The record of the member changed, addresses included.
     Moved,
 }
 
-/// Keeps a connection to one member, whoever dials.
+/// Keeps one connection to a member; either side may dial.
 pub struct PeerActor {
     args: Args,
     host: String,
@@ -53,7 +53,7 @@ pub struct PeerActor {
     key: String,
     raft_id: u64,
     live: Option<Live>,
-    /// Number of the next connection.
+    /// Number of the last connection.
     serial: u64,
     dialling: Option<Attempt>,
     timer: Option<TaskHandle>,
@@ -61,13 +61,13 @@ pub struct PeerActor {
     said: Repeats,
 }
 
-/// An attempt to connect.
+/// Dial in progress.
 struct Attempt {
     since: Instant,
     task: TaskHandle,
 }
 
-/// The connection in use. Dropped, it is closed and nobody uses it any more.
+/// The connection in use. Dropping it aborts the session and closes the connection.
 struct Live {
     args: Args,
     key: String,
@@ -76,7 +76,7 @@ struct Live {
     dialled: Dialled,
     since: Instant,
     session: TaskHandle,
-    /// Told to the other side when this is dropped.
+    /// Sent to the peer when this is dropped.
     reason: Reason,
 }
 
@@ -87,7 +87,7 @@ impl Drop for Live {
         let route = &self.args.route;
         if route.disconnect(self.serial) {
             self.args.network.note_connected(&self.key, false);
-            // What was on its way may be lost, and nobody will say so.
+            // Messages in flight may be lost without a report, so raft must probe again.
             let raft_id = route.record().member.raft_id;
             self.args.network.raft().unreachable(raft_id);
         }
@@ -147,7 +147,7 @@ impl Worker for PeerActor {
 }
 
 impl PeerActor {
-    /// Whether the other side is the one that should dial first.
+    /// Whether the peer has the smaller raft id and so dials first.
     fn yields(&self) -> bool {
         self.raft_id < self.args.network.origin().raft_id
     }
@@ -156,7 +156,7 @@ impl PeerActor {
         if self.live.is_some() || self.dialling.is_some() {
             return;
         }
-        // A member that has no address dials itself; one that moves is news.
+        // A member without an address dials this node; a new address arrives as `Msg::Moved`.
         let record = self.args.route.record();
         let addresses: Vec<_> = record.addresses().collect();
         if addresses.is_empty() {
@@ -176,7 +176,7 @@ impl PeerActor {
 
     fn dial_later(&mut self, ctx: &Context<Self>) {
         let mut chance = [0];
-        let _ = getrandom::fill(&mut chance); // without it the wait is the shortest
+        let _ = getrandom::fill(&mut chance); // on failure the jitter is 0
         let pause = settle::pause(self.failures, self.yields(), chance[0]);
         self.failures = self.failures.saturating_add(1);
         if let Some(timer) = self.timer.replace(ctx.send_after(pause, Msg::Dial)) {
@@ -197,7 +197,7 @@ impl PeerActor {
         self.dial_later(ctx);
     }
 
-    /// A connection is there; it is used unless there is a better one.
+    /// Takes a new connection into use, unless the present one takes precedence.
     fn offer(&mut self, ctx: &Context<Self>, connection: Connection) {
         let own = self.args.network.origin().raft_id;
         let dialled = Dialled {
@@ -208,13 +208,13 @@ impl PeerActor {
             },
             incarnation: connection.incarnation(),
         };
-        // The roster changed since the handshake; the next one will tell which way.
+        // The record changed after the handshake; the next handshake decides by the new one.
         if !connection
             .shown()
             .contains(&self.args.route.record().fingerprint)
         {
             connection.close(Reason::Leaving);
-            // The news came while this one was dialled, and nobody dialled for it.
+            // `Msg::Moved` was ignored while this dial was in progress, so schedule another.
             if self.live.is_none() && self.dialling.is_none() {
                 self.dial_later(ctx);
             }

@@ -1,4 +1,4 @@
-//! Calls on a member: requests and answers through streams of its connection.
+//! Client side of calls: requests and responses on streams of the member's connection.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ use super::{
     wire::{self, Part, WireError},
 };
 
-/// Calls members over their connections. What is dropped unfinished, call or answer, is
-/// cancelled on the other side.
+/// Calls members over their connections. Dropping an unfinished call or response cancels it on the
+/// other side.
 pub(super) struct QuicLink(pub(super) Arc<Network>);
 
 impl Link for QuicLink {
@@ -53,8 +53,8 @@ impl Link for QuicLink {
     }
 }
 
-/// Sends a request while it waits for the answer; the rest of both goes on with the answer's
-/// body.
+/// Sends a request and waits for the head of the response. The remaining request body is sent while
+/// the response body is read.
 async fn exchange(
     sender: Sender,
     mut frames: FrameReader,
@@ -65,7 +65,7 @@ async fn exchange(
     let answer = frames.next().boxed();
     let (answer, rest) = match select(answer, &mut upload).await {
         Either::Left((answer, _)) => (answer, true),
-        // Whether or not all of it went: what the other side says about it counts.
+        // Even if the upload failed, the response has the reason.
         Either::Right((_, answer)) => (answer.await, false),
     };
     let head = match answer {
@@ -84,7 +84,7 @@ async fn exchange(
     Ok(head.map(|()| body))
 }
 
-/// The rest of a request, sent beside its answer and no longer than that.
+/// Task that sends the rest of a request; aborted when the response ends.
 struct Upload(AbortHandle);
 
 impl Drop for Upload {
@@ -93,8 +93,8 @@ impl Drop for Upload {
     }
 }
 
-/// Writes a head, a body and its trailers. A body that fails is abandoned,
-/// and so is the stream if this is dropped.
+/// Writes a head, a body and its trailers. If the body fails or this future is dropped, the stream
+/// is reset.
 pub(super) async fn send_body(
     mut sender: Sender,
     head: Vec<u8>,
@@ -103,7 +103,7 @@ pub(super) async fn send_body(
     let mut batch = Batch::default();
     batch.push(head)?;
     loop {
-        // What is there already goes out together; nothing waits for what is not.
+        // Frames that are ready are sent in one batch; a pending frame flushes the batch.
         let frame = match body.frame().now_or_never() {
             Some(frame) => frame,
             None => {
@@ -138,8 +138,8 @@ pub(super) async fn send_body(
     Ok(())
 }
 
-/// Reads a body to its trailers or the end of the stream. `broken` makes the error of a stream
-/// that does not get there; `with` is dropped when nothing more comes.
+/// Reads a body up to its trailers or the end of the stream. `broken` makes the error of a
+/// truncated stream; `with` is dropped at the end of the body.
 pub(super) fn read_body<T: Send + 'static>(
     frames: FrameReader,
     broken: impl Fn(String) -> Status + Send + 'static,

@@ -1,4 +1,4 @@
-//! A member as the generated clients see it.
+//! Channel of the generated clients to one member.
 
 use std::{
     convert::Infallible,
@@ -15,8 +15,7 @@ use tower::Service;
 
 use super::{CallError, Link};
 
-/// Calls one member over the peer transport. A member that does not answer shows as
-/// `peer_unreachable`.
+/// Calls one member over the peer transport. Transport errors become `peer_unreachable`.
 #[derive(Clone)]
 pub struct PeerChannel {
     link: Arc<dyn Link>,

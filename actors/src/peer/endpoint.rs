@@ -1,4 +1,4 @@
-//! The actor that owns the socket of the peer transport.
+//! Actor that owns the UDP socket of the peer transport.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use crate::{
     supervision::{Context, Failure, Worker},
 };
 
-/// Arrivals that wait for this actor.
+/// Capacity of the channel of arrivals.
 const ARRIVALS: usize = 64;
-/// Causes of refusals that are told apart at once; more are one.
+/// Maximum number of refusal causes tracked; of further ones only the first is logged.
 const CAUSES: usize = 64;
-/// Time until a cause that is still there is told again, with how often it was met.
+/// Interval of the summary of repeated refusals.
 const RETELL: Duration = Duration::from_secs(60);
 
-/// What an [`EndpointActor`] starts from.
+/// Arguments of an [`EndpointActor`].
 #[derive(Clone)]
 pub struct Args {
     pub(super) network: Arc<Network>,
@@ -36,24 +36,24 @@ pub struct Args {
     pub(super) ca_pem: String,
 }
 
-/// What an [`EndpointActor`] is told.
+/// Messages of an [`EndpointActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// It is time to bind.
+    /// Bind the socket, again after a failure.
     Bind,
-    /// Somebody came, and here are those after.
+    /// An incoming connection, and the channel of further ones.
     Came(Arrival, mpsc::Receiver<Arrival>),
-    /// It is time to tell refusals again.
+    /// Log repeated refusals.
     Retell,
-    /// Nobody comes any more.
+    /// The endpoint accepts no more connections.
     Closed,
 }
 
-/// Owns the socket: others dial with it, and it lets members in.
+/// Owns the socket, through which peer actors dial and members connect.
 pub struct EndpointActor {
     args: Args,
     endpoint: Option<Endpoint>,
-    /// Attempts to bind that failed.
+    /// Failed attempts to bind.
     failures: u32,
     said: Repeats,
     refusals: Refusals,
@@ -104,7 +104,7 @@ impl Worker for EndpointActor {
 }
 
 impl Drop for EndpointActor {
-    /// The socket must be free for the next instance, and the connections are of no use to it.
+    /// Frees the socket for the next instance, which cannot use the connections of this one.
     fn drop(&mut self) {
         if let Some(endpoint) = &self.endpoint {
             self.args.network.set_endpoint(None);
@@ -114,8 +114,8 @@ impl Drop for EndpointActor {
 }
 
 impl EndpointActor {
-    /// A member that cannot be reached still serves its operators, so an address that is taken
-    /// is tried again.
+    /// Binds the socket, or schedules a retry: without its peers the node still serves its
+    /// operators.
     fn bind(&mut self, ctx: &Context<Self>) {
         let bound = Endpoint::bind(quic::Args {
             address: self.args.address,
@@ -127,7 +127,7 @@ impl EndpointActor {
         match bound {
             Ok(endpoint) => {
                 let address = endpoint.local_addr().unwrap_or(self.args.address);
-                tracing::info!(subsystem = "peer", %address, "peers are listened to");
+                tracing::info!(subsystem = "peer", %address, "listening for peers");
                 self.args.network.set_endpoint(Some(endpoint.clone()));
                 self.endpoint = Some(endpoint.clone());
                 let (sender, arrivals) = mpsc::channel(ARRIVALS);
@@ -142,7 +142,7 @@ impl EndpointActor {
                 if self.said.is_news(&reason) {
                     tracing::error!(subsystem = "peer", error = %reason, "peers cannot reach this node");
                 }
-                // Mostly it is the last instance's socket, which is closed in a moment.
+                // Usually the previous instance's socket is still closing.
                 ctx.send_after(settle::pause(self.failures, false, u8::MAX), Msg::Bind);
                 self.failures = self.failures.saturating_add(1);
             }
@@ -156,7 +156,7 @@ impl EndpointActor {
                 let actor = route.as_ref().and_then(|route| route.actor.get());
                 let taken = actor.map(|actor| actor.cast(actor::Msg::Arrived(connection.clone())));
                 if !matches!(taken, Some(Ok(()))) {
-                    // Its actor is not there yet; it dials, or is dialled, again.
+                    // The actor is not running yet; one of the two sides dials again.
                     connection.close(Reason::Leaving);
                 }
             }
@@ -170,7 +170,7 @@ impl EndpointActor {
     }
 }
 
-/// Reports the next arrival.
+/// Sends one message for the next arrival.
 fn next(ctx: &Context<EndpointActor>, mut arrivals: mpsc::Receiver<Arrival>) {
     ctx.spawn(async move {
         match arrivals.recv().await {
@@ -180,16 +180,17 @@ fn next(ctx: &Context<EndpointActor>, mut arrivals: mpsc::Receiver<Arrival>) {
     });
 }
 
-/// Refusals by address and cause: each is worth one line, a flood is not worth more.
+/// Counts refusals by address and cause: each cause is logged once at first, then in summaries, so
+/// a flood of connections cannot flood the log.
 #[derive(Debug, Default)]
 struct Refusals {
     counts: HashMap<(IpAddr, String), u64>,
-    /// Whether the line about too many causes was written.
+    /// Whether the overflow line was logged.
     overflowed: bool,
 }
 
 impl Refusals {
-    /// Whether this one is to be told.
+    /// Counts a refusal. Returns whether to log it.
     fn note(&mut self, address: IpAddr, error: &ConnectError) -> bool {
         let cause = (address, error.to_string());
         if let Some(count) = self.counts.get_mut(&cause) {
@@ -203,7 +204,7 @@ impl Refusals {
         true
     }
 
-    /// Those that were met again since they were told; the others are forgotten.
+    /// Returns the causes repeated since the last call, with counts, and forgets the others.
     fn retell(&mut self) -> Vec<(IpAddr, String, u64)> {
         self.overflowed = false;
         self.counts.retain(|_, count| *count > 0);
@@ -220,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once_and_a_flood_of_causes_is_one() {
+    fn each_cause_is_logged_once_and_overflow_once() {
         let mut refusals = Refusals::default();
         let ip = |last| IpAddr::from([10, 0, 0, last]);
         assert!(refusals.note(ip(1), &ConnectError::Slow));

@@ -1,21 +1,22 @@
-//! What members say of who is a member, having applied more of the log than this node.
+//! Membership gossip: members reported by peers whose applied index is higher than this node's.
 //!
-//! A node that was away may not know the very member that leads now, and without it would never
-//! hear of it. So one member's word is enough to speak to somebody whom the state here does not
-//! know; but it is only a word, and nothing that the state here says changes by it:
+//! A node that was offline may not know the current leader, and could then never catch up. So the
+//! report of one member is enough to connect to a peer missing from the local state. Reports only
+//! add to that state:
 //!
-//! - A member that the state names is known by the certificate that the state names. One that
-//!   renewed it shows the former one as well, for the same key, and needs nobody's word.
-//! - A member that moved is dialled where others say it is, after its own address.
-//! - One that left and came back under its name has another raft id: it is known beside the one
-//!   that the state names, until the state says that this one is gone.
+//! - A member in the state is authenticated by its certificate in the state. After a renewal it
+//!   presents the previous certificate as well, for the same key, and needs no report.
+//! - A member that moved is dialled at its address in the state first, then at reported addresses.
+//! - A member that was removed and rejoined under its hostname has a new raft id. It is kept next
+//!   to the one in the state until the state drops that one.
 //!
-//! Who is known by hearsay has no more rights than whoever vouched for it: calls are admitted,
-//! and heartbeats heard, by the state alone.
+//! A reported member has no more rights than the member that reported it: admission of calls and
+//! heartbeats uses the state only.
 //!
-//! How much a member has applied is only its word too. It counts no longer than the state here
-//! calls the speaker a member, with a certificate it has shown, never for the speaker itself, and
-//! not after a read that was confirmed later: by then the state here holds all that was true.
+//! The applied index of a report is unverified as well. A report counts only while the state lists
+//! the reporter with a certificate that it presented, never for the reporter's own entry, and only
+//! until a read index taken later is confirmed: the state then includes every entry committed when
+//! the report arrived.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -27,28 +28,28 @@ use super::{
     roster::{Origin, Record},
 };
 
-/// Addresses that others may add to that of one member.
+/// Maximum number of reported addresses of one member.
 const ELSEWHERE: usize = 3;
 
-/// The roster of another member.
+/// Membership view of another member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
-    /// Index of the last entry that the member has applied.
+    /// Index of the last entry applied by that member.
     pub(super) applied: u64,
-    /// The members at that index, all of them.
+    /// Its complete member list at that index.
     pub(super) members: Vec<Record>,
 }
 
-/// What was said, by whom.
+/// A [`Told`] and the member that sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) speaker: Sender,
     pub(super) told: Told,
-    /// Counts what is heard.
+    /// Number of the report, increasing in order of arrival.
     pub(super) serial: u64,
 }
 
-/// Whether `record` is the member that `sender` proved to be.
+/// Whether `record` is the authenticated `sender`.
 fn is(record: &Record, sender: &Sender) -> bool {
     let member = &record.member;
     member.hostname == sender.hostname
@@ -56,8 +57,8 @@ fn is(record: &Record, sender: &Sender) -> bool {
         && sender.showed(record.fingerprint.as_bytes())
 }
 
-/// The members `own` as this node knows them at `applied`, and whom else those of them name who
-/// know more.
+/// Returns the members `own`, known at index `applied`, plus members and addresses from reports of
+/// members in `own` with a higher applied index.
 #[must_use]
 pub(super) fn with_told<'a>(
     own: Vec<Record>,
@@ -65,11 +66,11 @@ pub(super) fn with_told<'a>(
     heard: impl Iterator<Item = &'a Heard>,
     origin: &Origin,
 ) -> Vec<Record> {
-    // Nobody known by hearsay alone is believed about others.
+    // Only members in the state are trusted reporters, so trust is not transitive.
     let believed = |heard: &&Heard| {
         heard.told.applied > applied && own.iter().any(|record| is(record, &heard.speaker))
     };
-    // Who is said by most comes first, then who is said by whoever knows more.
+    // Priority: number of reporters, then their highest applied index.
     let mut said: BTreeMap<(&str, u64, Fingerprint), (usize, u64, &Record)> = BTreeMap::new();
     for Heard { speaker, told, .. } in heard.filter(believed) {
         for record in &told.members {
@@ -109,7 +110,7 @@ pub(super) fn with_told<'a>(
             }
             continue;
         }
-        // Two names with one raft id, or one certificate, could not be told apart.
+        // Ambiguous entries are dropped: raft ids and certificates must be unique.
         let taken = |known: &Record| {
             known.member.raft_id == *raft_id || known.fingerprint == told.fingerprint
         };
@@ -136,8 +137,8 @@ mod tests {
         *,
     };
 
-    /// Members of raft ids and fingerprints, as `speaker` has them at `applied`, each at an
-    /// address that its fingerprint names.
+    /// Report of `speaker` at index `applied` with members of these names, raft ids and
+    /// fingerprints; the address of each derives from its fingerprint.
     fn told(speaker: (&str, u64, u8), applied: u64, rows: &[(&str, u64, u8)]) -> Heard {
         let print = Fingerprint::from_bytes([speaker.2; 32]);
         let members = rows
@@ -162,8 +163,8 @@ mod tests {
         members(&state, &origin(&[]))
     }
 
-    /// Key, raft id and fingerprint of whom `heard` makes known beside [`two`], whose records
-    /// must be as they were, but for addresses.
+    /// Key, raft id and fingerprint of the members that `heard` adds to [`two`]; asserts that the
+    /// records of `two` change in their addresses only.
     fn added(heard: &[Heard]) -> Vec<(String, u64, u8)> {
         let mut found = with_told(two(), 10, heard.iter(), &origin(&[]));
         let added = found.split_off(2);
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_applied_more_is_believed_about_whom_this_node_does_not_know() {
+    fn reports_with_higher_index_add_unknown_members() {
         const C: (&str, u64, u8) = ("c", 3, 3);
         const D: (&str, u64, u8) = ("d", 4, 4);
         let added = |heard: &[Heard]| -> Vec<_> {
@@ -188,14 +189,14 @@ mod tests {
         assert_eq!(added(&[told(A, 11, &[B, C])]), [(3, 3)]);
         let both = [told(A, 12, &[B, C]), told(B, 11, &[A, D])];
         assert_eq!(added(&both), [(3, 3), (4, 4)]);
-        // Of two that contradict each other, whoever knows more.
+        // For contradicting reports the higher applied index wins.
         let other = ("c", 3, 5);
         let two_words = [told(A, 11, &[C]), told(B, 12, &[other])];
         assert_eq!(added(&two_words), [(3, 5)]);
     }
 
     #[test]
-    fn most_are_believed_rather_than_whoever_claims_to_know_most() {
+    fn majority_of_reporters_outranks_highest_index() {
         let mut own = two();
         own.push(Record::new("e", 5, "", [9; 32]));
         let heard = [
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_the_state_says_changes_by_what_is_said() {
+    fn reports_never_change_members_of_state() {
         let table: &[(&str, &[Heard])] = &[
             ("another certificate", &[told(A, MOST, &[("b", 2, 6)])]),
             (
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_could_not_be_told_apart_one_is_known() {
+    fn report_with_duplicate_id_or_certificate_is_dropped() {
         let same_id = added(&[told(A, 11, &[("c", 3, 3), ("d", 3, 4)])]);
         assert_eq!(same_id, [("c".to_owned(), 3, 3)]);
         let same_print = added(&[told(A, 11, &[("c", 3, 3), ("d", 4, 3)])]);
@@ -274,17 +275,17 @@ mod tests {
     }
 
     #[test]
-    fn who_came_back_under_its_name_is_known_beside_the_one_that_the_state_names() {
+    fn rejoined_member_is_kept_next_to_old_record() {
         let returned = told(A, 11, &[("b", 7, 7)]);
         assert_eq!(added(&[returned]), [("b~7".to_owned(), 7, 7)]);
-        // Before the name was free, it was somebody else's again.
+        // Two raft ids of one hostname: the name was reused in between.
         let twice = [told(A, 12, &[("c", 8, 8)]), told(B, 11, &[("c", 7, 7)])];
         let expected = [("c".to_owned(), 8, 8), ("c~7".to_owned(), 7, 7)];
         assert_eq!(added(&twice), expected);
     }
 
     #[test]
-    fn a_member_that_moved_is_dialled_at_its_own_address_first() {
+    fn moved_member_is_dialled_at_own_address_first() {
         let moved = |print| told(A, 11, &[("b", 2, print)]);
         let addresses = |heard: &[Heard]| {
             let found = with_told(two(), 10, heard.iter(), &origin(&[]));
@@ -292,7 +293,7 @@ mod tests {
             addresses
         };
         assert_eq!(addresses(&[moved(2)]), ["10.0.0.2:1"]);
-        // With another certificate as well, which it shows by itself.
+        // The record also has a new certificate; the member presents both.
         assert_eq!(addresses(&[moved(6)]), ["10.0.0.2:1", "10.0.0.6:1"]);
         let many: Vec<_> = (20..40).map(|print| ("b", 2, print)).collect();
         assert_eq!(addresses(&[told(A, MOST, &many)]).len(), 1 + ELSEWHERE);

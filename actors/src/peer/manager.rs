@@ -1,4 +1,4 @@
-//! One peer actor per member, as the replicated state names them.
+//! Runs one peer actor per member of the replicated state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,10 +21,10 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Wait before a child that could not be started is tried again.
+/// Delay before a failed child start or a failed read index is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What a [`PeerManager`] starts from.
+/// Arguments of a [`PeerManager`].
 #[derive(Clone)]
 pub struct Args {
     pub(super) network: Arc<Network>,
@@ -33,29 +33,29 @@ pub struct Args {
     pub(super) metrics: Metrics,
 }
 
-/// What a [`PeerManager`] is told.
+/// Messages of a [`PeerManager`].
 #[derive(Debug)]
 pub enum Msg {
     /// The replicated state changed.
     StateChanged(watch::Receiver<Arc<State>>),
-    /// Somebody knows more of the members than the state here.
+    /// A member reported a membership view that is newer than the state here.
     Told(watch::Receiver<u64>),
-    /// A read that began after this was heard was confirmed, or was not.
+    /// Result of a read index that began after the report with this number.
     Confirmed(u64, bool),
-    /// The actor of this member was started, or could not be.
+    /// The actor of this member was started (`true`), or its start failed.
     Started(String, bool),
-    /// The actor of this member is gone.
+    /// The actor of this member has stopped.
     Stopped(String),
 }
 
-/// Keeps the routes and their actors as the roster is.
+/// Keeps routes and peer actors in line with the member directory.
 pub struct PeerManager {
     args: Args,
     routes: BTreeMap<String, Arc<Route>>,
-    /// Actors that are being stopped; their names are not free before.
+    /// Actors being stopped; their child keys stay in use until then.
     stopping: BTreeSet<String>,
     seen: Option<Arc<State>>,
-    /// A read is under way that shows what was heard to be old.
+    /// Whether a read index that will outdate the stored reports is in flight.
     confirming: bool,
 }
 
@@ -120,8 +120,8 @@ impl Worker for PeerManager {
 }
 
 impl PeerManager {
-    /// Finds what an earlier instance of this actor left: an actor that still has its route is
-    /// kept, any other is stopped.
+    /// Takes over the children of the previous instance of this actor: a running child with a route
+    /// is kept, any other is stopped.
     fn recall(&mut self, ctx: &Context<Self>) {
         let family = ctx.path().rsplit_once('/').map_or("", |(family, _)| family);
         let prefix = format!("{family}/{}", key(""));
@@ -139,8 +139,8 @@ impl PeerManager {
         }
     }
 
-    /// Has the leader confirm that this node has all that was committed when something was heard
-    /// of the members; until then what was heard counts.
+    /// Starts a read index that confirms that this node has applied every entry committed when the
+    /// newest report arrived; reports are in use until then.
     fn confirm(&mut self, ctx: &Context<Self>) {
         let network = &self.args.network;
         let Some(serial) = network.roster.last_heard().filter(|_| !self.confirming) else {
@@ -157,7 +157,7 @@ impl PeerManager {
         });
     }
 
-    /// Makes routes and actors those of the roster, which is that of `state` or a later one.
+    /// Updates routes and actors to the member directory, which reflects `state` or a later state.
     fn sync(&mut self, ctx: &Context<Self>, state: Arc<State>) {
         let network = self.args.network.clone();
         let members = network.roster.members();
@@ -171,18 +171,19 @@ impl PeerManager {
         self.routes.retain(|host, route| {
             let now = route.record();
             match wanted.get(host) {
-                // A new raft id is a new member, even of the same name.
+                // The same hostname with a new raft id is a new member.
                 Some(record) if record.member.raft_id == now.member.raft_id => {
                     if *record != *now {
                         route.update(record.clone());
                         if let Some(actor) = route.actor.get() {
-                            let _ = actor.cast(actor::Msg::Moved); // a new instance looks itself
+                            let _ = actor.cast(actor::Msg::Moved); // a new instance reads the route
                         }
                     }
                     true
                 }
                 _ => {
-                    // One that goes by its own name now is a member still.
+                    // A namesake that took over its plain hostname has a new key, but is still a
+                    // member.
                     route.sever(if ids.contains(&now.member.raft_id) {
                         Reason::Leaving
                     } else {
@@ -220,7 +221,7 @@ impl PeerManager {
             metrics,
         };
         let (spec, handle) = ChildSpec::worker::<PeerActor>(key(&host), args);
-        let _ = route.actor.set(handle); // set once, right here
+        let _ = route.actor.set(handle); // a new route, so never set before
         self.routes.insert(host.clone(), route);
         let supervisor = ctx.supervisor();
         ctx.spawn(async move {
@@ -237,28 +238,28 @@ impl PeerManager {
         self.stopping.insert(host.clone());
         let supervisor = ctx.supervisor();
         ctx.spawn(async move {
-            // Unknown is as good as stopped.
+            // An unknown child counts as stopped.
             let _ = supervisor.stop_child(&key(&host)).await;
             Msg::Stopped(host)
         });
     }
 }
 
-/// Reports the next change of the state, once.
+/// Sends one message at the next state change.
 fn follow(ctx: &Context<PeerManager>, mut state: watch::Receiver<Arc<State>>) {
     ctx.spawn(async move {
         if state.changed().await.is_err() {
-            // The state has no writer any more: this node is going down.
+            // The state's sender is gone: this node is shutting down.
             std::future::pending::<()>().await;
         }
         Msg::StateChanged(state)
     });
 }
 
-/// Reports the next thing that members tell, once.
+/// Sends one message at the next membership report.
 fn listen(ctx: &Context<PeerManager>, mut told: watch::Receiver<u64>) {
     ctx.spawn(async move {
-        let _ = told.changed().await; // the sender lives as long as the network
+        let _ = told.changed().await; // the network owns the sender and outlives this actor
         Msg::Told(told)
     });
 }

@@ -1,4 +1,4 @@
-//! Raft messages that wait for their connection.
+//! Queue of raft messages and snapshots for one member.
 
 use std::{
     collections::VecDeque,
@@ -12,23 +12,24 @@ use tokio::sync::Notify;
 
 use crate::supervision::lock;
 
-/// Bytes that may wait. Raft sends again what is dropped, so more would only be older.
+/// Maximum number of queued bytes. Raft retransmits dropped messages, so a longer queue would only
+/// hold older ones.
 const LIMIT: usize = 16 << 20;
-/// Least time between two reports that the member cannot be reached.
+/// Minimum time between two unreachable reports to raft.
 const REPORTS: Duration = Duration::from_millis(50);
 
-/// What became of a message.
+/// Outcome of queueing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
-    /// It waits for the connection, in order.
+    /// The message is queued, in order.
     Queued,
-    /// It is gone, as raft knows already.
+    /// The message was dropped; raft got an unreachable report less than [`REPORTS`] ago.
     Dropped,
-    /// It is gone, and raft should be told.
+    /// The message was dropped; the caller must report the member unreachable to raft.
     Unreachable,
 }
 
-/// What raft has for one member. Raft's thread puts in, the connection takes out.
+/// Traffic of raft for one member. The raft thread puts, the connection's tasks take.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
@@ -40,7 +41,7 @@ pub(super) struct Outbox {
 struct Queue {
     /// Whether there is a connection.
     open: bool,
-    /// How many there were, with this one.
+    /// Number of connections so far, the present one included.
     connections: u64,
     messages: Vec<Vec<u8>>,
     bytes: usize,
@@ -49,7 +50,7 @@ struct Queue {
 }
 
 impl Outbox {
-    /// A message of raft. Never waits for more than another message.
+    /// Queues a message of raft. Blocks only for the lock, which is held briefly.
     pub(super) fn put(&self, message: Vec<u8>, now: Instant) -> Put {
         let mut queue = lock(&self.queue);
         if !queue.open || queue.bytes + message.len() > LIMIT {
@@ -72,7 +73,8 @@ impl Outbox {
         Put::Queued
     }
 
-    /// A snapshot of raft; dropped, which tells raft, while there is no connection.
+    /// Queues a snapshot. Without a connection it is dropped, and its drop reports the failure to
+    /// raft.
     pub(super) fn put_snapshot(&self, snapshot: OutgoingSnapshot) {
         let mut queue = lock(&self.queue);
         if queue.open {
@@ -85,8 +87,8 @@ impl Outbox {
         }
     }
 
-    /// Swaps what waits with `taken`, which is empty; waits until there is something for
-    /// `connection`. Cancel-safe.
+    /// Waits for messages for `connection` and swaps the queue with `taken`, which must be empty.
+    /// Cancel-safe.
     pub(super) async fn take(&self, connection: u64, taken: &mut Vec<Vec<u8>>) {
         let take = |queue: &mut Queue| {
             let some = !queue.messages.is_empty();
@@ -99,7 +101,7 @@ impl Outbox {
         self.next(connection, &self.messages, take).await;
     }
 
-    /// The next snapshot; waits until there is one for `connection`. Cancel-safe.
+    /// Waits for the next snapshot for `connection`. Cancel-safe.
     pub(super) async fn take_snapshot(&self, connection: u64) -> OutgoingSnapshot {
         let take = |queue: &mut Queue| queue.snapshots.pop_front();
         self.next(connection, &self.snapshots, take).await
@@ -123,12 +125,13 @@ impl Outbox {
             }
             news.notified().await;
         }
-        // What woke this, which is about to be aborted, is for its successor.
+        // The caller's connection was replaced and its task is about to be aborted: pass the wakeup
+        // on to the new connection's task.
         news.notify_one();
         pending().await
     }
 
-    /// There is a connection, which is told its number; what waited for the last one is gone.
+    /// Starts a connection and returns its number. Traffic queued for the previous one is dropped.
     pub(super) fn open(&self) -> u64 {
         let mut queue = lock(&self.queue);
         let number = queue.connections + 1;
@@ -136,11 +139,11 @@ impl Outbox {
         queue.connections = number;
         queue.open = true;
         drop(queue);
-        drop(left); // each snapshot tells raft
+        drop(left); // a dropped snapshot reports its failure to raft
         number
     }
 
-    /// There is no connection any more.
+    /// Ends the connection and drops queued traffic.
     pub(super) fn close(&self) {
         let mut queue = lock(&self.queue);
         let connections = queue.connections;
@@ -156,7 +159,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn messages_come_out_in_order_and_together() {
+    async fn queued_messages_come_out_together_in_order() {
         let outbox = Outbox::default();
         let connection = outbox.open();
         let now = Instant::now();
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_connection_or_room_raft_is_told_once_in_a_while() {
+    fn unreachable_reports_are_rate_limited() {
         let outbox = Outbox::default();
         let now = Instant::now();
         assert_eq!(outbox.put(vec![1], now), Put::Unreachable);
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waited_for_an_old_connection_is_not_sent_on_a_new_one() {
+    async fn new_connection_drops_messages_of_old_one() {
         let outbox = Outbox::default();
         outbox.open();
         let now = Instant::now();
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_old_connection_takes_nothing_from_a_new_one() {
+    async fn old_connection_takes_nothing_from_new_one() {
         let outbox = Outbox::default();
         let old = outbox.open();
         let mut none = Vec::new();
@@ -204,7 +207,7 @@ mod tests {
         let mut taken = Vec::new();
         let mut taking = Box::pin(outbox.take(connection, &mut taken));
         assert!(futures::poll!(&mut taking).is_pending());
-        // The old one has waited for longer, so it is woken first.
+        // The old one was polled first, so it is woken first.
         outbox.put(vec![1], Instant::now());
         assert!(futures::poll!(&mut left_over).is_pending());
         taking.await;

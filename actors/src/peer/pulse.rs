@@ -1,34 +1,34 @@
-//! Signs of life between members.
+//! Heartbeats between members.
 
 use std::collections::BTreeSet;
 
 use super::Sender;
 
-/// What a member says of itself every two seconds.
+/// Heartbeat, sent to every connected member every two seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// Index of the last entry it has applied.
+    /// Index of the last entry applied by the sender.
     pub applied: u64,
-    /// Its raft term.
+    /// Raft term of the sender.
     pub term: u64,
-    /// Whether it leads that term, and has applied an entry of it.
+    /// Whether the sender leads that term and has applied an entry of it.
     pub leads: bool,
-    /// From a leader: hostnames of the members it hears, itself included.
+    /// From a leader: hostnames of the members with a recent heartbeat, the leader included.
     pub hears: BTreeSet<String>,
-    /// Whether it has stopped applying the log, because it does not understand an entry.
+    /// Whether the sender has stopped applying the log at an entry it does not support.
     pub halted: bool,
 }
 
-/// Makes and takes heartbeats; the transport only carries them.
+/// Produces and consumes heartbeats; the transport only carries them.
 pub trait Pulse: Send + Sync + 'static {
-    /// What this node says now.
+    /// Returns the present heartbeat of this node.
     fn beat(&self) -> Heartbeat;
 
-    /// Member `from` said this, just now. Must return at once.
+    /// Handles a heartbeat just received from member `from`. Must not block.
     fn heard(&self, from: &Sender, heartbeat: Heartbeat);
 }
 
-/// Says nothing of interest, and does not listen.
+/// Sends default heartbeats and ignores received ones.
 impl Pulse for () {
     fn beat(&self) -> Heartbeat {
         Heartbeat::default()

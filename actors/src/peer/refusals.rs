@@ -1,25 +1,25 @@
-//! Which members say that this node is none, and for how long they have. Pure.
+//! Members that reject this node as a non-member, with the duration of their rejections. Pure.
 //!
-//! One refusal says little: a member may not have been told yet of a node that has just joined,
-//! or may have learned of a new certificate a moment before it went down. So a member counts only
-//! once it has repeated its refusal for long enough, and as long as it goes on.
+//! A single rejection is no proof: a member may not have applied the record of a node that just
+//! joined, or may have stopped before it applied a new certificate. So a member counts only after
+//! it has repeated its rejection for [`CERTAIN`], and while it repeats it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
-/// How long a member has to go on refusing until it means it.
+/// Duration of repeated rejections after which a member counts.
 const CERTAIN: Duration = Duration::from_secs(10);
-/// Longest time between two refusals of which the second repeats the first: more than the longest
-/// wait between two attempts to connect, and the longest attempt.
+/// Longest time between two rejections of one series: more than the longest dial backoff plus the
+/// longest dial.
 const REPEATED: Duration = Duration::from_secs(15);
 
-/// Refusals by the hostname of the member that refuses.
+/// Series of rejections by hostname of the rejecting member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusals(BTreeMap<String, Series>);
 
-/// Refusals of one member with nothing else in between.
+/// Uninterrupted rejections of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Series {
     first: Instant,
@@ -27,7 +27,7 @@ struct Series {
 }
 
 impl Refusals {
-    /// Notes that `host` refused this node at `now`.
+    /// Records that `host` rejected this node at `now`.
     pub(super) fn refused(&mut self, now: Instant, host: &str) {
         let series = self.0.entry(host.to_owned()).or_insert(Series {
             first: now,
@@ -39,25 +39,25 @@ impl Refusals {
         series.last = now;
     }
 
-    /// Notes that `host` took this node for a member, or did not answer at all. `true` if it had
-    /// refused before.
+    /// Ends the series of `host`, which accepted this node or did not answer. Returns whether there
+    /// was one.
     pub(super) fn not_refused(&mut self, host: &str) -> bool {
         self.0.remove(host).is_some()
     }
 
-    /// Keeps what `hosts` say. `true` if somebody else had refused.
+    /// Keeps the series of matching `hosts`. Returns whether any was removed.
     pub(super) fn retain(&mut self, hosts: impl Fn(&str) -> bool) -> bool {
         let before = self.0.len();
         self.0.retain(|host, _| hosts(host));
         self.0.len() != before
     }
 
-    /// Members whose last word was a refusal.
+    /// Members whose last outcome was a rejection.
     pub fn hosts(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// Members that go on refusing at `now` and have done so for long enough.
+    /// Members that are still rejecting at `now` and have done so for at least [`CERTAIN`].
     #[must_use]
     pub fn certain(&self, now: Instant) -> BTreeSet<String> {
         let certain = |series: &Series| {
@@ -73,7 +73,8 @@ impl Refusals {
 mod tests {
     use super::*;
 
-    /// What member `a` did at a second, and whether it is certain then that it refuses.
+    /// Outcome of a dial of member `a` at a second, and whether its rejection is expected to be
+    /// certain.
     enum Did {
         Refused(u64, bool),
         Else(u64),
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_counts_once_it_was_repeated_for_long_enough_and_while_it_is() {
+    fn rejection_counts_only_while_repeated_long_enough() {
         use Did::{Else, Nothing, Refused};
         let start = Instant::now();
         let table: &[(&str, &[Did])] = &[
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_member_speaks_for_itself() {
+    fn rejections_are_counted_per_member() {
         let start = Instant::now();
         let mut refusals = Refusals::default();
         refusals.refused(start, "a");

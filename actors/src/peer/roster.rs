@@ -1,4 +1,4 @@
-//! Who is a member, read off the replicated state.
+//! Cluster members according to the replicated state.
 
 use std::{
     collections::BTreeMap,
@@ -22,21 +22,23 @@ use super::{
 };
 use crate::supervision::lock;
 
-/// A member other than this node.
+/// Another cluster member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Name, raft id and address.
+    /// Hostname, raft id and address.
     pub(crate) member: Arc<Member>,
-    /// The certificate it must show.
+    /// Fingerprint of the certificate it must present.
     pub(crate) fingerprint: Fingerprint,
-    /// Where others say that it is, if it is not at its address.
+    /// Addresses reported by other members, apart from its own.
     pub(crate) elsewhere: Vec<SocketAddr>,
-    /// Known by hearsay, and another member that the state names has its name.
+    /// Whether the member is known from reports only while the state has another member of the same
+    /// hostname.
     pub(crate) namesake: bool,
 }
 
 impl Record {
-    /// A member at `address`, which may be no address: such a member has to dial itself.
+    /// Returns a member at `address`. An address that does not parse leaves it without one, and
+    /// only that member can dial.
     #[must_use]
     pub(crate) fn new(hostname: &str, raft_id: u64, address: &str, fingerprint: [u8; 32]) -> Self {
         let member = Member {
@@ -52,35 +54,35 @@ impl Record {
         }
     }
 
-    /// What the way to this member is called: its hostname, unless that is somebody else's here.
+    /// Key of its route: its hostname, or `hostname~raft_id` for a namesake.
     #[must_use]
     pub(crate) fn key(&self) -> String {
         let Member {
             hostname, raft_id, ..
         } = &*self.member;
         if self.namesake {
-            // No hostname has such a character.
+            // `~` is invalid in hostnames, so the key is unique.
             format!("{hostname}~{raft_id}")
         } else {
             hostname.clone()
         }
     }
 
-    /// Where it is dialled, in the order of attempts.
+    /// Addresses to dial, in order of attempts.
     pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let own = self.member.address.into_iter();
         own.chain(self.elsewhere.iter().copied())
     }
 }
 
-/// Who this node is, and whom it knew when it joined.
+/// Identity of this node, and the members known when it joined.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    /// Its hostname.
+    /// Hostname of this node.
     pub(crate) hostname: String,
-    /// Its raft id.
+    /// Raft id of this node.
     pub(crate) raft_id: u64,
-    /// The members it joined, as the leader told them.
+    /// Members in the leader's response to the join; empty if this node founded the cluster.
     pub(crate) members: Vec<Record>,
 }
 
@@ -91,10 +93,10 @@ impl Origin {
     }
 }
 
-/// The members other than this node.
+/// Returns the members other than this node.
 ///
-/// A node that has joined replays the past, in which others were members and it was not: until
-/// its own record is applied, it keeps to what it was told when it joined.
+/// A node that joined replays entries from before its join, when it was not a member. Until its own
+/// record is applied, the members from the join response are used.
 #[must_use]
 pub(crate) fn members(state: &State, origin: &Origin) -> Vec<Record> {
     let own = state.nodes.get(&origin.hostname);
@@ -107,7 +109,7 @@ pub(crate) fn members(state: &State, origin: &Origin) -> Vec<Record> {
     others.collect()
 }
 
-/// The members in `state`, apart from rows that no peer can be known by.
+/// Members in `state`; rows without a raft id or a valid fingerprint are skipped.
 pub(super) fn rows(state: &State) -> impl Iterator<Item = Record> {
     let named = state.nodes.values().filter(|node| node.raft_id != 0);
     named.filter_map(|node| {
@@ -119,14 +121,14 @@ pub(super) fn rows(state: &State) -> impl Iterator<Item = Record> {
     })
 }
 
-/// The roster as the transport asks for it, always that of the state as it is applied.
+/// Member directory of the transport, computed from the latest applied state on every access.
 #[derive(Clone, Debug)]
 pub(super) struct Roster {
     pub(super) raft: RaftHandle,
     pub(super) origin: Arc<Origin>,
-    /// What connected members say, by the keys of their records.
+    /// Last reports of connected members, by record key.
     heard: Arc<Mutex<BTreeMap<String, Heard>>>,
-    /// Number of what was heard last.
+    /// Number of the last report.
     serial: Arc<AtomicU64>,
 }
 
@@ -147,8 +149,8 @@ impl Roster {
         with_told(members, state.applied_index, heard.values(), &self.origin)
     }
 
-    /// The connected member whose record has this `key` says this. `true` if it says something
-    /// new to this node.
+    /// Stores the membership view `told` of the connected member with record `key`. Returns `false`
+    /// if this node has applied its index already.
     pub(super) fn hear(&self, key: &str, speaker: &Sender, told: Told) -> bool {
         if told.applied <= self.raft.state().applied_index {
             return false;
@@ -164,17 +166,18 @@ impl Roster {
         true
     }
 
-    /// The member whose record has this `key` is not connected any more.
+    /// Drops the report of the member with record `key`, after it disconnected.
     pub(super) fn forget(&self, key: &str) {
         lock(&self.heard).remove(key);
     }
 
-    /// Number of the last thing that was heard and may still count; `None` if nothing does.
+    /// Number of the newest stored report; `None` without one.
     pub(super) fn last_heard(&self) -> Option<u64> {
         lock(&self.heard).values().map(|heard| heard.serial).max()
     }
 
-    /// All that was committed when `serial` was heard is applied here.
+    /// Drops reports up to `serial`: this node has applied every entry committed when that one
+    /// arrived.
     pub(super) fn overtake(&self, serial: u64) {
         lock(&self.heard).retain(|_, heard| heard.serial > serial);
     }
@@ -244,7 +247,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_state_names_the_others_and_not_this_node() {
+    fn state_lists_every_member_but_this_node() {
         let state = state(&[
             ("a", 1, "10.0.0.1:7001", 1),
             ("b", 2, "nowhere", 2),
@@ -256,18 +259,18 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn until_its_own_record_is_applied_a_joiner_keeps_to_what_it_was_told() {
+    fn joiner_uses_join_response_until_its_record_applies() {
         let told = origin(&[("a", 1), ("b", 2), ("me", 9)]);
         let expected = [("a", 1, true), ("b", 2, true)];
         let past = state(&[("a", 1, "x", 1), ("old", 4, "x", 4)]);
         assert_eq!(names(&members(&past, &told)), expected);
-        // An earlier node of the same name is somebody else.
+        // An earlier node with the same hostname.
         let namesake = state(&[("old", 4, "x", 4), ("me", 3, "x", 3)]);
         assert_eq!(names(&members(&namesake, &told)), expected);
     }
 
     #[test]
-    fn without_having_been_told_the_state_is_all_there_is() {
+    fn founder_takes_members_from_state() {
         let state = state(&[("a", 1, "10.0.0.1:7001", 1)]);
         assert_eq!(names(&members(&state, &origin(&[]))), [("a", 1, true)]);
     }

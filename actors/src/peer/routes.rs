@@ -1,4 +1,4 @@
-//! The ways to members that there are now: what raft, callers and the peer actors share.
+//! Connections and queues by member, shared by raft, callers and the peer actors.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,17 +23,17 @@ use super::{
 };
 use crate::supervision::Handle;
 
-/// The way to one member, from when it is known until it is not a member any more. It outlives
-/// connections and actors.
+/// Route to one member, which lives as long as the membership is known and outlives connections and
+/// actors.
 pub(super) struct Route {
     record: ArcSwap<Record>,
     outbox: Outbox,
     live: ArcSwapOption<Live>,
-    /// Where its actor hears; set once, right after both were made.
+    /// Mailbox of the member's actor; set once, right after both were created.
     pub(super) actor: OnceLock<Handle<Msg>>,
 }
 
-/// The connection in use, and which one it is.
+/// The connection in use and its number.
 struct Live {
     serial: u64,
     connection: Connection,
@@ -53,8 +53,8 @@ impl Route {
         self.record.load_full()
     }
 
-    /// The member moved, or has another certificate. A connection on which it did not show that
-    /// one ends; the next one tells whether it can.
+    /// Replaces the record after the member moved or renewed its certificate. Closes a connection
+    /// on which the member did not present the new certificate; the next handshake decides.
     pub(super) fn update(&self, record: Record) {
         if let Some(live) = &*self.live.load()
             && !live.connection.shown().contains(&record.fingerprint)
@@ -73,14 +73,13 @@ impl Route {
         live.as_ref().map(|live| live.connection.clone())
     }
 
-    /// From here on the member is reached by `connection`, which is called `serial`. Returns its
-    /// number at the outbox.
+    /// Makes `connection`, with number `serial`, the one in use. Returns its number in the outbox.
     pub(super) fn connect(&self, serial: u64, connection: Connection) -> u64 {
         self.live.store(Some(Arc::new(Live { serial, connection })));
         self.outbox.open()
     }
 
-    /// Connection `serial` is no good any more. `true` if it was the one in use.
+    /// Drops connection `serial`. Returns whether it was in use.
     pub(super) fn disconnect(&self, serial: u64) -> bool {
         let live = self.live.load();
         if live.as_ref().is_none_or(|live| live.serial != serial) {
@@ -91,7 +90,7 @@ impl Route {
         true
     }
 
-    /// Ends the connection, if there is one.
+    /// Closes the connection, if there is one.
     pub(super) fn sever(&self, reason: Reason) {
         if let Some(live) = &*self.live.load() {
             live.connection.close(reason);
@@ -107,18 +106,19 @@ impl fmt::Debug for Route {
     }
 }
 
-/// Routes by what they are looked up by.
+/// Lookup tables of the routes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes {
-    /// By the keys of their records: hostnames, for whom the state names.
+    /// By record key: the hostname, apart from namesakes.
     pub(super) by_host: BTreeMap<String, Arc<Route>>,
     by_id: HashMap<u64, Arc<Route>>,
 }
 
-/// All ways to members; exists as long as the node is a member itself.
+/// State of the peer transport, shared by raft, callers and the peer actors for the lifetime of the
+/// node's membership.
 pub struct Network {
     pub(super) roster: Roster,
-    /// Counts what was told and is news; the manager follows it.
+    /// Number of newer membership views received so far (wrapping); the manager subscribes to it.
     pub(super) told: watch::Sender<u64>,
     routes: ArcSwap<Routes>,
     endpoint: ArcSwapOption<Endpoint>,
@@ -127,7 +127,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network in which nobody is connected yet.
+    /// Returns a network without connections.
     pub(crate) fn new(origin: Origin, raft: RaftHandle) -> Arc<Self> {
         Arc::new(Self {
             roster: Roster::new(raft, origin),
@@ -139,38 +139,38 @@ impl Network {
         })
     }
 
-    /// Members as callers reach them.
+    /// Returns the client for calls to members.
     pub(crate) fn peers(self: &Arc<Self>) -> Peers {
         Peers::new(Arc::new(QuicLink(self.clone())))
     }
 
-    /// Members as raft reaches them.
+    /// Returns the transport for raft messages and snapshots.
     pub(crate) fn transport(self: &Arc<Self>) -> Arc<dyn Transport> {
         Arc::new(RaftTransport(self.clone()))
     }
 
-    /// Follows which members say that this node is none; each refusal is news.
+    /// Subscribes to the members that reject this node; notifies on each rejection.
     pub fn refusals(&self) -> watch::Receiver<Refusals> {
         self.refusals.subscribe()
     }
 
-    /// Forgets what was refused: this node shows another certificate from now on.
+    /// Clears the rejections, since this node presents another certificate from now on.
     pub(crate) fn forget_refusals(&self) {
         self.refusals.send_replace(Refusals::default());
     }
 
-    /// Follows which members are connected.
+    /// Subscribes to the set of connected members.
     pub fn connected(&self) -> watch::Receiver<BTreeSet<String>> {
         self.connected.subscribe()
     }
 
-    /// Smoothed time to `host` and back, while it is connected.
+    /// Smoothed round-trip time of the connection to `host`; `None` while disconnected.
     pub fn rtt(&self, host: &str) -> Option<Duration> {
         let connection = self.route(host)?.connection()?;
         Some(connection.rtt())
     }
 
-    /// How many members this node joined, as it was told then; 0 if it founded the cluster.
+    /// Number of members in the join response, or 0 if this node founded the cluster.
     pub(crate) fn joined_members(&self) -> usize {
         self.origin().members.len()
     }
@@ -195,7 +195,7 @@ impl Network {
         self.routes.load().by_id.get(&raft_id).cloned()
     }
 
-    /// Changes the routes. Only the manager does, so nothing is lost in between.
+    /// Replaces the routes. Only the manager writes them, so no update is lost.
     pub(super) fn set_routes(&self, by_host: BTreeMap<String, Arc<Route>>) {
         let id = |route: &Arc<Route>| (route.record().member.raft_id, route.clone());
         let by_id = by_host.values().map(id).collect();
@@ -217,7 +217,8 @@ impl Network {
         self.endpoint.store(endpoint.map(Arc::new));
     }
 
-    /// Member `host` refuses this node, or takes it for a member or does not answer at all.
+    /// Records whether member `host` rejected this node. `refused` is `false` if it accepted the
+    /// node or did not answer.
     pub(super) fn note_refusal(&self, host: &str, refused: bool) {
         let now = tokio::time::Instant::now().into_std();
         self.refusals.send_if_modified(|refusals| {
@@ -228,7 +229,7 @@ impl Network {
         });
     }
 
-    /// The connected member whose record has this `key` says who is a member.
+    /// Stores the membership view of the connected member with record `key`.
     pub(super) fn hear(&self, key: &str, speaker: &Sender, told: Told) {
         if self.roster.hear(key, speaker, told) {
             self.told
@@ -256,7 +257,7 @@ impl fmt::Debug for Network {
     }
 }
 
-/// Raft's messages and snapshots, put where the connection of their member takes them.
+/// Hands messages and snapshots of raft to the outbox of their member.
 struct RaftTransport(Arc<Network>);
 
 impl Transport for RaftTransport {
@@ -264,7 +265,7 @@ impl Transport for RaftTransport {
         let routes = self.0.routes.load();
         let put = match routes.by_id.get(&to) {
             Some(route) => route.outbox.put(message, Instant::now()),
-            // Its record is not applied yet, or not any more; raft asks again either way.
+            // Its record is not applied yet, or no longer there; raft retransmits either way.
             None => Put::Unreachable,
         };
         if put == Put::Unreachable {
@@ -273,7 +274,7 @@ impl Transport for RaftTransport {
     }
 
     fn send_snapshot(&self, to: u64, snapshot: OutgoingSnapshot) {
-        // Without a route it is dropped, which tells raft.
+        // Without a route the snapshot is dropped; its drop reports the failure to raft.
         if let Some(route) = self.0.routes.load().by_id.get(&to) {
             route.outbox.put_snapshot(snapshot);
         }

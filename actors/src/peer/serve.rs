@@ -1,4 +1,4 @@
-//! Calls of a member on this node.
+//! Server side of calls from members.
 
 use std::{convert::Infallible, fmt, time::Duration};
 
@@ -15,15 +15,15 @@ use super::{
     wire,
 };
 
-/// Time a caller has for the head of its request.
+/// Time limit for the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// What answers calls of members: admission and every service behind it.
+/// Service that answers calls of members, with admission in front of the `jaco.v1` services.
 #[derive(Clone)]
 pub(crate) struct Services(BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>);
 
 impl Services {
-    /// Answers with `service`, which finds the [`Sender`] among a request's extensions.
+    /// Wraps `service`, which finds the [`Sender`] among the extensions of a request.
     pub(crate) fn new<S>(service: S) -> Self
     where
         S: tower::Service<Request<Body>, Response = Response<Body>, Error = Infallible>
@@ -36,7 +36,7 @@ impl Services {
         Self(BoxCloneSyncService::new(service))
     }
 
-    /// Serves one call; a caller that gives up ends it.
+    /// Serves one call; cancelled when the caller stops the stream.
     pub(super) async fn serve(self, caller: Sender, to: quic::Sender, mut from: FrameReader) {
         let stopped = to.stopped();
         let work = async move {
@@ -44,7 +44,7 @@ impl Services {
                 return;
             };
             let Ok(request) = wire::read_request(&head) else {
-                return; // dropping the stream says so
+                return; // dropping the stream resets it
             };
             let broken = |reason: String| Status::cancelled(reason);
             let body = Body::new(StreamBody::new(read_body(from, broken, ())));
@@ -58,7 +58,7 @@ impl Services {
             let Ok(head) = wire::response_head(parts.status, &parts.headers) else {
                 return;
             };
-            // The caller may be gone by now, which is its own affair.
+            // An error means that the caller is gone, which needs no handling.
             let _ = send_body(to, head, body).await;
         };
         tokio::select! {

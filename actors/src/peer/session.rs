@@ -1,4 +1,4 @@
-//! What happens on one connection while it lasts.
+//! Tasks of one connection.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,14 +22,14 @@ use super::{
 };
 use crate::telemetry::Metrics;
 
-/// Time between heartbeats.
+/// Heartbeat interval.
 pub(super) const BEAT: Duration = Duration::from_secs(2);
-/// Largest raft message: the largest command, with room for what is around it.
+/// Largest raft message: the largest command, with room for its envelope.
 const MESSAGE_BYTES: usize = 16 << 20;
-/// Time a stream has to say what it is for.
+/// Time limit for the kind byte of a new stream.
 const KIND: Duration = Duration::from_secs(10);
 
-/// What a connection serves with.
+/// Dependencies of the tasks of a connection.
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) network: Arc<Network>,
@@ -37,29 +37,29 @@ pub(super) struct Session {
     pub(super) services: Services,
     pub(super) pulse: Arc<dyn Pulse>,
     pub(super) metrics: Metrics,
-    /// The member, as its certificate proved it.
+    /// The member, authenticated by its certificate.
     pub(super) member: Sender,
     /// Key of its record.
     pub(super) key: String,
-    /// Which connection it is to the outbox.
+    /// Number of the connection in the outbox.
     pub(super) number: u64,
 }
 
-/// The other side did what no member does.
+/// Protocol violation of the peer.
 #[derive(Debug, thiserror::Error)]
 enum Violation {
     #[error("{0}")]
     Stream(StreamError),
     #[error("{0}")]
     Message(wire::WireError),
-    #[error("a stream of kind {0:?} where there is none")]
+    #[error("unexpected stream of kind {0:?}")]
     Kind(Kind),
 }
 
 type Served = Result<(), Violation>;
 
 impl Session {
-    /// Serves `connection` until it ends. Dropped, everything on it is abandoned.
+    /// Serves `connection` until it ends. Dropping the future aborts all streams.
     pub(super) async fn run(self, connection: Connection) -> Closed {
         let mut tasks = JoinSet::new();
         tasks.spawn(self.clone().write_messages(connection.clone()));
@@ -86,7 +86,8 @@ impl Session {
                         );
                         connection.close(Reason::Protocol);
                     }
-                    // Whatever it did is done by nobody now; a new connection starts afresh.
+                    // The connection cannot be used without this task; a new connection restarts
+                    // it.
                     Err(error) => {
                         tracing::error!(
                             subsystem = "peer",
@@ -101,8 +102,8 @@ impl Session {
         }
     }
 
-    /// Ends a connection on which nothing more can be said, if the other side did not: it may
-    /// have stopped the stream alone, and would seem well.
+    /// Closes a connection after a stream to the peer failed. The peer may have stopped only that
+    /// stream, and the connection would look healthy.
     fn mute(connection: &Connection) -> Served {
         connection.close(Reason::Leaving);
         Ok(())
@@ -118,7 +119,7 @@ impl Session {
             self.route.outbox().take(self.number, &mut taken).await;
             for message in taken.drain(..) {
                 if batch.push(message).is_err() {
-                    continue; // longer than can be told, and so than raft makes them
+                    continue; // over the frame limit, above any raft message
                 }
             }
             if stream.batch(&mut batch).await.is_err() {
@@ -215,7 +216,7 @@ impl Session {
     }
 }
 
-/// What a stream is for; `None` if it is gone, or is not said in time.
+/// Reads the kind of a stream; `None` if the stream is gone or the kind is late.
 async fn kind(stream: &mut Receiver) -> Result<Option<Kind>, Violation> {
     match timeout(KIND, stream.kind()).await {
         Ok(Ok(kind)) => Ok(Some(kind)),
@@ -231,7 +232,7 @@ async fn next(frames: &mut FrameReader) -> Result<Option<Vec<u8>>, Violation> {
     }
 }
 
-/// A stream that ends early is nothing to hold against the other side; what is on it is.
+/// Passes malformed data on as a violation; a stream that merely ends early is not one.
 fn unless_gone<T>(error: StreamError) -> Result<Option<T>, Violation> {
     match error {
         StreamError::Frame(_) | StreamError::Kind => Err(Violation::Stream(error)),

@@ -1,5 +1,5 @@
-//! Snapshots of raft, each on a stream of its own: raft's message, chunks, and back one byte
-//! that says whether it was taken.
+//! Transfer of raft snapshots, each on its own stream: the raft message, then chunks; the receiver
+//! answers with one byte for accepted or rejected.
 
 use std::time::Duration;
 
@@ -7,19 +7,20 @@ use jaco_net::quic::{Connection, Kind, Receiver, Sender};
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle};
 use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
 
-/// Largest frame: a chunk is 64 KiB, a message about a snapshot a few lines.
+/// Largest frame; a chunk is 64 KiB, the raft message of a snapshot is far smaller.
 const FRAME_BYTES: usize = 1 << 20;
-/// Chunks between the disk and the connection.
+/// Chunks buffered between disk and connection.
 const WAITING: usize = 8;
-/// Longest wait for the other side to make something of a whole snapshot.
+/// Longest wait for the receiver to apply a complete snapshot.
 const ANSWER: Duration = Duration::from_secs(300);
-/// Longest silence within a snapshot.
+/// Longest gap between frames of a snapshot.
 const SILENCE: Duration = Duration::from_secs(30);
 
 const TAKEN: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Tells raft how a snapshot for `to` ended, also when whoever sends it is dropped.
+/// Reports the outcome of the snapshot for `to` to raft on drop, so a cancelled transfer counts as
+/// failed.
 struct Report<'a> {
     raft: &'a RaftHandle,
     to: u64,
@@ -32,7 +33,7 @@ impl Drop for Report<'_> {
     }
 }
 
-/// Sends a snapshot, and tells raft how that ended.
+/// Sends a snapshot and reports the outcome to raft.
 pub(super) async fn send(
     connection: &Connection,
     raft: &RaftHandle,
@@ -64,7 +65,7 @@ async fn transfer(connection: &Connection, mut snapshot: OutgoingSnapshot) -> Re
     let making = spawn_blocking(move || {
         while let Some(chunk) = snapshot.next_chunk() {
             if chunks.blocking_send(chunk).is_err() {
-                return; // nobody sends them any more
+                return; // the transfer ended early
             }
         }
     });
@@ -72,11 +73,11 @@ async fn transfer(connection: &Connection, mut snapshot: OutgoingSnapshot) -> Re
     while let Some(chunk) = made.recv().await {
         tokio::select! {
             sent = stream.frame(chunk) => if let Err(error) = sent {
-                // Whoever reads no further may have said why.
+                // The receiver stopped reading; its answer may already be here.
                 let early = timeout(SILENCE, answer.next()).await;
                 return early.map_or_else(|_| Err(text(error)), verdict);
             },
-            // It may be refused, or be there already, before it is whole.
+            // The receiver may reject the snapshot, or already have it, before the end.
             early = answer.next() => return verdict(early),
         }
     }
@@ -89,12 +90,12 @@ async fn transfer(connection: &Connection, mut snapshot: OutgoingSnapshot) -> Re
 fn verdict(answer: Result<Option<Vec<u8>>, jaco_net::quic::StreamError>) -> Result<(), String> {
     match answer {
         Ok(Some(frame)) if frame == [TAKEN] => Ok(()),
-        Ok(_) => Err("the peer refused it".to_owned()),
+        Ok(_) => Err("rejected by the peer".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Takes a snapshot of member `from`; raft says in the log what it did not like.
+/// Receives a snapshot from member `from`; raft logs the reason of a rejection.
 pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream: Receiver) {
     let mut frames = stream.frames(FRAME_BYTES);
     let Ok(Ok(Some(message))) = timeout(SILENCE, frames.next()).await else {
@@ -110,7 +111,7 @@ pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream
             match received.blocking_recv() {
                 Some(Some(chunk)) => snapshot.write(&chunk)?,
                 Some(None) => return snapshot.finish().map(|()| true),
-                None => return Ok(false), // it broke off
+                None => return Ok(false), // the stream ended early
             }
         }
     });
@@ -120,7 +121,7 @@ pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream
             Ok(Err(_)) | Err(_) => break,
         };
         let last = frame.is_none();
-        // An error means that it was refused already.
+        // A send error means that the writer has rejected the snapshot.
         if chunks.send(frame).await.is_err() || last {
             break;
         }

@@ -1,4 +1,4 @@
-//! Members of a cluster on loopback, over QUIC.
+//! Peer transport of several members in one process, over QUIC on loopback.
 
 mod world;
 
@@ -20,7 +20,7 @@ use super::*;
 use crate::supervision::KillMode;
 use world::{World, until};
 
-/// Answers nothing.
+/// Returns a service that answers every call with an empty response.
 fn silent(_: u64) -> Services {
     Services::new(service_fn(|_: Request<Body>| {
         std::future::ready(Ok::<_, Infallible>(Response::new(Body::empty())))
@@ -28,7 +28,7 @@ fn silent(_: u64) -> Services {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_members_replicate_over_the_network() {
+async fn three_members_replicate_and_exchange_heartbeats() {
     let world = World::start(3, silent).await;
     let committed = world.write("ci").await;
     for member in &world.members {
@@ -42,7 +42,7 @@ async fn three_members_replicate_over_the_network() {
     world.members[0].connected(&["node-2", "node-3"]).await;
     world.members[1].connected(&["node-1", "node-3"]).await;
     world.members[2].connected(&["node-1", "node-2"]).await;
-    // Heartbeats say whose they are by the connection.
+    // A heartbeat names no sender; the connection does.
     for (at, member) in world.members.iter().enumerate() {
         until(|| {
             let heard = member.ear.heard.lock().unwrap();
@@ -57,8 +57,9 @@ async fn three_members_replicate_over_the_network() {
     world.stop().await;
 }
 
-/// Answers by path: `/echo` with what it is sent, piece by piece; `/endless` with a piece and
-/// then silence, and tells when it is cancelled; `/late` with trailers of its own.
+/// Returns a service by path: `/echo` returns the request body frame by frame; `/endless` sends one
+/// frame, stays open and notifies `cancelled` when dropped; `/late` reads the whole request and
+/// responds with it and trailers.
 fn talkative(cancelled: &Arc<Notify>) -> impl Fn(u64) -> Services {
     let cancelled = cancelled.clone();
     move |_| {
@@ -70,7 +71,7 @@ fn talkative(cancelled: &Arc<Notify>) -> impl Fn(u64) -> Services {
     }
 }
 
-/// Tells when it is dropped.
+/// Notifies when it is dropped.
 struct Told(Arc<Notify>);
 
 impl Drop for Told {
@@ -116,11 +117,11 @@ fn call(path: &str, body: Body) -> Request<Body> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_carries_body_trailers_and_who_calls() {
+async fn call_carries_body_trailers_and_caller() {
     let world = World::start(2, talkative(&Arc::default())).await;
     world.members[0].connected(&["node-2"]).await;
     let peers = world.members[0].network.peers();
-    // Larger than a frame, a window and everything else.
+    // Larger than one frame and than the flow-control window.
     let body = vec![7; 5 << 20];
     let request = call("/late", Body::new(http_body_util::Full::from(body.clone())));
     let response = peers.call("node-2", request).await.unwrap();
@@ -132,7 +133,7 @@ async fn a_call_carries_body_trailers_and_who_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_sides_of_a_call_stream_at_once() {
+async fn request_and_response_stream_at_once() {
     let world = World::start(2, talkative(&Arc::default())).await;
     world.members[0].connected(&["node-2"]).await;
     let peers = world.members[0].network.peers();
@@ -153,7 +154,7 @@ async fn both_sides_of_a_call_stream_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_dropped_ends_the_call_on_the_other_side() {
+async fn dropped_response_cancels_call_on_server() {
     let cancelled = Arc::<Notify>::default();
     let world = World::start(2, talkative(&cancelled)).await;
     world.members[0].connected(&["node-2"]).await;
@@ -170,7 +171,7 @@ async fn an_answer_that_is_dropped_ends_the_call_on_the_other_side() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_on_a_member_that_dies_breaks_off_and_the_next_is_not_sent() {
+async fn stopped_member_breaks_calls_until_it_returns() {
     let mut world = World::start(2, talkative(&Arc::default())).await;
     world.members[0].connected(&["node-2"]).await;
     let peers = world.members[0].network.peers();
@@ -191,7 +192,7 @@ async fn a_call_on_a_member_that_dies_breaks_off_and_the_next_is_not_sent() {
         .await
         .unwrap_err();
     assert!(matches!(error, CallError::NotSent { .. }), "{error}");
-    // It comes back, and so does everything else.
+    // Calls work again after a restart of the member.
     world.members[1].run().await;
     world.members[0].connected(&["node-2"]).await;
     let response = peers
@@ -211,12 +212,12 @@ async fn a_call_on_a_member_that_dies_breaks_off_and_the_next_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_in_the_name_of_another_member_is_dropped() {
+async fn raft_message_with_forged_sender_is_dropped() {
     let world = World::start(2, silent).await;
     world.members[1].connected(&["node-1"]).await;
     world.write("before").await;
     let (one, two) = (&world.members[0], &world.members[1]);
-    // MsgHeartbeat to 1, in a term far ahead.
+    // MsgHeartbeat to member 1, in a term far ahead.
     let message = |from: u8, term: u8| vec![0x08, 8, 0x10, 1, 0x18, from, 0x20, term];
     let transport = two.network.transport();
     transport.send(1, message(3, 120));
@@ -227,7 +228,7 @@ async fn a_message_in_the_name_of_another_member_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_member_is_cut_off_and_told_so() {
+async fn removed_member_is_disconnected_and_rejected() {
     let mut world = World::start(3, silent).await;
     world.members[2].connected(&["node-1", "node-2"]).await;
     world.members[0].connected(&["node-2", "node-3"]).await;
@@ -244,16 +245,16 @@ async fn a_removed_member_is_cut_off_and_told_so() {
         drop(found.unwrap().unwrap());
     };
     refused_by(&world.members, &["node-1", "node-2"]).await;
-    // The others go on without it.
+    // The remaining members still commit.
     world.write("after").await;
-    // Who is not there any more does not say that it refuses.
+    // A stopped member rejects nothing.
     world.members[0].stop().await;
     refused_by(&world.members, &["node-2"]).await;
     world.stop().await;
 }
 
-/// What `host` has to say to `listener`, as the member that it is: that it has applied more than
-/// there is, and that these are the members.
+/// Delivers a membership view to `listener` as if sent by member `host`: a higher applied index
+/// than any, with these `members`.
 fn hears(listener: &world::Member, host: &str, members: Vec<Record>) {
     let known = listener.network.roster.members();
     let own = known.iter().find(|r| r.member.hostname == host).unwrap();
@@ -270,7 +271,7 @@ fn nine() -> Record {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_vouched_for_itself_before_it_was_removed_is_cut_off() {
+async fn removed_member_is_disconnected_despite_own_report() {
     let world = World::start(3, silent).await;
     let one = &world.members[0];
     one.connected(&["node-2", "node-3"]).await;
@@ -288,20 +289,20 @@ async fn a_member_that_vouched_for_itself_before_it_was_removed_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_cut_off_by_the_word_of_another() {
+async fn false_reports_never_disconnect_a_member() {
     let mut world = World::start(3, silent).await;
     world.write("before").await;
-    // The state stays behind, so that what is heard counts for as long as it is said.
+    // Without raft the applied index stays behind, so reports stay in use.
     world.members[0].stop().await;
     world.members[0].run_without_raft().await;
     let one = &world.members[0];
     one.connected(&["node-2", "node-3"]).await;
     let true_record = one.network.roster.members();
     let connection = one.network.route("node-2").unwrap().connection().unwrap();
-    // Another certificate, and the name once more with another raft id.
+    // The same member with another certificate, and the same hostname with another raft id.
     let false_record = Record::new("node-2", 2, "127.0.0.1:1", [7; 32]);
     let namesake = Record::new("node-2", 8, "127.0.0.1:1", [8; 32]);
-    // Said until it is taken up: what the member itself says comes in between.
+    // Repeated, because real reports of the member replace this one.
     until(|| {
         let told = vec![false_record.clone(), namesake.clone(), nine()];
         hears(one, "node-3", told);
@@ -310,7 +311,7 @@ async fn nobody_is_cut_off_by_the_word_of_another() {
     })
     .await;
     assert_eq!(connection.close_reason(), None);
-    // Its next connection is as welcome.
+    // The member can also reconnect.
     world.members[1].stop().await;
     world.members[0].connected(&["node-3"]).await;
     world.members[1].run().await;
@@ -325,7 +326,7 @@ async fn nobody_is_cut_off_by_the_word_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_word_counts_until_the_leader_confirms_that_nothing_is_missing() {
+async fn confirmed_read_discards_reports() {
     let world = World::start(3, silent).await;
     let one = &world.members[0];
     one.connected(&["node-2", "node-3"]).await;
@@ -338,7 +339,7 @@ async fn a_word_counts_until_the_leader_confirms_that_nothing_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_was_away_hears_of_new_members_before_it_applies_them() {
+async fn offline_member_learns_new_members_from_reports() {
     let mut world = World::start(3, silent).await;
     world.write("before").await;
     world.members[2].stop().await;
@@ -356,7 +357,7 @@ async fn a_member_that_was_away_hears_of_new_members_before_it_applies_them() {
     until(|| away.network.route("node-4").map(drop)).await;
     let known = away.network.roster.members();
     assert!(known.iter().any(|record| record.member.raft_id == 4));
-    // It counts no longer than those who say it are there.
+    // Reports are dropped when their reporter disconnects.
     world.members[0].stop().await;
     world.members[1].stop().await;
     let away = &world.members[2];
@@ -367,7 +368,7 @@ async fn a_member_that_was_away_hears_of_new_members_before_it_applies_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_fell_behind_the_log_receives_a_snapshot() {
+async fn member_behind_compacted_log_receives_snapshot() {
     let limits = jaco_raftnode::Limits {
         compact_entries: 8,
         ..Default::default()
@@ -376,7 +377,7 @@ async fn a_member_that_fell_behind_the_log_receives_a_snapshot() {
     world.write("before").await;
     world.members[2].stop().await;
     let last = world.members[2].raft.status().applied;
-    // The log is kept much longer for a member that has only just been heard.
+    // Compaction keeps a longer log for a member that was active recently.
     until(|| {
         let missed = |member: &world::Member| {
             let status = member.raft.status();
@@ -399,13 +400,13 @@ async fn a_member_that_fell_behind_the_log_receives_a_snapshot() {
             .then_some(())
     })
     .await;
-    // Entries that it never had are not in its log: they came as a whole.
+    // The first log index shows that the missed entries came as a snapshot.
     assert!(world.members[2].log_start() > last);
     world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_that_nobody_wants_is_answered() {
+async fn invalid_snapshot_is_answered_with_rejection() {
     let world = World::start(2, silent).await;
     world.members[0].connected(&["node-2"]).await;
     let connection = world.members[0]
@@ -418,7 +419,7 @@ async fn a_snapshot_that_nobody_wants_is_answered() {
     to.frame(b"no message of raft".to_vec()).await.unwrap();
     to.finish();
     assert_eq!(from.frames(1).next().await.unwrap().unwrap(), [0]);
-    // One that breaks off is forgotten, and nothing is held against the connection.
+    // A snapshot stream that ends early is no protocol violation.
     let (mut to, from) = connection.open_bi(Kind::Snapshot).await.unwrap();
     to.frame(b"no message of raft".to_vec()).await.unwrap();
     drop((to, from));
@@ -428,7 +429,7 @@ async fn a_snapshot_that_nobody_wants_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_connections_that_of_the_smaller_id_stays() {
+async fn duplicate_connection_of_smaller_id_stays() {
     let world = World::start(2, silent).await;
     world.members[0].connected(&["node-2"]).await;
     world.members[1].connected(&["node-1"]).await;
@@ -449,7 +450,7 @@ async fn of_two_connections_that_of_the_smaller_id_stays() {
         assert_eq!(second.closed().await, Closed::There(Reason::Duplicate));
         assert_eq!(used.close_reason(), None);
     }
-    // The side that dialled dials again: it must have lost the first.
+    // A second dial of the same side means that it lost the first connection.
     let third = dial(0, 1).await;
     assert_eq!(used.closed().await, Closed::There(Reason::Duplicate));
     drop(third);
@@ -458,7 +459,7 @@ async fn of_two_connections_that_of_the_smaller_id_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_breaks_the_protocol_is_disconnected_and_may_come_back() {
+async fn protocol_violation_disconnects_member_until_it_redials() {
     let world = World::start(2, silent).await;
     world.members[0].connected(&["node-2"]).await;
     let connection = || {
@@ -470,7 +471,7 @@ async fn whoever_breaks_the_protocol_is_disconnected_and_may_come_back() {
     };
     let first = connection().unwrap();
     let mut stream = first.open_uni(Kind::Raft).await.unwrap();
-    // A frame of 32 MiB, it says.
+    // The frame header announces 32 MiB, over the limit.
     let _ = stream.frame(vec![0; 32 << 20]).await;
     assert_eq!(first.closed().await, Closed::There(Reason::Protocol));
     until(|| connection().filter(|now| now.close_reason().is_none())).await;
@@ -479,7 +480,7 @@ async fn whoever_breaks_the_protocol_is_disconnected_and_may_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_actor_may_die() {
+async fn transport_recovers_from_death_of_every_actor() {
     let world = World::start(2, silent).await;
     world.members[0].connected(&["node-2"]).await;
     for actor in [

@@ -1,4 +1,4 @@
-//! What members say to each other, in bytes: heads of calls, and heartbeats. Without I/O.
+//! Encoding of call and heartbeat frames, without I/O.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,15 @@ use http::{
 
 use super::{Heartbeat, hearsay::Told, roster::Record};
 
-/// Largest piece of a body in one frame; larger ones are cut.
+/// Largest piece of a body in one frame; longer data is split.
 pub(super) const DATA_BYTES: usize = 1 << 20;
-/// Largest frame of a call: a piece of a body and what it is.
+/// Largest frame of a call: one piece of a body and its tag.
 pub(super) const CALL_FRAME: usize = DATA_BYTES + 1;
-/// Largest heartbeat: the names of a thousand members.
+/// Largest frame of a heartbeat stream, enough for a heartbeat that names 1000 members.
 pub(super) const HEARTBEAT_BYTES: usize = 256 << 10;
-/// Members that one roster names.
+/// Maximum number of members in one membership frame.
 pub(super) const MEMBERS: usize = 1000;
-/// Headers of one head.
+/// Maximum number of headers in one head.
 const HEADERS: usize = 128;
 
 const HEAD: u8 = 1;
@@ -31,16 +31,16 @@ const SENSITIVE: u8 = 1;
 /// First byte of a frame that holds a piece of a body.
 pub(super) const DATA_PREFIX: [u8; 1] = [DATA];
 
-/// Why bytes cannot be sent, or are not what they should be.
+/// Reason a message cannot be encoded or decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WireError {
-    /// Too many headers or members, or one that is too long.
+    /// Too many headers or members, or one of them is too long.
     #[error("the message is too long")]
     TooLong,
-    /// The bytes end too early.
+    /// The input ends before the message does.
     #[error("the message ends too early")]
     Truncated,
-    /// The bytes mean nothing here.
+    /// The input is not a message of the expected kind.
     #[error("the message is not a {0}")]
     Not(&'static str),
 }
@@ -50,11 +50,11 @@ pub(super) enum WireError {
 pub(super) enum Part {
     /// A piece of the body.
     Data(Bytes),
-    /// What follows the body; nothing follows it.
+    /// The trailers; always the last frame.
     Trailers(HeaderMap),
 }
 
-/// The head of a request.
+/// Encodes the head of a request.
 pub(super) fn request_head(parts: &Parts) -> Result<Vec<u8>, WireError> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut out = vec![HEAD];
@@ -63,7 +63,7 @@ pub(super) fn request_head(parts: &Parts) -> Result<Vec<u8>, WireError> {
     Ok(out)
 }
 
-/// A request without its body.
+/// Decodes the head of a request; the body is empty.
 pub(super) fn read_request(frame: &[u8]) -> Result<Request<()>, WireError> {
     let not = WireError::Not("request");
     let mut input = Input(frame);
@@ -71,7 +71,7 @@ pub(super) fn read_request(frame: &[u8]) -> Result<Request<()>, WireError> {
         return Err(not);
     }
     let path = input.short()?;
-    // Nothing but a path: a member names no other host.
+    // Only a path is accepted; an authority or scheme would name another host.
     if !path.starts_with(b"/") {
         return Err(not);
     }
@@ -86,7 +86,7 @@ pub(super) fn read_request(frame: &[u8]) -> Result<Request<()>, WireError> {
     Ok(request)
 }
 
-/// The head of an answer.
+/// Encodes the head of a response.
 pub(super) fn response_head(status: StatusCode, headers: &HeaderMap) -> Result<Vec<u8>, WireError> {
     let mut out = vec![HEAD];
     out.put_u16(status.as_u16());
@@ -94,7 +94,7 @@ pub(super) fn response_head(status: StatusCode, headers: &HeaderMap) -> Result<V
     Ok(out)
 }
 
-/// An answer without its body.
+/// Decodes the head of a response; the body is empty.
 pub(super) fn read_response(frame: &[u8]) -> Result<Response<()>, WireError> {
     let not = WireError::Not("response");
     let mut input = Input(frame);
@@ -110,14 +110,14 @@ pub(super) fn read_response(frame: &[u8]) -> Result<Response<()>, WireError> {
     Ok(response)
 }
 
-/// What follows a body.
+/// Encodes trailers.
 pub(super) fn trailers(headers: &HeaderMap) -> Result<Vec<u8>, WireError> {
     let mut out = vec![TRAILERS];
     put_headers(&mut out, headers)?;
     Ok(out)
 }
 
-/// A frame after the head.
+/// Decodes a frame after the head.
 pub(super) fn read_part(frame: Vec<u8>) -> Result<Part, WireError> {
     match frame.first() {
         Some(&DATA) => Ok(Part::Data(Bytes::from(frame).slice(1..))),
@@ -126,7 +126,7 @@ pub(super) fn read_part(frame: Vec<u8>) -> Result<Part, WireError> {
     }
 }
 
-/// A heartbeat.
+/// Encodes a heartbeat.
 pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
     let mut out = vec![BEAT];
     out.put_u64(beat.applied);
@@ -136,7 +136,7 @@ pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
     for host in &beat.hears {
         put_short(&mut out, host.as_bytes())?;
     }
-    // A member that does not know of it reads no further.
+    // Last on the wire: an older version ignores trailing bytes.
     out.put_u8(u8::from(beat.halted));
     if out.len() > HEARTBEAT_BYTES {
         return Err(WireError::TooLong);
@@ -144,18 +144,18 @@ pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
     Ok(out)
 }
 
-/// What a member says every now and then.
+/// A frame of the heartbeat stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// That it lives.
+    /// Heartbeat.
     Beat(Heartbeat),
-    /// Who is a member.
+    /// Membership view.
     Roster(Told),
-    /// Something that a later version says.
+    /// Frame type of a newer version.
     Unknown,
 }
 
-/// A roster.
+/// Encodes a membership view.
 pub(super) fn roster(told: &Told) -> Result<Vec<u8>, WireError> {
     if told.members.len() > MEMBERS {
         return Err(WireError::TooLong);
@@ -176,7 +176,7 @@ pub(super) fn roster(told: &Told) -> Result<Vec<u8>, WireError> {
     Ok(out)
 }
 
-/// What a member says.
+/// Decodes a frame of the heartbeat stream.
 pub(super) fn read_said(frame: &[u8]) -> Result<Said, WireError> {
     let mut input = Input(frame);
     match input.byte()? {
@@ -209,7 +209,7 @@ fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
     for _ in 0..input.u16()? {
         hears.insert(input.text()?.to_owned());
     }
-    // An earlier version does not say it.
+    // Absent in heartbeats of an older version.
     let halted = !input.0.is_empty() && input.byte()? != 0;
     Ok(Heartbeat {
         applied,
@@ -220,10 +220,11 @@ fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
     })
 }
 
-/// Reads `frame` as everything that a frame can be, and what was read once more.
+/// Decodes `frame` as each kind of message, and encodes and decodes the result again; an entry
+/// point for fuzzing.
 ///
 /// # Panics
-/// If that is something else.
+/// If the second decoding differs from the first.
 pub(crate) fn read_frame(frame: &[u8]) {
     if let Ok(request) = read_request(frame) {
         let (parts, ()) = request.into_parts();
@@ -273,7 +274,7 @@ fn put_headers(out: &mut Vec<u8>, headers: &HeaderMap) -> Result<(), WireError> 
     Ok(())
 }
 
-/// Bytes that are taken from the front.
+/// Cursor that consumes bytes from the front.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -353,7 +354,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_come_out_as_they_went_in(
+        fn requests_round_trip(
             path in "/[a-z.0-9]{1,30}/[A-Za-z]{1,30}",
             headers in headers(),
         ) {
@@ -370,7 +371,7 @@ mod tests {
         }
 
         #[test]
-        fn answers_and_trailers_come_out_as_they_went_in(
+        fn responses_and_trailers_round_trip(
             status in 100_u16..600,
             headers in headers(),
         ) {
@@ -383,7 +384,7 @@ mod tests {
         }
 
         #[test]
-        fn heartbeats_come_out_as_they_went_in(
+        fn heartbeats_round_trip(
             applied in any::<u64>(),
             term in any::<u64>(),
             leads in any::<bool>(),
@@ -393,17 +394,17 @@ mod tests {
             let beat = Heartbeat { applied, term, leads, hears, halted };
             let mut bytes = heartbeat(&beat).unwrap();
             prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
-            // A later version may say more.
+            // Trailing bytes of a newer version are ignored.
             bytes.push(1);
             prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
-            // An earlier one said less.
+            // An older version omits `halted`.
             bytes.truncate(bytes.len() - 2);
             let earlier = Heartbeat { halted: false, ..beat };
             prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(earlier));
         }
 
         #[test]
-        fn rosters_come_out_as_they_went_in(
+        fn rosters_round_trip(
             applied in any::<u64>(),
             rows in prop::collection::vec(("[a-z0-9-]{1,63}", any::<u64>(), any::<[u8; 32]>()), 0..9),
             address in prop::option::of("127.0.0.1:[1-9][0-9]{3}"),
@@ -415,13 +416,13 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             read_frame(&bytes);
         }
     }
 
     #[test]
-    fn a_roster_has_a_bounded_number_of_members() {
+    fn roster_over_member_limit_is_rejected() {
         let told = |count| Told {
             applied: 1,
             members: vec![Record::new("a", 1, "", [1; 32]); count],
@@ -429,7 +430,7 @@ mod tests {
         let most = roster(&told(MEMBERS)).unwrap();
         assert_eq!(read_said(&most), Ok(Said::Roster(told(MEMBERS))));
         assert_eq!(roster(&told(MEMBERS + 1)), Err(WireError::TooLong));
-        // One more, and its bytes.
+        // One member over the limit, built by hand.
         let mut more = most.clone();
         let count = u16::try_from(MEMBERS + 1).unwrap();
         more[9..11].copy_from_slice(&count.to_be_bytes());
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_stays_one() {
+    fn sensitive_header_stays_sensitive() {
         let mut request = Request::post("/a").body(()).unwrap();
         let mut secret = HeaderValue::from_static("x");
         secret.set_sensitive(true);
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_do_not_fit_are_refused_before_they_are_sent() {
+    fn oversized_headers_are_rejected_before_sending() {
         let mut headers = HeaderMap::new();
         headers.insert("x", HeaderValue::from_bytes(&vec![b'a'; 70_000]).unwrap());
         assert_eq!(trailers(&headers), Err(WireError::TooLong));

@@ -1,4 +1,4 @@
-//! What a worker can do besides handling messages.
+//! Operations of a worker besides handling messages.
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ use super::{
     worker::{Envelope, FINISHED, Mailbox, Worker, guarded},
 };
 
-/// One instance of a worker, seen from inside.
+/// Context of one worker instance.
 pub struct Context<W: Worker> {
     path: Arc<str>,
     handle: Handle<W::Msg>,
@@ -28,7 +28,7 @@ pub struct Context<W: Worker> {
     supervisor: SupervisorHandle,
     finished: AtomicBool,
     tasks: Mutex<JoinSet<()>>,
-    // Behind the tasks: they hold it too.
+    // Declared after `tasks`, because drop order matters: the tasks hold the guard too.
     pass: Arc<Pass>,
 }
 
@@ -60,28 +60,28 @@ impl<W: Worker> Context<W> {
         }
     }
 
-    /// The keys from the root to this worker, such as `node/runtime/replica:web-0`.
+    /// Path of keys from the root to this worker, such as `node/runtime/replica:web-0`.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The handle others reach this worker by, in this instance and the next.
+    /// Handle of this worker, valid across restarts.
     #[must_use]
     pub fn handle(&self) -> Handle<W::Msg> {
         self.handle.clone()
     }
 
-    /// The supervisor of this worker, to start and stop siblings.
+    /// Handle of the worker's supervisor, to start and stop siblings.
     #[must_use]
     pub fn supervisor(&self) -> SupervisorHandle {
         self.supervisor.clone()
     }
 
-    /// Runs slow work beside the mailbox; what it returns arrives as a message.
+    /// Runs a slow task beside the mailbox; its result arrives as a message.
     ///
-    /// The task ends with the instance, however that ends, and its message never reaches a
-    /// later instance. A panic of the task fails the instance.
+    /// The task is aborted when the instance ends, and its message never reaches a later instance.
+    /// A panic of the task fails the instance.
     pub fn spawn(&self, task: impl Future<Output = W::Msg> + Send + 'static) -> TaskHandle {
         let (mailbox, pass) = (self.mailbox.clone(), Arc::clone(&self.pass));
         let task = async move {
@@ -89,7 +89,7 @@ impl<W: Worker> Context<W> {
                 Ok(msg) => Envelope::Msg(msg),
                 Err(failure) => Envelope::Crash(failure),
             };
-            // An instance that is ending has no use for it.
+            // An error means that the instance is ending.
             let _ = mailbox.put(envelope);
             drop(pass);
         };
@@ -106,15 +106,14 @@ impl<W: Worker> Context<W> {
         })
     }
 
-    /// Puts `msg` behind what is already in this instance's mailbox; also during
-    /// [`Worker::start`].
+    /// Appends `msg` to the mailbox of this instance; also during [`Worker::start`].
     pub fn send_to_self(&self, msg: W::Msg) {
-        // An instance that is ending has no use for it.
+        // An error means that the instance is ending.
         let _ = self.mailbox.put(Envelope::Msg(msg));
     }
 
-    /// Ends this instance normally once the current message is handled, without
-    /// [`Worker::stop`]. A permanent child is started again, a transient one is not.
+    /// Ends this instance normally after the current message, without [`Worker::stop`]. A permanent
+    /// child is restarted, a transient one is not.
     pub fn finish(&self) {
         self.finished.store(true, Ordering::Release);
         self.mailbox.close(FINISHED);
@@ -125,12 +124,12 @@ impl<W: Worker> Context<W> {
     }
 }
 
-/// A task of a worker; dropping the handle leaves it running.
+/// Handle of a task of a worker; dropping it leaves the task running.
 #[derive(Clone, Debug)]
 pub struct TaskHandle(AbortHandle);
 
 impl TaskHandle {
-    /// Ends the task without a message, unless it has sent it already.
+    /// Aborts the task. Its message is not sent, unless it was already.
     pub fn abort(&self) {
         self.0.abort();
     }

@@ -1,9 +1,9 @@
-//! What a supervisor does about its children, decided without running any of them.
+//! Decisions of a supervisor about its children, without I/O.
 //!
-//! Inputs say what happened ([`Core::handle_ended`], [`Core::handle_timeout`], ...), actions
-//! say what to do next. Every input ends in [`Core::advance`], which compares where each child
-//! is with where the strategy wants it and asks for the next step; so a step that was not
-//! possible yet (a sibling still stopping, a wait not over) happens when it becomes possible.
+//! Inputs report events ([`Core::handle_ended`], [`Core::handle_timeout`], ...), actions request
+//! the next steps. Every input ends in [`Core::advance`], which compares the phase of each child
+//! with the one the strategy requires and requests the next step. A step that is not possible yet
+//! (a sibling is stopping, a delay is running) is requested by a later input.
 
 use std::{
     collections::VecDeque,
@@ -21,11 +21,11 @@ mod tests;
 
 pub(crate) use child::{Child, Phase};
 
-/// A child of one supervisor instance; later children have greater ids.
+/// Id of a child within one supervisor instance; later children have greater ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ChildId(u64);
 
-/// The rules of one supervisor.
+/// Configuration of one supervisor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) strategy: Strategy,
@@ -33,38 +33,38 @@ pub(crate) struct Rules {
     pub(crate) backoff: Backoff,
 }
 
-/// The rules of one child.
+/// Configuration of one child.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) key: String,
     pub(crate) restart: Restart,
-    /// Exhaustion is reported and leaves the child down, instead of ending the supervisor.
+    /// Whether exhaustion is reported and leaves the child down, instead of failing the supervisor.
     pub(crate) notify: bool,
-    /// How long a stop may take before it becomes a kill; `None` waits for ever.
+    /// Time after which a stop becomes a kill; `None` waits without a limit.
     pub(crate) patience: Option<Duration>,
-    /// Added while the supervisor was running.
+    /// Whether it was added while the supervisor was running.
     pub(crate) dynamic: bool,
 }
 
-/// Why a child was not added.
+/// Reason a child was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Another child has the key.
     Taken,
-    /// The supervisor is ending.
+    /// The supervisor is shutting down.
     Closing,
 }
 
 /// How an instance ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// On its own account, with nothing wrong.
+    /// Normally, by its own decision.
     Finished,
     /// By error, panic or kill.
     Failed(String),
 }
 
-/// What the shell must do.
+/// Actions that the supervisor actor must carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Start an instance; the child has none.
@@ -77,18 +77,19 @@ pub(crate) enum Action {
     Exhausted(ChildId),
     /// Forget the child; its key is free again.
     Removed(ChildId),
-    /// The static children are up, or have come to rest otherwise.
+    /// Every static child has started, or will not start for now: it is down or exhausted.
     Settled,
-    /// End the supervisor, all of whose children have ended: normally, or failed for a reason.
+    /// End the supervisor, whose children have all ended: normally, or with the reason of a
+    /// failure.
     Close(Option<String>),
 }
 
-/// A restart of several children: they end in reverse order and start in order.
+/// Restart of several children: they stop in reverse order and start in order.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     /// This child and all later ones take part.
     lowest: ChildId,
-    /// None of them starts earlier.
+    /// Start of the first child at the earliest.
     until: Instant,
 }
 
@@ -99,7 +100,7 @@ enum Closing {
     Done,
 }
 
-/// The decisions of one supervisor instance.
+/// State of one supervisor instance.
 #[derive(Debug)]
 pub(crate) struct Core {
     rules: Rules,
@@ -129,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Adds a child behind the others.
+    /// Adds a child after the present ones.
     pub(crate) fn handle_add(&mut self, plan: Plan, now: Instant) -> Result<ChildId, Refusal> {
         if self.id(&plan.key).is_some() {
             return Err(Refusal::Taken);
@@ -151,7 +152,7 @@ impl Core {
         self.advance(now);
     }
 
-    /// The child's instance came up.
+    /// Handles the successful start of the child's instance.
     pub(crate) fn handle_started(&mut self, id: ChildId, now: Instant) {
         if let Some(child) = self.child_mut(id)
             && child.phase == Phase::Starting
@@ -163,7 +164,7 @@ impl Core {
         self.advance(now);
     }
 
-    /// The child's instance ended, and nothing of it is left.
+    /// Handles the end of the child's instance, of which nothing is left.
     pub(crate) fn handle_ended(&mut self, id: ChildId, exit: Exit, now: Instant) {
         let in_round = self.round.is_some_and(|round| id >= round.lowest);
         let closing = !matches!(self.closing, Closing::No);
@@ -202,7 +203,7 @@ impl Core {
         self.advance(now);
     }
 
-    /// Ends the child and forgets it; `None` if there is no such child.
+    /// Stops and then forgets the child; `None` if there is no such child.
     pub(crate) fn handle_remove(&mut self, key: &str, now: Instant) -> Option<ChildId> {
         let id = self.id(key)?;
         let child = self.child_mut(id)?;
@@ -218,8 +219,8 @@ impl Core {
         Some(id)
     }
 
-    /// Gives the child its restarts back, and starts it if it is down; `None` if there is no
-    /// such child.
+    /// Resets the restart window of the child and of the group, and starts the child if it is down;
+    /// `None` if there is no such child.
     pub(crate) fn handle_revive(&mut self, key: &str, now: Instant) -> Option<ChildId> {
         let id = self.id(key)?;
         let child = self.child_mut(id)?;
@@ -240,7 +241,7 @@ impl Core {
         self.advance(now);
     }
 
-    /// A time that [`Core::poll_timeout`] named has come.
+    /// Handles a timeout that [`Core::poll_timeout`] requested.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         for child in &mut self.children {
             if let Phase::Stopping { kill_at } = &mut child.phase
@@ -253,12 +254,12 @@ impl Core {
         self.advance(now);
     }
 
-    /// The next thing to do.
+    /// Takes the next action.
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to call [`Core::handle_timeout`].
+    /// Time at which to call [`Core::handle_timeout`].
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let own = self.children.iter().filter_map(|child| match child.phase {
             Phase::Stopping { kill_at } => kill_at,
@@ -267,7 +268,7 @@ impl Core {
                 None
             }
         });
-        // A round that still waits for children to end goes on when the last one has.
+        // A round with children left to stop continues when the last one ends, without a timeout.
         let round = self
             .round
             .filter(|r| !self.any_alive(r.lowest))
@@ -287,7 +288,7 @@ impl Core {
         &self.children
     }
 
-    /// Whether the child waits for the restart of a group.
+    /// Whether the child takes part in a group restart in progress.
     pub(crate) fn awaits_round(&self, id: ChildId) -> bool {
         self.round.is_some_and(|round| id >= round.lowest)
     }
@@ -309,7 +310,7 @@ impl Core {
             .any(|child| child.id >= lowest && child.phase.is_alive())
     }
 
-    /// Restarts the failed child, or the group it belongs to, or gives up.
+    /// Schedules a restart of the failed child or its group, or gives up.
     fn fail(&mut self, id: ChildId, reason: String, now: Instant) {
         let rules = self.rules;
         let Some(child) = self.children.iter_mut().find(|child| child.id == id) else {
@@ -347,7 +348,7 @@ impl Core {
         round.until = round.until.max(until);
     }
 
-    /// Leaves a child down that is not to be restarted; a dynamic one is forgotten.
+    /// Leaves a child down that must not restart; a dynamic child is forgotten.
     fn retire(&mut self, id: ChildId) {
         let Some(child) = self.child_mut(id) else {
             return;
@@ -375,7 +376,7 @@ impl Core {
         }
     }
 
-    /// Asks for every step that has become possible.
+    /// Requests every step that has become possible.
     fn advance(&mut self, now: Instant) {
         if let Closing::Begun(reason) = &mut self.closing {
             let reason = reason.take();
@@ -432,8 +433,8 @@ impl Core {
         }
     }
 
-    /// Stops the last of the children from `lowest` on. Children without an order among each
-    /// other all stop at once, before the others.
+    /// Stops the last running child from `lowest` on. Unordered children are all stopped at once,
+    /// before the ordered ones.
     fn stop_last(&mut self, lowest: ChildId, now: Instant) {
         let Self {
             children, actions, ..

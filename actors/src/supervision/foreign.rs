@@ -1,7 +1,7 @@
-//! Actors that are ractor actors of their own, not workers.
+//! Ractor actors that are not workers, as children of a supervisor.
 //!
-//! A shim stands between such an actor and the supervisor: it waits for the actor's start
-//! where it can be interrupted, and ends when and how the actor ends.
+//! A shim actor stands between such an actor and the supervisor: the start of the actor can be
+//! interrupted by a kill of the shim, and the shim ends when and how the actor ends.
 
 use std::sync::{
     Arc,
@@ -91,7 +91,7 @@ impl Control for Controls {
     }
 }
 
-/// Fault injection: the shim panics, which kills the actor it stands for.
+/// Fault injection: the shim panics, which kills its actor.
 struct Panic;
 
 struct Shim {
@@ -137,10 +137,9 @@ impl Actor for Shim {
         let spawned = guarded(async { Ok((self.spawn)(myself.get_cell()).await?) }).await;
         let foreign = spawned.map_err(Failure::into_inner)?;
         state.foreign = Some(foreign.clone());
-        // The place is taken until the actor itself has ended, which a shim that is killed
-        // does not live to see.
+        // The guard is held until the actor itself has ended; a killed shim cannot wait for that.
         tokio::spawn(async move {
-            // Without a timeout there is no error.
+            // `wait` fails only on a timeout, and there is none.
             let _ = foreign.wait(None).await;
             drop(pass);
         });
@@ -190,7 +189,7 @@ impl Actor for Shim {
     ) -> Result<(), ActorProcessingErr> {
         if let Some(foreign) = state.foreign.take() {
             foreign.stop(Some("stopped".to_owned()));
-            // Without a timeout there is no error; the supervisor kills what takes too long.
+            // `wait` fails only on a timeout, and there is none; the supervisor kills a slow actor.
             let _ = foreign.wait(None).await;
         }
         Ok(())

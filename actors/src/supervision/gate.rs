@@ -1,10 +1,9 @@
-//! One instance of a child at a time.
+//! Exclusion of concurrent instances of one child.
 //!
-//! A supervisor that is killed takes its children down, but is reported dead before they are.
-//! So every instance holds a pass for its place in the tree, and keeps the pass of its parent
-//! instance alive too; the tasks it spawned hold it as well. The next instance enters the
-//! place only when the last holder of the old pass is gone: the instance, its tasks and
-//! everything that ran below it.
+//! A supervisor that is killed takes its children down, but its end is reported before theirs. So
+//! every instance holds the [`Pass`] of its [`Gate`], as do its tasks, and each guard keeps that of
+//! the parent instance alive. The next instance acquires the lock only after the last holder has
+//! released it: the instance, its tasks and everything that ran below it.
 
 use std::sync::Arc;
 
@@ -12,11 +11,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Failure;
 
-/// The entrance of one place in the tree.
+/// Lock of one child, held by its running instance.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Semaphore>);
 
-/// Proof of being the only instance in a place.
+/// Proof of being the only instance of a child.
 pub(crate) struct Pass {
     _permit: OwnedSemaphorePermit,
     _parent: Option<Arc<Pass>>,
@@ -27,7 +26,7 @@ impl Gate {
         Self(Arc::new(Semaphore::new(1)))
     }
 
-    /// Waits until the place is empty and takes it.
+    /// Waits until no earlier instance is left and acquires the lock. `parent` is released with it.
     pub(crate) async fn enter(&self, parent: Option<Arc<Pass>>) -> Result<Arc<Pass>, Failure> {
         let permit = Arc::clone(&self.0).acquire_owned().await?;
         Ok(Arc::new(Pass {
@@ -40,9 +39,9 @@ impl Gate {
         self.0.available_permits() > 0
     }
 
-    /// Waits until the place is empty.
+    /// Waits until no instance is left.
     pub(crate) async fn emptied(&self) {
-        // The semaphore is never closed, so there is no error to act on.
+        // The semaphore is never closed, so there is no error to handle.
         let _ = self.0.acquire().await;
     }
 }

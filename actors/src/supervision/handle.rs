@@ -1,24 +1,24 @@
-//! Typed addresses of workers.
+//! Typed handles of workers.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Where a message of type `M` goes right now.
+/// Delivers messages of type `M` to the running instance.
 pub(crate) type Route<M> = Arc<dyn Fn(M) -> Result<(), Unavailable> + Send + Sync>;
 
-/// The worker is not running: it is starting, waiting to be restarted, or gone.
+/// The worker is starting, waiting to be restarted, or has ended for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the actor is not running")]
 pub struct Unavailable;
 
-/// Why a call brought no answer.
+/// Reason a call has no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The worker was not running, so it never saw the request.
+    /// The worker was not running, so it did not get the request.
     #[error("the actor is not running")]
     Unavailable,
-    /// The worker did not answer in time; it may still act on the request.
+    /// The worker did not respond in time; it may still act on the request.
     #[error("the actor did not answer in time")]
     Timeout,
     /// The worker ended or dropped the reply; it may have acted on the request.
@@ -32,11 +32,10 @@ impl From<Unavailable> for CallError {
     }
 }
 
-/// The address of a worker; it stays valid across restarts.
+/// Handle of a worker, valid across restarts.
 ///
-/// Between two instances, and before the first and after the last, it answers
-/// [`Unavailable`]. Messages that an instance had not handled when it ended are lost, which
-/// callers see as [`CallError::NoReply`].
+/// Before, between and after instances it returns [`Unavailable`]. Messages still unhandled at the
+/// end of an instance are lost; callers get [`CallError::NoReply`].
 pub struct Handle<M> {
     route: watch::Receiver<Option<Route<M>>>,
 }
@@ -62,22 +61,22 @@ impl<M> Handle<M> {
         Self { route }
     }
 
-    /// Puts `msg` into the mailbox.
+    /// Sends `msg` to the mailbox.
     ///
     /// # Errors
-    /// [`Unavailable`] when no instance is running; the message is dropped.
+    /// [`Unavailable`] if no instance is running; the message is dropped.
     pub fn cast(&self, msg: M) -> Result<(), Unavailable> {
         let route = self.route.borrow().clone().ok_or(Unavailable)?;
         route(msg)
     }
 
-    /// Sends the request that `make` builds around a [`Reply`] and waits for the answer.
+    /// Sends the request that `make` builds around a [`Reply`], and waits for the response.
     ///
     /// # Errors
-    /// [`CallError`] says whether the worker can have seen the request.
+    /// [`CallError`] says whether the worker may have seen the request.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the answer; the worker may still act on the request.
+    /// Dropping the future drops the response; the worker may still act on the request.
     pub async fn call<T>(
         &self,
         timeout: Duration,
@@ -92,26 +91,26 @@ impl<M> Handle<M> {
         }
     }
 
-    /// Whether an instance is running right now.
+    /// Whether an instance is running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.route.borrow().is_some()
     }
 
-    /// Waits until an instance is running; forever, if none ever will.
+    /// Waits until an instance is running; without a limit.
     pub async fn running(&self) {
         if self.route.clone().wait_for(Option::is_some).await.is_err() {
-            // The place was taken out of the tree for good.
+            // The child was removed from the tree for good.
             std::future::pending().await
         }
     }
 }
 
 impl<M: Send + 'static> Handle<M> {
-    /// An address whose messages come out of the returned receiver instead of reaching a
-    /// worker: for testing a worker that talks to others, and for adapters outside the tree.
+    /// Returns a handle without a worker, and the receiver of its messages: for tests of workers
+    /// that send to others, and for adapters outside the tree.
     ///
-    /// Once the receiver is dropped, casts answer [`Unavailable`].
+    /// Once the receiver is dropped, casts return [`Unavailable`].
     #[must_use]
     pub fn probe() -> (Self, mpsc::UnboundedReceiver<M>) {
         let (messages, inbox) = mpsc::unbounded_channel();
@@ -120,27 +119,27 @@ impl<M: Send + 'static> Handle<M> {
     }
 }
 
-/// The way back to the caller of a request.
+/// Response channel of a request.
 ///
 /// Dropping it unsent ends the call with [`CallError::NoReply`].
 #[derive(Debug)]
 pub struct Reply<T>(oneshot::Sender<T>);
 
 impl<T> Reply<T> {
-    /// A reply and where its value comes out.
+    /// Returns a reply and the receiver of its value.
     #[must_use]
     pub fn channel() -> (Self, oneshot::Receiver<T>) {
         let (sender, receiver) = oneshot::channel();
         (Self(sender), receiver)
     }
 
-    /// Answers the caller; if it stopped waiting, the value is dropped.
+    /// Responds to the caller; if it stopped waiting, the value is dropped.
     pub fn send(self, value: T) {
-        // A caller that left is no failure of the actor.
+        // An error means that the caller stopped waiting, which is no failure of the actor.
         let _ = self.0.send(value);
     }
 
-    /// Whether the caller stopped waiting, so that work for it can be skipped.
+    /// Whether the caller stopped waiting, so that its request can be skipped.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.0.is_closed()

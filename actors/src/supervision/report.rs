@@ -1,7 +1,7 @@
-//! What a tree says about itself.
+//! Introspection of a tree.
 //!
-//! Every place in the tree has an entry that its supervisor keeps up to date. Reading the
-//! entries needs no actor to answer, so a tree can be described while its actors are busy.
+//! Every child has an entry that its supervisor keeps up to date. Reading entries involves no
+//! actor, so a tree can be described while its actors are busy.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -12,65 +12,65 @@ use tokio::time::Instant;
 
 use super::window::{Intensity, Window};
 
-/// Where an actor is in its life.
+/// Lifecycle state of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ActorState {
-    /// Not up yet: starting, or waiting for the actors before it.
+    /// Starting, or waiting for the actors before it.
     Starting,
-    /// Up.
+    /// Started successfully.
     Running,
-    /// Failed, and waiting to be started again.
+    /// Failed, and waiting for its restart.
     Backoff,
-    /// Ended, or ending because it was told to.
+    /// Ended, or stopping on request.
     Stopped,
-    /// Failed more often than its restarts allow, and left down.
+    /// Failed more often than its restarts allow; left down.
     Exhausted,
 }
 
-/// One actor of a tree.
+/// Description of one actor of a tree.
 #[derive(Clone, Debug)]
 pub struct ActorInfo {
     /// Keys from the root down, joined by `/`.
     pub path: String,
-    /// [`super::Worker::KIND`], the kind given to a foreign actor, or `Supervisor`.
+    /// [`super::Worker::KIND`], the kind given to an external actor, or `Supervisor`.
     pub kind: &'static str,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub state: ActorState,
-    /// Restarts that still count against the limit.
+    /// Restarts that count against the limit now.
     pub restarts_in_window: usize,
-    /// How long the current instance has been up.
+    /// Uptime of the current instance.
     pub uptime: Option<Duration>,
-    /// Why an earlier instance failed; kept until the next failure.
+    /// Failure of an earlier instance; kept until the next failure.
     pub last_failure: Option<String>,
-    /// Messages waiting to be handled; 0 for supervisors and foreign actors, which are not
+    /// Messages waiting in the mailbox; 0 for supervisors and external actors, which are not
     /// counted.
     pub mailbox_depth: usize,
 }
 
-/// What a child that used up its restarts is reported with.
+/// Report of a child that used up its restarts.
 #[derive(Clone, Debug)]
 pub struct ChildReport {
-    /// The key of the child.
+    /// Key of the child.
     pub key: String,
-    /// The path of the child.
+    /// Path of the child.
     pub path: String,
-    /// The kind of the child.
+    /// Kind of the child.
     pub kind: &'static str,
-    /// The failure that was one too many.
+    /// Failure that exceeded the limit.
     pub last_failure: String,
 }
 
-/// The controls of a running instance.
+/// Control over a running instance.
 pub(crate) trait Control: Send + Sync {
-    /// Asks it to end; one that is not up yet and would not listen is killed.
+    /// Asks the instance to stop; kills it if it is still starting and cannot respond.
     fn stop(&self);
     fn kill(&self);
-    /// Makes it panic; false if it cannot take messages.
+    /// Makes the instance panic; false if it has ended.
     fn panic(&self) -> bool;
     fn mailbox_depth(&self) -> usize;
 }
 
-/// One place in the tree.
+/// Entry of one actor in the tree.
 pub(crate) struct Entry {
     pub(crate) path: Arc<str>,
     pub(crate) kind: &'static str,
@@ -113,7 +113,7 @@ impl Entry {
         *lock(&self.children) = children;
     }
 
-    /// Notes that everything below is gone, because the supervisor here is.
+    /// Marks everything below as stopped, after the supervisor of this entry ended.
     pub(crate) fn clear_below(&self) {
         for child in self.children() {
             let mut status = child.status();
@@ -127,7 +127,7 @@ impl Entry {
         }
     }
 
-    /// This place and everything below it, parents first, siblings in start order.
+    /// Describes this actor and everything below, parents first, siblings in start order.
     pub(crate) fn describe(&self) -> Vec<ActorInfo> {
         let mut infos = vec![self.info()];
         for child in self.children() {
@@ -136,7 +136,7 @@ impl Entry {
         infos
     }
 
-    /// The place at `path`, if it is this one or below it.
+    /// Finds the entry at `path`, here or below.
     pub(crate) fn find(self: &Arc<Self>, path: &str) -> Option<Arc<Self>> {
         if *self.path == *path {
             return Some(Arc::clone(self));
@@ -175,7 +175,7 @@ impl Entry {
     }
 }
 
-/// The data behind these locks is replaced, never half-written, so a panic spoils nothing.
+/// Locks `mutex`, also after a panic: the data is replaced as a whole, never half-written.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What a tree is made of: specifications of children and supervisors.
+//! Specifications of supervisors and their children.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -17,47 +17,47 @@ use super::{
     worker::{self, Worker},
 };
 
-/// How long a worker or foreign actor may take to stop before it is killed, by default.
+/// Default time in which a worker or an external actor must stop before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which children a supervisor restarts when one fails.
+/// Children that a supervisor restarts when one fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Only the failed child. Each child has restarts of its own.
+    /// Only the failed child. Each child has its own restart intensity.
     OneForOne,
-    /// The failed child and those after it. The restarts are the supervisor's.
+    /// The failed child and those after it, which share the supervisor's restart intensity.
     RestForOne,
-    /// All children. The restarts are the supervisor's.
+    /// All children, which share the supervisor's restart intensity.
     OneForAll,
 }
 
-/// Which ends of a child make its supervisor start it again.
+/// Ends of a child after which its supervisor restarts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restart {
-    /// All of them.
+    /// Every end.
     #[default]
     Permanent,
-    /// Failures, but not a normal end.
+    /// Failures only.
     Transient,
-    /// None. It does not come back in the restart of a group either.
+    /// None; it is not restarted with its group either.
     Temporary,
 }
 
-/// What happens when a child fails more often than its restarts allow.
+/// Reaction to a child that failed more often than its restarts allow.
 #[derive(Clone, Default)]
 pub enum OnExhausted {
-    /// The supervisor stops its other children and fails itself, which its own supervisor
-    /// takes as a failure.
+    /// The supervisor stops its other children and fails; its own supervisor handles that as a
+    /// failure of a child.
     #[default]
     Escalate,
-    /// The child stays down, its siblings go on, and this is called.
+    /// The child stays down, its siblings keep running, and the callback is called.
     ///
-    /// It runs inside the supervisor, so it must only pass the report on.
+    /// It runs inside the supervisor, so it must not block: it should only pass the report on.
     Notify(Arc<dyn Fn(&ChildReport) + Send + Sync>),
 }
 
 impl OnExhausted {
-    /// [`OnExhausted::Notify`] with `callback`.
+    /// Returns [`OnExhausted::Notify`] with `callback`.
     pub fn notify(callback: impl Fn(&ChildReport) + Send + Sync + 'static) -> Self {
         Self::Notify(Arc::new(callback))
     }
@@ -72,22 +72,22 @@ impl fmt::Debug for OnExhausted {
     }
 }
 
-/// Everything an instance is told about where it comes into the world.
+/// Context in which an instance is spawned.
 pub(crate) struct Birth {
     pub(crate) path: Arc<str>,
     pub(crate) entry: Arc<super::report::Entry>,
-    /// The actor that supervises it.
+    /// Actor that supervises the instance.
     pub(crate) supervisor: ActorCell,
-    /// The supervisor as the instance may talk to it.
+    /// Handle of the supervisor, for the instance.
     pub(crate) handle: SupervisorHandle,
     pub(crate) parent: Option<Arc<Pass>>,
-    /// Where restarts within the tree are counted.
+    /// Restart counters of the tree.
     pub(crate) tally: Arc<Tally>,
-    /// Tells the supervisor that the instance is up.
+    /// Reports to the supervisor that the instance is running.
     pub(crate) report_up: Box<dyn Fn(ActorId) + Send + Sync>,
 }
 
-/// A way to make instances of one child.
+/// Creates the instances of one child.
 pub(crate) trait Nursery: Send + Sync {
     fn spawn(&self, birth: Birth) -> BoxFuture<'static, Result<Born, SpawnErr>>;
     fn gate(&self) -> &Gate;
@@ -98,7 +98,7 @@ pub(crate) struct Born {
     pub(crate) control: Arc<dyn Control>,
 }
 
-/// How to start, restart and stop one child.
+/// Specification of a child: how to start, restart and stop it.
 pub struct ChildSpec {
     pub(crate) key: String,
     pub(crate) kind: &'static str,
@@ -120,8 +120,8 @@ impl fmt::Debug for ChildSpec {
 }
 
 impl ChildSpec {
-    /// A worker, and the handle that reaches every instance of it. Each start gets a clone
-    /// of `args`.
+    /// Returns the specification of a worker, and a handle that is valid for every instance. Each
+    /// start gets a clone of `args`.
     pub fn worker<W: Worker>(key: impl Into<String>, args: W::Args) -> (Self, Handle<W::Msg>) {
         let nursery = worker::Nursery::<W>::new(args);
         let handle = nursery.handle();
@@ -131,7 +131,8 @@ impl ChildSpec {
         )
     }
 
-    /// A supervisor with children of its own; it has as long to stop as they need.
+    /// Returns the specification of a supervisor, and its handle. Its stop has no timeout, because
+    /// its children have their own.
     pub fn supervisor(key: impl Into<String>, spec: SupervisorSpec) -> (Self, SupervisorHandle) {
         let handle = spec.handle();
         let nursery = supervisor::Nursery::new(spec);
@@ -141,10 +142,10 @@ impl ChildSpec {
         )
     }
 
-    /// A ractor actor that is not a [`Worker`].
+    /// Returns the specification of a ractor actor that is not a [`Worker`].
     ///
-    /// `spawn` must spawn it linked to the cell it is given, and return its cell. It ends
-    /// normally when it stops, and fails by error, panic or kill.
+    /// `spawn` must spawn it linked to the given cell, and return its own cell. A stop of the actor
+    /// is a normal end; an error, panic or kill is a failure.
     pub fn foreign<F, Fut>(key: impl Into<String>, kind: &'static str, spawn: F) -> Self
     where
         F: Fn(ActorCell) -> Fut + Send + Sync + 'static,
@@ -171,29 +172,29 @@ impl ChildSpec {
         }
     }
 
-    /// Sets which ends make it start again; [`Restart::Permanent`] unless set.
+    /// Sets after which ends the child is restarted; default [`Restart::Permanent`].
     #[must_use]
     pub fn restart(mut self, restart: Restart) -> Self {
         self.restart = restart;
         self
     }
 
-    /// Sets what happens past the last restart; [`OnExhausted::Escalate`] unless set.
+    /// Sets the reaction to exhausted restarts; default [`OnExhausted::Escalate`].
     #[must_use]
     pub fn on_exhausted(mut self, on_exhausted: OnExhausted) -> Self {
         self.on_exhausted = on_exhausted;
         self
     }
 
-    /// Sets how long a stop may take before it becomes a kill; 5 seconds unless set, and for
-    /// a supervisor as long as it takes.
+    /// Sets the time after which a stop becomes a kill; default 5 seconds, and none for a
+    /// supervisor.
     #[must_use]
     pub fn stop_timeout(mut self, timeout: Duration) -> Self {
         self.patience = Some(timeout);
         self
     }
 
-    /// The key it has among its siblings.
+    /// Key of the child, unique among its siblings.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
@@ -210,7 +211,7 @@ impl ChildSpec {
     }
 }
 
-/// A supervisor: its rules and its static children, in start order.
+/// Specification of a supervisor: its configuration and its static children, in start order.
 #[derive(Debug)]
 pub struct SupervisorSpec {
     pub(crate) rules: Rules,
@@ -219,7 +220,8 @@ pub struct SupervisorSpec {
 }
 
 impl SupervisorSpec {
-    /// A supervisor without children, with 3 restarts in 60 seconds and the default backoff.
+    /// Returns a supervisor without children, with 3 restarts in 60 seconds and the default
+    /// backoff.
     #[must_use]
     pub fn new(strategy: Strategy) -> Self {
         let (intensity, backoff) = (Intensity::default(), Backoff::default());
@@ -235,29 +237,29 @@ impl SupervisorSpec {
         }
     }
 
-    /// Allows `restarts` within any stretch of `period`.
+    /// Sets the restart intensity: at most `restarts` within any window of `period`.
     #[must_use]
     pub fn intensity(mut self, restarts: usize, period: Duration) -> Self {
         self.rules.intensity = Intensity { restarts, period };
         self
     }
 
-    /// Sets how long restarts wait.
+    /// Sets the delay of restarts.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.rules.backoff = backoff;
         self
     }
 
-    /// Adds a child behind those already there. A key that is taken is a mistake in the
-    /// program, which starting the supervisor reports as its failure.
+    /// Appends a child. A duplicate key is a programming error, which fails the start of the
+    /// supervisor.
     #[must_use]
     pub fn child(mut self, child: ChildSpec) -> Self {
         self.children.push(child);
         self
     }
 
-    /// The handle of the supervisor, for children that need it in their arguments.
+    /// Handle of the supervisor, for children that need it in their arguments.
     #[must_use]
     pub fn handle(&self) -> SupervisorHandle {
         self.place.handle()

@@ -1,4 +1,4 @@
-//! Supervisors: the ractor actor that carries out what the core decides.
+//! The ractor actor of a supervisor, which carries out the actions of the core.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,7 +25,7 @@ pub(crate) use handle::Birthplace;
 use handle::Place;
 pub use handle::{ChildError, StartChildError, SupervisorHandle};
 
-/// The kind supervisors are described with.
+/// Actor kind of supervisors.
 pub(crate) const KIND: &str = "Supervisor";
 
 struct Template {
@@ -75,7 +75,7 @@ struct Controls(ActorRef<Msg>);
 
 impl Control for Controls {
     fn stop(&self) {
-        // One that has ended is stopped already.
+        // An error means that the supervisor has already ended.
         let _ = self.0.send_message(Msg::Shutdown);
     }
 
@@ -94,7 +94,7 @@ impl Control for Controls {
 
 pub(crate) enum Msg {
     ChildUp(ActorId),
-    /// The last remains of an instance are gone.
+    /// The instance, its tasks and everything below it have ended.
     ChildGone(ChildId, Exit),
     Timer,
     StartChild(Box<ChildSpec>, Reply<Result<(), StartChildError>>),
@@ -104,7 +104,7 @@ pub(crate) enum Msg {
     Panic,
 }
 
-/// The ractor actor.
+/// The ractor actor; its state is a [`Stage`].
 struct Supervisor;
 
 enum Stage {
@@ -117,7 +117,7 @@ struct Child {
     entry: Arc<Entry>,
     control: Option<Arc<dyn Control>>,
     started: bool,
-    /// Answered when the child is forgotten.
+    /// Replies to send once the child is removed.
     farewells: Vec<Reply<Result<(), ChildError>>>,
 }
 
@@ -139,7 +139,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// The address of an instance, valid until dropped.
+/// Address of the running instance in its [`Place`], reset on drop.
 struct Published(Arc<Place>);
 
 impl Drop for Published {
@@ -292,7 +292,8 @@ impl State {
         );
     }
 
-    /// Does what the core asks for, then shows where everyone is and arms the one timer.
+    /// Carries out the actions of the core, then publishes the state of the children and sets the
+    /// timer.
     async fn settle(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
         while let Some(action) = self.core.poll_action() {
             match action {
@@ -342,7 +343,7 @@ impl State {
             parent: Some(Arc::clone(&self.pass)),
             tally: Arc::clone(tally),
             report_up: Box::new(move |actor| {
-                // A supervisor that has ended does not care.
+                // An error means that the supervisor has ended.
                 let _ = up.send_message(Msg::ChildUp(actor));
             }),
         };
@@ -359,7 +360,8 @@ impl State {
         }
     }
 
-    /// Takes note of an end once nothing of the instance is left.
+    /// Handles the exit of an instance. Notifies the core only once nothing of the instance is
+    /// left, which may be later than the exit.
     fn bury(&mut self, id: ChildId, exit: Exit, myself: &ActorRef<Msg>) {
         self.log_failure(id, &exit);
         let Some(child) = self.children.get_mut(&id) else {
@@ -375,7 +377,7 @@ impl State {
         let myself = myself.clone();
         tokio::spawn(async move {
             gate.emptied().await;
-            // A supervisor that has ended does not care.
+            // An error means that the supervisor has ended.
             let _ = myself.send_message(Msg::ChildGone(id, exit));
         });
     }
@@ -432,14 +434,14 @@ impl State {
         );
     }
 
-    /// Restarts of a child that count against its limit at this moment.
+    /// Restarts of a child that currently count against its limit.
     fn restarts(&self, id: ChildId) -> usize {
         let intensity = self.core.rules().intensity;
         let view = self.core.child(id);
         view.map_or(0, |view| view.window.count(intensity, now()))
     }
 
-    /// Brings the entries up to date.
+    /// Updates the entries of all children.
     fn show(&self) {
         let intensity = self.core.rules().intensity;
         for view in self.core.children() {
@@ -448,7 +450,7 @@ impl State {
             };
             let mut status = child.entry.status();
             status.state = match view.phase {
-                // It has ended, but something of it is still there.
+                // The instance has exited, but its tasks or children are still there.
                 Phase::Starting | Phase::Running if child.control.is_none() => ActorState::Stopped,
                 Phase::Pending if self.core.awaits_round(view.id) => ActorState::Backoff,
                 Phase::Pending | Phase::Starting => ActorState::Starting,
@@ -475,15 +477,15 @@ impl State {
         let myself = myself.clone();
         let timer = tokio::spawn(async move {
             tokio::time::sleep_until(Instant::from_std(at)).await;
-            // A supervisor that has ended has no timers.
+            // An error means that the supervisor has ended.
             let _ = myself.send_message(Msg::Timer);
         });
         self.timer = Some(AbortOnDrop(timer.abort_handle()));
     }
 }
 
-/// How an instance ended, if the event says that one did. What was left of its state is
-/// dropped here, before it is replaced.
+/// Exit of an instance, if `event` reports one. Drops the state of the instance here, so that no
+/// successor starts before.
 pub(crate) fn exit_of(event: SupervisionEvent) -> Option<(ActorCell, Exit)> {
     match event {
         SupervisionEvent::ActorFailed(actor, error) => {
@@ -493,7 +495,7 @@ pub(crate) fn exit_of(event: SupervisionEvent) -> Option<(ActorCell, Exit)> {
             let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(state)));
             let exit = match reason.as_deref() {
                 _ if dropped.is_err() => Exit::Failed("panicked while dropped".to_owned()),
-                // ractor's words for a kill, and for a task that the runtime cancelled.
+                // Reasons of ractor for a kill, and for a task that the runtime cancelled.
                 Some(reason @ ("killed" | "actor_task_cancelled")) => {
                     Exit::Failed(reason.to_owned())
                 }

@@ -1,24 +1,24 @@
-//! How often actors of each kind were restarted, over the life of a tree.
+//! Restart counts by kind of actor, over the life of a tree.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
 use super::report::lock;
 
-/// Restarts of the actors of one kind since the tree was started.
+/// Restart counts of one kind of actor since the tree was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindTally {
     /// Instances started after an earlier one of the same child ended.
     pub restarts: u64,
-    /// Times a child of the kind used up its restarts.
+    /// Times a child of this kind used up its restarts.
     pub exhausted: u64,
 }
 
-/// Shared by all supervisors of a tree.
+/// Counters of a tree, shared by its supervisors.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(Mutex<BTreeMap<&'static str, KindTally>>);
 
 impl Tally {
-    /// An actor of `kind` was started for the first time, so that its kind shows with zeros.
+    /// Registers `kind`, so that a kind without restarts is listed with zeros.
     pub(crate) fn first(&self, kind: &'static str) {
         lock(&self.0).entry(kind).or_default();
     }

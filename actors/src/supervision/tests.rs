@@ -1,4 +1,4 @@
-//! Whole trees, driven through mailboxes under paused time.
+//! Tests of whole trees through their mailboxes, in paused time.
 
 use std::{
     sync::{
@@ -19,10 +19,10 @@ mod failures;
 mod lifetime;
 mod structure;
 
-/// Longer than anything in these tests takes when it works.
+/// Timeout far above the duration of any passing test.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A worker that fails on demand and reports what becomes of it.
+/// Worker that fails on request and reports its lifecycle.
 struct Probe {
     args: Args,
 }
@@ -32,9 +32,9 @@ struct Args {
     name: &'static str,
     events: mpsc::UnboundedSender<String>,
     alive: Arc<AtomicUsize>,
-    /// Starts that fail before one works.
+    /// Number of starts that fail before one succeeds.
     bad_starts: Arc<AtomicUsize>,
-    /// How long a start and a stop take.
+    /// Duration of a start and of a stop.
     start: Duration,
     stop: Duration,
 }
@@ -44,11 +44,11 @@ enum Msg {
     Panic,
     Finish,
     Echo(&'static str, Reply<&'static str>),
-    /// Never answers, and lets go of the caller.
+    /// Drops the reply without a response.
     Ignore(Reply<()>),
-    /// Keeps the mailbox busy until the instance ends.
+    /// Blocks the mailbox until the instance ends.
     Block,
-    /// Runs a task that reports this after a while.
+    /// Starts a task that sends `Report` after the delay.
     Later(Duration, &'static str),
     Report(&'static str),
     PanicInTask,
@@ -114,7 +114,7 @@ impl Args {
     }
 }
 
-/// Makes probes and hears from them.
+/// Creates probes and records their events.
 struct Lab {
     sender: mpsc::UnboundedSender<String>,
     events: mpsc::UnboundedReceiver<String>,
@@ -152,38 +152,38 @@ impl Lab {
         };
         timeout(PATIENCE, wait)
             .await
-            .unwrap_or_else(|_| panic!("never heard {event:?}"));
+            .unwrap_or_else(|_| panic!("no event {event:?}"));
     }
 
-    /// Waits for these events, with no others among them.
+    /// Waits for exactly these events in this order.
     async fn hears_exactly(&mut self, events: &[&str]) {
         for event in events {
             let heard = timeout(PATIENCE, self.events.recv()).await;
             let heard = heard
-                .unwrap_or_else(|_| panic!("never heard {event:?}"))
+                .unwrap_or_else(|_| panic!("no event {event:?}"))
                 .unwrap();
             assert_eq!(heard, *event);
         }
     }
 
-    /// What was said so far, once everything has come to rest.
+    /// Events so far, after [`rest`].
     async fn heard(&mut self) -> Vec<String> {
         rest().await;
         std::iter::from_fn(|| self.events.try_recv().ok()).collect()
     }
 }
 
-/// Lets everything happen that needs no more than a millisecond to pass.
+/// Lets every task run that needs at most a millisecond of paused time.
 async fn rest() {
-    // Paused time moves only when every task waits, and then to the next timer.
+    // Paused time advances only when every task waits, and then to the next timer.
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// A thing of which there is one, and which takes as long to go as the test wants.
+/// Exclusive resource with a release that blocks until the test allows it.
 #[derive(Clone)]
 struct Stuck {
     held: Arc<AtomicUsize>,
-    /// Lets it go once.
+    /// Each message allows one release.
     release: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
 }
 
@@ -211,13 +211,13 @@ struct Held(Stuck);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // An error means that the test is over.
+        // An error means that the test has ended.
         let _ = self.0.release.lock().unwrap().recv();
         self.0.held.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Waits in real time.
+/// Waits in real time for a condition.
 async fn until(condition: impl Fn() -> bool) {
     let wait = async {
         while !condition() {
@@ -226,7 +226,7 @@ async fn until(condition: impl Fn() -> bool) {
     };
     timeout(Duration::from_secs(10), wait)
         .await
-        .expect("it never came true");
+        .expect("the condition stays false");
 }
 
 fn info(tree: &Tree, path: &str) -> ActorInfo {

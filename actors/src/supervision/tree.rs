@@ -1,4 +1,4 @@
-//! A whole tree, from outside.
+//! Public interface of a tree.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -13,19 +13,19 @@ use super::{
     tally::{KindTally, Tally},
 };
 
-/// How an actor is made to fail.
+/// Kind of injected failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillMode {
-    /// Ends it at its next await point, and everything below it.
+    /// Ends the actor at its next await point, with everything below it.
     Kill,
-    /// Has it panic when it comes to the end of its mailbox.
+    /// Makes the actor panic once it has handled its mailbox up to here.
     Panic,
 }
 
-/// Why an actor was not made to fail.
+/// Reason an actor could not be made to fail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KillError {
-    /// No actor has the path.
+    /// No actor has this path.
     #[error("there is no actor {0}")]
     Unknown(String),
     /// The actor has no running instance.
@@ -33,20 +33,20 @@ pub enum KillError {
     NotRunning(String),
 }
 
-/// A tree was not started.
+/// The tree could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to start the root supervisor")]
 pub struct StartTreeError(#[source] SpawnErr);
 
-/// The root gave up: nothing of the tree is running any more.
+/// The root supervisor failed: nothing of the tree is running any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the tree gave up: {reason}")]
 pub struct GaveUp {
-    /// Why the root supervisor failed.
+    /// Failure of the root supervisor.
     pub reason: String,
 }
 
-/// A running tree; clones are the same tree, and dropping them leaves it running.
+/// Handle of a running tree; clones refer to the same tree, and dropping them leaves it running.
 #[derive(Clone)]
 pub struct Tree {
     handle: SupervisorHandle,
@@ -65,11 +65,11 @@ impl fmt::Debug for Tree {
 }
 
 impl Tree {
-    /// Starts a tree whose root has the path `root_key`; returns before its children are up.
+    /// Starts a tree with a root at path `root_key`; returns before its children have started.
     ///
     /// # Errors
-    /// When the runtime is shutting down. Children that fail to start are restarted, and
-    /// show in [`Tree::join`] if they keep failing.
+    /// [`StartTreeError`] if the runtime is shutting down. Children that fail to start are
+    /// restarted; if they keep failing, [`Tree::join`] reports it.
     pub async fn start(
         root_key: impl Into<String>,
         spec: SupervisorSpec,
@@ -112,29 +112,29 @@ impl Tree {
         })
     }
 
-    /// The handle of the root supervisor.
+    /// Handle of the root supervisor.
     #[must_use]
     pub fn root(&self) -> SupervisorHandle {
         self.handle.clone()
     }
 
-    /// All actors of the tree, parents first, siblings in start order.
+    /// Describes all actors of the tree, parents first, siblings in start order.
     #[must_use]
     pub fn describe(&self) -> Vec<ActorInfo> {
         self.entry.describe()
     }
 
-    /// Restarts by kind of actor since the tree was started; every kind that ever started is
-    /// there.
+    /// Restart counts by kind of actor since the start of the tree, for every kind that ever
+    /// started.
     #[must_use]
     pub fn tally(&self) -> BTreeMap<&'static str, KindTally> {
         self.tally.counts()
     }
 
-    /// Makes the actor at `path` fail, to show or test what its supervisor does about it.
+    /// Makes the actor at `path` fail, to demonstrate or test the reaction of its supervisor.
     ///
     /// # Errors
-    /// [`KillError`] when there is nothing to fail at that path.
+    /// [`KillError`] if no actor is running at that path.
     pub fn kill(&self, path: &str, mode: KillMode) -> Result<(), KillError> {
         let entry = self
             .entry
@@ -152,10 +152,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Stops all actors in reverse start order, and waits for it.
+    /// Stops all actors in reverse start order and waits for their end.
     pub async fn stop(&self) {
         self.control.stop();
-        // How it ended is for those who join.
+        // The outcome is available from `join`.
         let _ = self.join().await;
     }
 
@@ -174,7 +174,7 @@ impl Tree {
     }
 }
 
-/// The ractor actor that the root supervisor answers to.
+/// Ractor actor that supervises the root supervisor and publishes its end.
 struct Keeper {
     entry: Arc<Entry>,
     outcome: watch::Sender<Option<Result<(), GaveUp>>>,

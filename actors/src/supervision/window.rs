@@ -1,18 +1,18 @@
-//! How many restarts a child is allowed, and how long each one waits.
+//! Restart intensity and backoff.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-/// At most this many restarts within any stretch of this length.
+/// Restart limit: at most `restarts` within any window of `period`.
 ///
-/// The default is 3 restarts in 60 seconds: the fourth failure exhausts.
+/// The default is 3 restarts in 60 seconds: the fourth failure exhausts the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intensity {
-    /// Restarts allowed; 0 means the first failure exhausts.
+    /// Restarts allowed; with 0 the first failure exhausts the child.
     pub restarts: usize,
-    /// Length of the sliding window; a failure exactly this old no longer counts.
+    /// Length of the sliding window; a failure of exactly this age no longer counts.
     pub period: Duration,
 }
 
@@ -25,17 +25,18 @@ impl Default for Intensity {
     }
 }
 
-/// How long a failed child waits before it is started again.
+/// Delay between a failure and the restart.
 ///
-/// The first restart in a window waits `first`, the second `base`, and every further one
+/// Within a window the first restart is delayed by `first`, the second by `base`, and every further
+/// one by twice the previous delay, up to `max`.
 /// twice the one before, up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// Wait before the first restart.
+    /// Delay of the first restart.
     pub first: Duration,
-    /// Wait before the second restart.
+    /// Delay of the second restart.
     pub base: Duration,
-    /// Longest wait.
+    /// Longest delay.
     pub max: Duration,
 }
 
@@ -50,7 +51,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait before the `nth` restart of a window, counted from 1.
+    /// Returns the delay of the `nth` restart of a window, counted from 1.
     #[must_use]
     pub fn delay(&self, nth: usize) -> Duration {
         if nth <= 1 {
@@ -62,15 +63,15 @@ impl Backoff {
     }
 }
 
-/// The restarts of the last period.
+/// Restarts within the last period.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window {
     restarts: VecDeque<Instant>,
 }
 
 impl Window {
-    /// Counts a failure at `now`: which restart of the window it leads to, counted from 1,
-    /// or `None` when the window is full.
+    /// Records a failure at `now`. Returns the number of its restart within the window, counted
+    /// from 1, or `None` if the window is full.
     pub(crate) fn admit(&mut self, limit: Intensity, now: Instant) -> Option<usize> {
         self.restarts.retain(|at| is_recent(*at, limit, now));
         if self.restarts.len() >= limit.restarts {
@@ -80,7 +81,7 @@ impl Window {
         Some(self.restarts.len())
     }
 
-    /// Restarts that still count at `now`.
+    /// Number of restarts that count at `now`.
     pub(crate) fn count(&self, limit: Intensity, now: Instant) -> usize {
         self.restarts
             .iter()
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fourth_failure_within_the_period_exhausts() {
+    fn fourth_failure_within_period_exhausts() {
         let (limit, start) = (Intensity::default(), Instant::now());
         let at = |secs| start + Duration::from_secs(secs);
         for (failures, last) in [
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn no_allowance_means_no_restart() {
+    fn zero_intensity_allows_no_restart() {
         let limit = Intensity {
             restarts: 0,
             period: Duration::from_secs(60),
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_from_the_base_up_to_the_maximum() {
+    fn backoff_doubles_from_base_up_to_maximum() {
         let waits: Vec<_> = (1..=8)
             .map(|n| Backoff::default().delay(n).as_millis())
             .collect();
@@ -143,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_period_ever_holds_more_restarts_than_allowed(
+        fn no_window_exceeds_the_restart_limit(
             gaps in prop::collection::vec(0u64..40, 1..60),
             allowed in 0usize..5,
         ) {

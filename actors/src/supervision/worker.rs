@@ -1,4 +1,4 @@
-//! Workers: what they are, and the ractor actor each one runs in.
+//! Workers, and the ractor actor that runs one.
 
 use std::{
     fmt,
@@ -24,23 +24,23 @@ use super::{
     spec::{self, Birth, Born},
 };
 
-/// The reason of an end that the actor chose itself.
+/// Reason of an end that the actor requested itself.
 pub(crate) const FINISHED: &str = "finished";
 
-/// An actor with one mailbox, which owns one thing.
+/// An actor with one mailbox that owns one resource.
 ///
-/// The value is the state of a single instance. It is dropped when the instance ends for
-/// whatever reason, and a restart makes a new one with [`Worker::start`].
+/// The value is the state of a single instance. It is dropped when the instance ends for any
+/// reason; a restart creates a new one with [`Worker::start`].
 pub trait Worker: Sized + Send + 'static {
-    /// What it is told; requests carry a [`super::Reply`].
+    /// Message type; requests carry a [`super::Reply`].
     type Msg: Send + 'static;
-    /// Everything a start needs, and a restart again.
+    /// Arguments of every start, restarts included.
     type Args: Clone + Send + Sync + 'static;
-    /// What kind of actor it is, such as `ReplicaActor`.
+    /// Kind of actor, such as `ReplicaActor`.
     const KIND: &'static str;
 
-    /// Looks at the world and comes up. Its messages wait until then, and its handle is
-    /// unavailable.
+    /// Starts the instance from the present state of its resource. Until it returns, messages wait
+    /// and the handle is unavailable.
     ///
     /// # Errors
     /// An error or a panic counts as a failure of the instance, as in [`Worker::handle`].
@@ -51,26 +51,25 @@ pub trait Worker: Sized + Send + 'static {
 
     /// Handles one message. A kill drops the future at its next await point.
     ///
-    /// # Errors
-    /// An error or a panic ends the instance: only for a state no longer to be trusted. What
-    /// the caller did wrong goes into the reply.
+    /// An error or a panic ends the instance: return one only if its state cannot be trusted any
+    /// more. A caller's mistake belongs into the reply.
     fn handle(
         &mut self,
         ctx: &Context<Self>,
         msg: Self::Msg,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Cleans up when the supervisor stops it in good order; messages still in the mailbox
-    /// are dropped. Not called after a failure, a kill or [`Context::finish`], so it must
-    /// never be the only cleanup.
+    /// Cleans up on a graceful stop by the supervisor; messages still in the mailbox are dropped.
+    /// Not called after a failure, a kill or [`Context::finish`], so it must never be the only
+    /// cleanup.
     fn stop(&mut self, _ctx: &Context<Self>) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// Why an instance can no longer be trusted.
+/// Reason an instance cannot be trusted any more.
 ///
-/// Made from any error and any string, so that `?` works in a worker.
+/// Converts from any error and any string, so `?` works in a worker.
 pub struct Failure(Box<dyn std::error::Error + Send + Sync>);
 
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
@@ -81,7 +80,7 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
 
 impl Failure {
     pub(crate) fn into_inner(self) -> Box<dyn std::error::Error + Send + Sync> {
-        // The chain of causes is flattened here: a supervisor keeps failures as text.
+        // Flattens the chain of causes: a supervisor keeps failures as text.
         self.to_string().into()
     }
 
@@ -107,7 +106,7 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// Runs `future`, with a panic as its failure.
+/// Runs `future` and turns a panic into a failure.
 pub(crate) async fn guarded<T>(
     future: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -115,16 +114,16 @@ pub(crate) async fn guarded<T>(
     outcome.unwrap_or_else(|payload| Err(Failure::panic(&*payload)))
 }
 
-/// What arrives in a worker's mailbox.
+/// Entry of a worker's mailbox.
 pub(crate) enum Envelope<M> {
     Msg(M),
-    /// A task of the instance failed, and the instance with it.
+    /// A task of the instance panicked, which fails the instance.
     Crash(Failure),
     /// Fault injection.
     Panic,
 }
 
-/// The mailbox of one instance.
+/// Sender of one instance's mailbox.
 pub(crate) struct Mailbox<M> {
     actor: ActorRef<Envelope<M>>,
     depth: Arc<AtomicUsize>,
@@ -153,7 +152,7 @@ impl<M: Send + 'static> Mailbox<M> {
     }
 }
 
-/// What all instances of one child share.
+/// State shared by all instances of one child.
 pub(crate) struct Place<M> {
     gate: Gate,
     route: watch::Sender<Option<Route<M>>>,
@@ -221,7 +220,7 @@ impl<M: Send + 'static> Control for Controls<M> {
         if self.up.load(Ordering::Acquire) {
             self.mailbox.close("stopped");
         } else {
-            // It has nothing to clean up yet, and its start may take long.
+            // A starting instance has nothing to clean up, and its start may take long.
             self.kill();
         }
     }
@@ -239,10 +238,10 @@ impl<M: Send + 'static> Control for Controls<M> {
     }
 }
 
-/// The ractor actor around a worker.
+/// The ractor actor of a worker.
 struct Shell<W>(PhantomData<fn() -> W>);
 
-/// What a shell is spawned with.
+/// Arguments of a [`Shell`].
 struct Cradle<W: Worker> {
     birth: Birth,
     place: Arc<Place<W::Msg>>,
@@ -251,14 +250,14 @@ struct Cradle<W: Worker> {
     up: Arc<AtomicBool>,
 }
 
-/// A shell's state: the worker comes out of the cradle in `post_start`, which unlike
-/// `pre_start` runs when the actor can already be killed and is already supervised.
+/// State of a [`Shell`]. The worker starts in `post_start`: unlike in `pre_start`, the actor is
+/// supervised and can be killed by then.
 enum Stage<W: Worker> {
     Unborn(Option<Cradle<W>>),
     Up(Body<W>),
 }
 
-/// Fields drop in this order: the worker, its route, its tasks, and with them its pass.
+/// Drop order of the fields: the worker, its route, its tasks, and with them its guard.
 struct Body<W: Worker> {
     worker: W,
     _published: Published<W::Msg>,
@@ -266,7 +265,7 @@ struct Body<W: Worker> {
     depth: Arc<AtomicUsize>,
 }
 
-/// The route to an instance, open until dropped.
+/// Route to the running instance, reset on drop.
 struct Published<M>(Arc<Place<M>>);
 
 impl<M> Drop for Published<M> {

@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Admission of joining nodes.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ fn code(result: Result<(), DecodedError>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_admits_one_node_once() {
+async fn token_admits_exactly_one_node() {
     let a = Machine::founder("a").await;
     let (b, c) = (Machine::new("b").await, Machine::new("c").await);
     let token = a.token().await;
-    // Two at once: exactly one wins.
+    // Of two concurrent joins one succeeds.
     let (first, second) = tokio::join!(b.join(&a, &token), c.join(&a, &token));
     let mut codes = [code(first), code(second)];
     codes.sort_unstable();
@@ -29,7 +29,7 @@ async fn a_token_admits_one_node_once() {
     let loser = if state.nodes.contains_key("b") { c } else { b };
     assert_eq!(code(loser.join(&a, &token).await), "join_token_consumed");
     assert!(!loser.node.client().status().await.unwrap().initialized);
-    // The one who was refused is as good as before.
+    // The rejected node can join with another token.
     let token = a.token().await;
     loser.join(&a, &token).await.unwrap();
     assert_eq!(
@@ -39,7 +39,7 @@ async fn a_token_admits_one_node_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_token_of_this_cluster_is_refused() {
+async fn invalid_or_foreign_token_is_rejected() {
     let (a, other) = (Machine::founder("a").await, Machine::founder("other").await);
     let b = Machine::new("b").await;
     let (good, foreign) = (a.token().await, other.token().await);
@@ -47,7 +47,7 @@ async fn what_is_no_token_of_this_cluster_is_refused() {
     let unknown = format!("jaco1.{}.{}", "0".repeat(64), fields[2]);
     let foreign_ca = format!("jaco1.{}.{}", fields[1], foreign.split('.').nth(2).unwrap());
     for (token, expected) in [
-        (fields[1], "join_token_invalid"), // as older clients have it
+        (fields[1], "join_token_invalid"), // format of older clients
         ("", "join_token_invalid"),
         (unknown.as_str(), "join_token_invalid"),
         (foreign.as_str(), "ca_digest_mismatch"),
@@ -66,7 +66,7 @@ async fn what_is_no_token_of_this_cluster_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_is_taken_is_refused_and_costs_no_token() {
+async fn taken_hostname_is_rejected_and_token_kept() {
     let a = Machine::founder("a").await;
     let twin = Machine::new("a").await;
     let token = a.token().await;
@@ -75,9 +75,9 @@ async fn a_name_that_is_taken_is_refused_and_costs_no_token() {
     b.join(&a, &token).await.unwrap();
 }
 
-/// A signing request names the joiner and nobody else.
+/// A signing request may name only the joining node.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_for_another_host_is_not_signed() {
+async fn signing_request_for_other_host_is_rejected() {
     let a = Machine::founder("a").await;
     let key = jaco_net::pki::NodeKey::generate().unwrap();
     let ask = async |name: &str, csr: String| {
@@ -104,18 +104,18 @@ async fn a_request_for_another_host_is_not_signed() {
     assert_eq!(ask("b_", csr("b")).await.unwrap_err(), "validation_failed");
     let local = key.request("b", &[[127, 0, 0, 1].into()]).unwrap();
     assert_eq!(ask("b", local).await.unwrap_err(), "csr_invalid");
-    // A name that differs in case only is the same to whoever compares certificates.
+    // Hostnames that differ in case only are equal in certificates.
     assert_eq!(ask("A", csr("A")).await.unwrap_err(), "node_already_member");
     let admitted = ask("b", csr("b")).await.unwrap().into_inner();
     assert_eq!((admitted.raft_id, admitted.members.len()), (2, 1));
     assert_eq!(a.state().nodes["b"].raft_id, 2);
-    // The address of a member is that member's, whatever port it is dialled at.
+    // An address belongs to its member whatever the port.
     let address = key.request("c", &[[10, 0, 0, 9].into()]).unwrap();
     assert_eq!(ask("c", address).await.unwrap_err(), "csr_invalid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_init_and_a_join_do_not_happen_at_once() {
+async fn concurrent_init_and_join_have_one_winner() {
     let a = Machine::founder("a").await;
     let b = Machine::new("b").await;
     let token = a.token().await;
@@ -124,9 +124,9 @@ async fn an_init_and_a_join_do_not_happen_at_once() {
     assert!(init.is_ok() != join.is_ok(), "{init:?} {join:?}");
 }
 
-/// What a clock says is all that makes a token old.
+/// Expiry depends on the leader's clock only.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_token_is_refused() {
+async fn expired_token_is_rejected() {
     let clock = super::lab::Shifted::default();
     let a = Machine::with_clock("a", clock.clock()).await;
     a.node.client().init("lab").await.unwrap();

@@ -1,4 +1,4 @@
-//! A node has another certificate; no crash on the way locks it out.
+//! Certificate renewal; a crash at any step must not lock a node out.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use jaco_net::pki::NodeCert;
 use super::lab::{Machine, PATIENCE};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_another_address_gets_a_certificate_for_it() {
+async fn address_change_renews_the_certificate() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     let before = b.certificate();
@@ -22,7 +22,7 @@ async fn a_node_with_another_address_gets_a_certificate_for_it() {
     in_force(&b, |cert| cert.fingerprint() != before.fingerprint()).await;
     let tokens = a.state().join_tokens.len() + 1;
     let _ = a.token().await;
-    b.until("what was written since", |state| {
+    b.until("the write made meanwhile", |state| {
         state.join_tokens.len() == tokens
     })
     .await;
@@ -37,7 +37,7 @@ async fn a_node_with_another_address_gets_a_certificate_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lifecycle_that_starts_again_keeps_to_the_certificate_in_force() {
+async fn restarted_lifecycle_keeps_certificate_in_force() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     let old = b.certificate();
@@ -48,9 +48,9 @@ async fn a_lifecycle_that_starts_again_keeps_to_the_certificate_in_force() {
     .await;
     in_force(&b, |cert| cert.fingerprint() != old.fingerprint()).await;
     let renewed = b.certificate();
-    // Something to announce, so that it can be told when it has.
+    // An older version, so that the next announcement is visible.
     a.publish("b", &renewed).await;
-    b.until("its older version", |state| {
+    b.until("the older version", |state| {
         state.nodes["b"].version == "0.0.0-older"
     })
     .await;
@@ -70,7 +70,7 @@ async fn a_lifecycle_that_starts_again_keeps_to_the_certificate_in_force() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_was_published_before_a_crash_is_in_force_after_it() {
+async fn published_certificate_is_in_force_after_crash() {
     let a = Machine::founder("a").await;
     let next = a.leave_certificate();
     a.publish("a", &next).await;
@@ -79,7 +79,7 @@ async fn a_certificate_that_was_published_before_a_crash_is_in_force_after_it() 
     let state = a.announced("a").await;
     let row = &state.nodes["a"];
     assert_eq!(row.server_cert_fingerprint, next.fingerprint().as_bytes());
-    // It is what the others are shown.
+    // A joining node is shown the new certificate.
     let b = Machine::joined("b", &a).await;
     b.until("the cluster", |state| state.nodes.contains_key("b"))
         .await;
@@ -89,24 +89,24 @@ async fn a_certificate_that_was_published_before_a_crash_is_in_force_after_it() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_down_when_its_certificate_was_committed_comes_back() {
+async fn node_offline_during_renewal_reconnects() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     let next = b.leave_certificate();
     let b = b.stop().await;
     a.publish("b", &next).await;
-    // Its own state does not hold the new fingerprint yet.
+    // The state of `b` does not contain the new fingerprint yet.
     let b = b.start().await;
     let tokens = a.state().join_tokens.len() + 1;
     let _ = a.token().await;
     let state = b
-        .until("what was written since", |state| {
+        .until("the write made meanwhile", |state| {
             state.join_tokens.len() == tokens
         })
         .await;
     let print = next.fingerprint();
     assert_eq!(state.nodes["b"].server_cert_fingerprint, print.as_bytes());
-    // From its next start on it is the one in force.
+    // The certificate is in force after the next start.
     let b = b.restart().await;
     assert_eq!(b.certificate().fingerprint(), print);
     for node in [b, a] {

@@ -1,4 +1,4 @@
-//! Nodes die and come back; who runs what follows.
+//! Nodes die and return, and their replicas are placed accordingly.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -11,7 +11,7 @@ use tokio::{
 
 use super::lab::Machine;
 
-/// An engine that answers, and has nothing and runs nothing.
+/// A container engine that responds, but has no containers and runs none.
 fn idle_engine(socket: &Path) {
     let listener = UnixListener::bind(socket).expect("the path is free and short");
     tokio::spawn(async move {
@@ -42,7 +42,7 @@ async fn answer(mut stream: UnixStream) {
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
          Connection: close\r\n\r\n"
     );
-    // A node that has stopped reads no answers.
+    // A node that has stopped does not read responses.
     let _ = stream.write_all((head + body).as_bytes()).await;
 }
 
@@ -51,7 +51,7 @@ fn is(state: &State, host: &str, status: NodeStatus) -> bool {
     node.is_some_and(|node| node.status() == status)
 }
 
-/// Replicas by host.
+/// Number of replicas by host.
 fn placed(state: &State) -> BTreeMap<String, usize> {
     let mut hosts = BTreeMap::new();
     for row in state.replicas_desired.values() {
@@ -61,7 +61,7 @@ fn placed(state: &State) -> BTreeMap<String, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dead_node_ran_moves_and_it_comes_back_empty() {
+async fn replicas_of_dead_node_move_and_stay() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     let c = Machine::joined("c", &a).await;
@@ -69,7 +69,7 @@ async fn what_a_dead_node_ran_moves_and_it_comes_back_empty() {
         idle_engine(&machine.engine_socket());
     }
     for host in ["a", "b", "c"] {
-        a.until("everybody ready", |state| {
+        a.until("every node ready", |state| {
             is(state, host, NodeStatus::Ready)
         })
         .await;

@@ -1,4 +1,4 @@
-//! Nodes on addresses of their own.
+//! Whole nodes on separate addresses, for tests.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -21,12 +21,12 @@ use jaco_proto::{
 use jaco_raftnode::{Propose as _, RaftStatus, State, command};
 use tempfile::TempDir;
 
-/// What every node says its version is.
+/// Version that every node announces.
 const VERSION: &str = "0.0.0-test";
-/// How long a test waits for what must happen.
+/// Timeout of every wait in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A machine: a directory and addresses, and the node that runs on it.
+/// A directory, addresses, and the node that runs on them.
 pub(crate) struct Machine {
     dir: TempDir,
     name: String,
@@ -36,7 +36,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine whose node waits to be initialised.
+    /// Starts a node that is not initialized.
     pub(crate) async fn new(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (api, peers) = free_addresses();
@@ -50,7 +50,7 @@ impl Machine {
         }
     }
 
-    /// The same, reading its time from `clock`.
+    /// Like [`Machine::new`], with the time of `clock`.
     pub(crate) async fn with_clock(name: &str, clock: Clock) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (api, peers) = free_addresses();
@@ -65,14 +65,14 @@ impl Machine {
         }
     }
 
-    /// A machine whose node founded a cluster.
+    /// Starts a node and initializes a cluster on it.
     pub(crate) async fn founder(name: &str) -> Self {
         let machine = Self::new(name).await;
         machine.node.client().init("lab").await.unwrap();
         machine
     }
 
-    /// A machine whose node joined the cluster of `other`.
+    /// Starts a node and joins it to the cluster of `other`.
     pub(crate) async fn joined(name: &str, other: &Self) -> Self {
         let machine = Self::new(name).await;
         let token = other.token().await;
@@ -85,7 +85,7 @@ impl Machine {
         self.restart_at(&[]).await
     }
 
-    /// The same with further addresses in its certificate.
+    /// Like [`Machine::restart`], with further addresses in the certificate.
     pub(crate) async fn restart_at(self, ips: &[IpAddr]) -> Self {
         let Self {
             dir,
@@ -95,7 +95,7 @@ impl Machine {
             node,
         } = self;
         node.stop().await;
-        drop(node); // it holds the directory
+        drop(node); // releases the lock of the directory
         let config = builder(&dir, &name, api, peers).certificate_ips(ips.iter().copied());
         let node = Node::start(config.build().unwrap()).await.unwrap();
         Self {
@@ -107,14 +107,14 @@ impl Machine {
         }
     }
 
-    /// The certificate that this node has on disk.
+    /// Returns the certificate in force, from disk.
     pub(crate) fn certificate(&self) -> NodeCert {
         let path = self.dir.path().join(format!("data/node/{}.crt", self.name));
         NodeCert::from_pem(&std::fs::read_to_string(path).unwrap()).unwrap()
     }
 
-    /// Leaves a new certificate for this node's key where one waits until the cluster knows it, as
-    /// a crash in the middle of a renewal does.
+    /// Writes a new certificate for this node's key to the waiting file (`.crt.next`), as left by a
+    /// crash during a renewal.
     pub(crate) fn leave_certificate(&self) -> NodeCert {
         let dir = self.dir.path().join("data/node");
         let files = NodeFiles::load(&dir, &self.name).unwrap();
@@ -129,8 +129,8 @@ impl Machine {
         cert
     }
 
-    /// Has this node, which leads, write that `hostname` shows `cert` and is of an older version:
-    /// once that node has announced itself again, its version is [`VERSION`].
+    /// Commits, on this leader, that `hostname` has certificate `cert` and an older version. The
+    /// version is [`VERSION`] again once that node has announced itself.
     pub(crate) async fn publish(&self, hostname: &str, cert: &NodeCert) {
         let update = v1::NodeUpdateSelf {
             hostname: hostname.to_owned(),
@@ -141,7 +141,7 @@ impl Machine {
         self.write(Payload::NodeUpdateSelf(update)).await;
     }
 
-    /// Commits a command on this node, which leads.
+    /// Commits a command on this node, which must lead.
     pub(crate) async fn write(&self, payload: Payload) {
         let command = command("test", prost_types::Timestamp::default(), payload);
         self.node.raft().unwrap().propose(command).await.unwrap();
@@ -155,7 +155,7 @@ impl Machine {
         .await
     }
 
-    /// A new join token of this node's cluster.
+    /// Issues a join token of this node's cluster.
     pub(crate) async fn token(&self) -> String {
         let request = v1::IssueJoinTokenRequest {};
         let issued = self.node.client().cluster().issue_join_token(request).await;
@@ -198,12 +198,12 @@ impl Machine {
         }
     }
 
-    /// Where the node looks for its container engine; nobody listens there by itself.
+    /// Path of the container engine's socket; nothing listens there by default.
     pub(crate) fn engine_socket(&self) -> std::path::PathBuf {
         self.dir.path().join("no-engine.sock")
     }
 
-    /// Stops the node and lets go of its directory.
+    /// Stops the node and releases its directory.
     pub(crate) async fn stop(self) -> Stopped {
         self.node.stop().await;
         Stopped {
@@ -214,7 +214,7 @@ impl Machine {
         }
     }
 
-    /// Waits until raft's status satisfies `check`.
+    /// Waits until the raft status satisfies `check`.
     pub(crate) async fn raft_until(&self, what: &str, check: impl Fn(&RaftStatus) -> bool) {
         let raft = self.node.raft().unwrap();
         let mut status = raft.subscribe_status();
@@ -225,12 +225,12 @@ impl Machine {
         }
     }
 
-    /// Hostnames of the voters as this node knows them, in order.
+    /// Hostnames of the voters in this node's configuration, in order.
     pub(crate) fn voters(&self) -> Vec<String> {
         names(&self.state(), &self.node.raft().unwrap().status().voters)
     }
 
-    /// Waits until this node says that it was removed.
+    /// Waits until this node responds that it was removed.
     pub(crate) async fn locked_out(&self) {
         let refused = async {
             loop {
@@ -247,10 +247,10 @@ impl Machine {
             }
         };
         let refused = tokio::time::timeout(PATIENCE, refused).await;
-        refused.expect("it never learned that it was removed");
+        refused.expect("the node does not report its removal");
     }
 
-    /// Waits until exactly these nodes vote.
+    /// Waits until exactly these nodes are voters.
     pub(crate) async fn votes(&self, expected: &[&str]) {
         let raft = self.node.raft().unwrap();
         let what = format!("voters {expected:?}");
@@ -281,7 +281,7 @@ fn builder(dir: &TempDir, name: &str, api: SocketAddr, peers: SocketAddr) -> Nod
         .version(VERSION)
 }
 
-/// The system's time, moved.
+/// The system clock with an offset.
 #[derive(Clone, Default)]
 pub(crate) struct Shifted(Arc<AtomicU64>);
 
@@ -296,7 +296,7 @@ impl Shifted {
     }
 }
 
-/// A machine whose node does not run.
+/// A machine with its node stopped.
 pub(crate) struct Stopped {
     dir: TempDir,
     name: String,
@@ -305,25 +305,25 @@ pub(crate) struct Stopped {
 }
 
 impl Stopped {
-    /// Puts these certificates in force and in waiting, and forgets all others: what a crash
-    /// may leave.
+    /// Writes these certificates as the one in force and the waiting one, and deletes all others: a
+    /// state that a crash can leave.
     pub(crate) fn leave_certificates(&self, in_force: &NodeCert, waiting: Option<&NodeCert>) {
         let dir = self.dir.path().join("data/node");
         let file = |suffix: &str| dir.join(format!("{}.crt{suffix}", self.name));
         std::fs::write(file(""), in_force.pem()).unwrap();
-        let _ = std::fs::remove_file(file(".former")); // there may be none
+        let _ = std::fs::remove_file(file(".former")); // may be missing
         let _ = std::fs::remove_file(file(".next"));
         if let Some(waiting) = waiting {
             std::fs::write(file(".next"), waiting.pem()).unwrap();
         }
     }
 
-    /// Starts the node again, on the same directory and addresses.
+    /// Starts the node on the same directory and addresses.
     pub(crate) async fn start(self) -> Machine {
         self.start_at(&[]).await
     }
 
-    /// The same with further addresses in its certificate.
+    /// Like [`Stopped::start`], with further addresses in the certificate.
     pub(crate) async fn start_at(self, ips: &[IpAddr]) -> Machine {
         let config = builder(&self.dir, &self.name, self.api, self.peers)
             .certificate_ips(ips.iter().copied());
@@ -338,7 +338,7 @@ impl Stopped {
     }
 }
 
-/// Where a node serves its API and meets its peers.
+/// Returns addresses for the API and for peers.
 fn free_addresses() -> (SocketAddr, SocketAddr) {
     let host = own_address();
     ((host, 7000).into(), (host, 7001).into())

@@ -1,4 +1,4 @@
-//! Nodes whose addresses change get other certificates, whoever leads and whoever is away.
+//! Certificate renewal after an address change, with any node as leader and with nodes offline.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -9,7 +9,7 @@ use jaco_raftnode::State;
 
 use super::lab::{Machine, PATIENCE};
 
-/// Waits until `node` has a certificate for `address` that its cluster knows.
+/// Waits until `node` has a certificate for `address` that its state lists.
 async fn renewed(node: &Machine, name: &str, address: IpAddr) {
     let what = format!("a certificate of {name} for {address}");
     let named = |state: &State| {
@@ -23,12 +23,12 @@ async fn renewed(node: &Machine, name: &str, address: IpAddr) {
         }
     };
     let waited = tokio::time::timeout(PATIENCE, waits).await;
-    waited.unwrap_or_else(|_| panic!("not seen in {PATIENCE:?}: {what}"));
+    waited.unwrap_or_else(|_| panic!("missing after {PATIENCE:?}: {what}"));
 }
 
-/// Writes on `from` as soon as that is possible, and waits until `to` has it.
+/// Writes through `from`, with retries, and waits until `to` has applied the write.
 ///
-/// Members connect anew to one whose certificate changed, which may cost a call its answer.
+/// Members reconnect to a member with a new certificate, which can fail a call.
 async fn reaches(from: &Machine, to: &Machine) {
     let issued = async {
         loop {
@@ -40,25 +40,25 @@ async fn reaches(from: &Machine, to: &Machine) {
         }
     };
     let issued = tokio::time::timeout(PATIENCE, issued).await;
-    issued.expect("nothing can be written");
+    issued.expect("no write succeeds");
     let tokens = from.state().join_tokens.len();
-    to.until("what was written", |state| {
+    to.until("the write of the other node", |state| {
         state.join_tokens.len() >= tokens
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_only_voter_of_two_gets_a_certificate_for_its_other_address() {
+async fn only_voter_of_two_renews_for_new_address() {
     let [first, second]: [IpAddr; 2] = [[10, 9, 9, 8].into(), [10, 9, 9, 9].into()];
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     let a = a.restart_at(&[first]).await;
     renewed(&a, "a", first).await;
     reaches(&a, &b).await;
-    // Through the leader, whom it has to know.
+    // Through the leader, so `b` must be connected to it.
     reaches(&b, &a).await;
-    // Whoever is away meanwhile comes back to a certificate that it never heard of.
+    // A member that is offline meanwhile reconnects to a certificate missing from its state.
     let b = b.stop().await;
     let a = a.restart_at(&[second]).await;
     renewed(&a, "a", second).await;
@@ -67,7 +67,7 @@ async fn the_only_voter_of_two_gets_a_certificate_for_its_other_address() {
     let b = b.start().await;
     reaches(&a, &b).await;
     reaches(&b, &a).await;
-    // And again, with both of them.
+    // The same after a restart of both.
     let (a, b) = (a.restart_at(&[first]).await, b.restart().await);
     reaches(&b, &a).await;
     for node in [b, a] {
@@ -75,10 +75,10 @@ async fn the_only_voter_of_two_gets_a_certificate_for_its_other_address() {
     }
 }
 
-/// Whatever a crash leaves of a renewal: the cluster knows the new certificate or does not, and
-/// the disk has it in force, or waiting.
+/// Covers every state a crash can leave in a renewal: the cluster lists the new certificate or not,
+/// and on disk it is in force or waiting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_in_the_middle_of_a_renewal_of_the_only_voter_separates_nobody() {
+async fn crash_during_renewal_keeps_members_connected() {
     let [old, new]: [IpAddr; 2] = [[10, 9, 9, 8].into(), [10, 9, 9, 9].into()];
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
@@ -91,15 +91,15 @@ async fn a_crash_in_the_middle_of_a_renewal_of_the_only_voter_separates_nobody()
     let after = a.certificate();
     reaches(&a, &b).await;
 
-    // Published and not put in force; the other member has applied it.
+    // Published but not in force; the other member has applied it.
     let a = a.stop().await;
     a.leave_certificates(&before, Some(&after));
     let a = a.start_at(&[new]).await;
     reaches(&b, &a).await;
     renewed(&a, "a", new).await;
-    assert_eq!(a.certificate(), after, "the one that waited");
+    assert_eq!(a.certificate(), after, "the waiting certificate");
 
-    // The same, and the configuration is back to what it was.
+    // The same, but the address is back to the old one.
     let a = a.stop().await;
     a.leave_certificates(&before, Some(&after));
     let a = a.start_at(&[old]).await;
@@ -107,7 +107,7 @@ async fn a_crash_in_the_middle_of_a_renewal_of_the_only_voter_separates_nobody()
     let before = a.certificate();
     reaches(&a, &b).await;
 
-    // Neither published nor in force, while the other is away.
+    // The waiting certificate is neither published nor in force, and the other member is offline.
     let (a, b) = (a.stop().await, b.stop().await);
     a.leave_certificates(&before, Some(&after));
     let a = a.start_at(&[new]).await;
@@ -120,7 +120,7 @@ async fn a_crash_in_the_middle_of_a_renewal_of_the_only_voter_separates_nobody()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_three_renews_its_certificate_while_another_is_away() {
+async fn leader_of_three_renews_with_one_offline() {
     let address: IpAddr = [10, 9, 9, 9].into();
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
@@ -134,7 +134,7 @@ async fn a_leader_of_three_renews_its_certificate_while_another_is_away() {
     })
     .await;
     let b = b.stop().await;
-    // Only the one whom it does not know yet is there.
+    // Only the member without the new fingerprint in its state is online.
     let c = c.start().await;
     reaches(&a, &c).await;
     reaches(&c, &a).await;
@@ -146,7 +146,7 @@ async fn a_leader_of_three_renews_its_certificate_while_another_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_another_address_gets_a_certificate_for_it() {
+async fn renewed_follower_stays_reachable() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     let address = [10, 9, 9, 9].into();

@@ -1,4 +1,4 @@
-//! Nodes come and go; who votes follows.
+//! Nodes join and leave, and the number of voters follows.
 
 use jaco_proto::{
     error::DecodedError,
@@ -9,7 +9,7 @@ use tonic::{Status, Streaming};
 use super::lab::{Machine, PATIENCE};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_grows_to_three_voters_and_shrinks_to_one() {
+async fn cluster_grows_to_three_voters_and_shrinks() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     assert_eq!(b.voters(), ["a"]);
@@ -18,7 +18,7 @@ async fn a_cluster_grows_to_three_voters_and_shrinks_to_one() {
         node.votes(&["a", "b", "c"]).await;
     }
 
-    // Asked on a node that does not lead.
+    // Requested on a follower.
     b.remove("c", false).await.unwrap();
     for node in [&a, &b] {
         node.until("c is gone", |state| !state.nodes.contains_key("c"))
@@ -28,7 +28,7 @@ async fn a_cluster_grows_to_three_voters_and_shrinks_to_one() {
     let unknown = b.remove("c", true).await.unwrap_err();
     assert_eq!(unknown.code, "node_not_found");
 
-    // The leader itself leaves, and the other one goes on.
+    // The leader itself leaves, and the other node takes over.
     b.remove("a", true).await.unwrap();
     b.votes(&["b"]).await;
     let state = b
@@ -52,9 +52,9 @@ async fn a_cluster_grows_to_three_voters_and_shrinks_to_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_without_an_heir_stays_and_holds_up_no_other_removal() {
+async fn leader_unable_to_leave_blocks_no_removal() {
     let a = Machine::founder("a").await;
-    // A join that got no further than its row.
+    // Row of an interrupted join.
     let ghost = v1::NodeJoin {
         hostname: "ghost".to_owned(),
         address: "127.0.0.1:1".to_owned(),
@@ -67,14 +67,14 @@ async fn a_leader_without_an_heir_stays_and_holds_up_no_other_removal() {
     assert_eq!(refused.code, "raft_remove_failed");
     assert_eq!(refused.details["reason"], "no other member can lead");
     assert!(!a.state().nodes["a"].draining);
-    // The mark of an earlier mistake.
+    // A mark from an earlier request.
     let mark = v1::NodeStatusUpdate {
         hostname: "a".to_owned(),
         drain_mark: 1,
         ..Default::default()
     };
     a.write(Payload::NodeStatusUpdate(mark)).await;
-    // Nobody would be left.
+    // Both removals would leave no member.
     let both = a.remove("ghost", true).await.unwrap_err();
     assert_eq!(both.code, "raft_remove_failed");
     a.until("the mark is gone", |state| !state.nodes["a"].draining)
@@ -85,7 +85,7 @@ async fn a_leader_without_an_heir_stays_and_holds_up_no_other_removal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removed_node_serves_nothing_and_stays_removed() {
+async fn removed_node_serves_nothing_and_stays_removed() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     b.until("itself", |state| state.nodes.contains_key("b"))
@@ -116,23 +116,23 @@ async fn a_removed_node_serves_nothing_and_stays_removed() {
     }
 }
 
-/// What a stream ends with.
+/// Waits for the error that ends a stream.
 async fn end<T>(mut stream: Streaming<T>) -> Status {
     let end = async {
         loop {
             match stream.message().await {
                 Ok(Some(_)) => {}
-                Ok(None) => panic!("it ended without a word"),
+                Ok(None) => panic!("the stream ended without an error"),
                 Err(status) => return status,
             }
         }
     };
     let end = tokio::time::timeout(PATIENCE, end).await;
-    end.expect("the stream goes on")
+    end.expect("the stream does not end")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_find_each_other_again_after_a_restart() {
+async fn members_reconnect_after_a_restart() {
     let a = Machine::founder("a").await;
     let b = Machine::joined("b", &a).await;
     let c = Machine::joined("c", &a).await;

@@ -8,15 +8,15 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A core, its clock and a state that takes what it proposes.
+/// Core with a clock and a state that accepts its proposals.
 struct World {
     core: Core,
     now: Instant,
     began: Instant,
     state: BTreeMap<String, NodeStatus>,
-    /// Proposals so far, with their time.
+    /// Proposals so far, with their times.
     log: Vec<(Duration, String, NodeStatus)>,
-    /// Proposals that will be refused.
+    /// Number of proposals to reject.
     refuse: usize,
 }
 
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Lets time pass in ticks, while these members beat every two seconds.
+    /// Advances the time in ticks, with a heartbeat of each of these members every two seconds.
     fn run(&mut self, time: Duration, beating: &[&str]) {
         let until = self.now + time;
         while self.now < until {
@@ -88,14 +88,14 @@ impl World {
 use NodeStatus::{DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Unhealthy};
 
 #[test]
-fn a_member_that_stopped_applying_the_log_is_unhealthy_though_it_is_heard() {
+fn halted_member_is_unhealthy_despite_heartbeats() {
     let mut world = World::leader(&[("a", NodeStatus::Ready)]);
     world.run(4 * BEAT, &["a"]);
     assert_eq!(world.said(), []);
     world.tell(Input::Halted("a".to_owned(), true));
     world.run(10 * BEAT, &["a"]);
     assert_eq!(world.said(), [("a", NodeStatus::Unhealthy)]);
-    // A newer version goes on.
+    // A newer version applies the entry and continues.
     world.tell(Input::Halted("a".to_owned(), false));
     world.state.insert("a".to_owned(), NodeStatus::Ready);
     world.show();
@@ -104,7 +104,7 @@ fn a_member_that_stopped_applying_the_log_is_unhealthy_though_it_is_heard() {
 }
 
 #[test]
-fn a_silent_member_is_unhealthy_then_offline_each_said_once() {
+fn silent_member_becomes_unhealthy_then_offline_once() {
     let mut world = World::leader(&[("a", Ready), ("b", Ready)]);
     world.run(ms(20_000), &["a", "b"]);
     assert_eq!(world.said(), []);
@@ -116,7 +116,7 @@ fn a_silent_member_is_unhealthy_then_offline_each_said_once() {
 }
 
 #[test]
-fn statuses_that_say_something_else_stay() {
+fn other_statuses_stay() {
     for status in [Joining, IsolationUnavailable, DrainTimeout, Offline] {
         let mut world = World::leader(&[("a", status)]);
         world.run(ms(60_000), &[]);
@@ -125,7 +125,7 @@ fn statuses_that_say_something_else_stay() {
 }
 
 #[test]
-fn a_member_that_was_never_heard_is_counted_from_when_it_is_known() {
+fn silence_of_new_member_counts_from_listing() {
     let mut world = World::leader(&[]);
     world.run(ms(60_000), &[]);
     world.state.insert("late".to_owned(), Ready);
@@ -138,7 +138,7 @@ fn a_member_that_was_never_heard_is_counted_from_when_it_is_known() {
 }
 
 #[test]
-fn a_removed_member_is_forgotten_and_this_node_never_judged() {
+fn removed_member_is_forgotten() {
     let mut world = World::leader(&[("a", Ready)]);
     world.run(ms(7_000), &[]);
     world.state.remove("a");
@@ -148,10 +148,10 @@ fn a_removed_member_is_forgotten_and_this_node_never_judged() {
 }
 
 #[test]
-fn a_new_leader_goes_on_from_what_it_heard_itself() {
+fn new_leader_continues_from_own_observations() {
     let mut world = World::new(&[("old", Ready), ("b", Ready)]);
     world.run(ms(10_000), &["old", "b"]);
-    // The leader dies; two and a half seconds later this node leads.
+    // The leader dies; this node is elected two and a half seconds later.
     world.run(ms(2_500), &["b"]);
     world.tell(Input::Leads(true));
     world.run(ms(7_500), &["b"]);
@@ -159,7 +159,7 @@ fn a_new_leader_goes_on_from_what_it_heard_itself() {
 }
 
 #[test]
-fn only_a_leader_says_something() {
+fn only_leader_proposes() {
     let mut world = World::new(&[("a", Ready)]);
     world.run(ms(60_000), &[]);
     assert_eq!(world.said(), []);
@@ -174,7 +174,7 @@ fn only_a_leader_says_something() {
 }
 
 #[test]
-fn what_was_not_written_is_proposed_again_at_the_next_tick() {
+fn failed_proposal_is_repeated_at_next_tick() {
     let mut world = World::leader(&[("a", Ready)]);
     world.refuse = 3;
     world.run(ms(9_250), &[]);
@@ -183,7 +183,7 @@ fn what_was_not_written_is_proposed_again_at_the_next_tick() {
 }
 
 #[test]
-fn a_proposal_in_flight_is_not_repeated_unless_leadership_was_lost_over_it() {
+fn proposal_in_flight_repeats_only_after_leadership_loss() {
     let mut core = Core::new("me");
     let mut now = Instant::now();
     let members = BTreeMap::from([("a".to_owned(), Ready)]);
@@ -200,7 +200,7 @@ fn a_proposal_in_flight_is_not_repeated_unless_leadership_was_lost_over_it() {
 }
 
 #[test]
-fn the_time_this_process_was_paused_is_nobodys_silence() {
+fn own_pause_does_not_count_as_silence() {
     for pause in [1_500, 5_000, 8_000, 60_000, 3_600_000] {
         let mut world = World::leader(&[("a", Ready)]);
         world.run(ms(20_000), &["a"]);
@@ -214,7 +214,7 @@ fn the_time_this_process_was_paused_is_nobodys_silence() {
 }
 
 #[test]
-fn a_judge_that_stutters_still_finds_the_dead() {
+fn irregular_ticks_still_detect_dead_member() {
     let mut world = World::leader(&[("a", Ready)]);
     for _ in 0..30 {
         world.now += ms(900);
@@ -224,7 +224,7 @@ fn a_judge_that_stutters_still_finds_the_dead() {
 }
 
 #[test]
-fn a_member_heard_again_stays_unhealthy_until_it_says_otherwise() {
+fn returning_member_stays_unhealthy_until_state_changes() {
     let mut world = World::leader(&[("a", Ready)]);
     world.run(ms(9_000), &[]);
     world.run(ms(60_000), &["a"]);
@@ -237,12 +237,11 @@ fn a_member_heard_again_stays_unhealthy_until_it_says_otherwise() {
     assert_eq!(world.said()[1..], [("a", Unhealthy), ("a", Offline)]);
 }
 
-/// One beat of the member: how long it is paused before it sends, how long the way takes, and
-/// whether it is lost.
+/// One heartbeat: the pause before it is sent (ms), the network delay (ms), and whether it is lost.
 type Beat = (u64, u64, bool);
 
 #[test]
-fn a_pause_of_almost_six_seconds_just_before_a_beat_is_no_illness() {
+fn pause_just_under_six_seconds_is_tolerated() {
     for pause in [5_000, 5_500, 5_999] {
         let mut world = World::leader(&[("a", Ready)]);
         world.run(ms(20_000), &["a"]);
@@ -262,8 +261,8 @@ fn quiet_beats(longest_pause: u64) -> impl Strategy<Value = Vec<Beat>> {
     prop::collection::vec(beat, 1..60)
 }
 
-/// When these beats arrive: a process that was paused sends the beat it owes at once, and goes
-/// on every two seconds from then.
+/// Arrival times of these heartbeats: a process sends an overdue heartbeat right after its pause,
+/// then one every two seconds.
 fn arrivals(beats: &[Beat]) -> Vec<u64> {
     let mut sent = 0;
     let mut arrivals = Vec::new();
@@ -279,7 +278,7 @@ fn arrivals(beats: &[Beat]) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn pauses_below_six_seconds_and_slow_ways_are_no_illness(beats in quiet_beats(6_000)) {
+    fn short_pauses_and_network_delay_are_tolerated(beats in quiet_beats(6_000)) {
         let mut world = World::leader(&[("a", Ready)]);
         for at in arrivals(&beats) {
             let gap = (world.began + ms(at)).saturating_duration_since(world.now);
@@ -290,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn no_verdict_without_the_silence_it_names(
+    fn status_change_implies_minimum_silence(
         gaps in prop::collection::vec((0_u64..4_000, any::<bool>()), 1..80),
     ) {
         let mut world = World::leader(&[("a", Ready)]);
@@ -311,7 +310,7 @@ proptest! {
     }
 
     #[test]
-    fn a_dead_member_is_offline_within_ten_seconds_and_a_tick(alive in 0_u64..30) {
+    fn dead_member_is_offline_within_ten_seconds(alive in 0_u64..30) {
         let mut world = World::leader(&[("a", Ready)]);
         world.run(ms(alive * 1_000), &["a"]);
         let died = world.now - world.began;

@@ -4,7 +4,7 @@ use super::*;
 
 const TICK: Duration = Duration::from_secs(3);
 
-/// A cluster that does what the policy of its leader says.
+/// Cluster that carries out the decisions of its leader's policy.
 struct World {
     view: View,
     policy: Policy,
@@ -13,7 +13,7 @@ struct World {
 }
 
 impl World {
-    /// A cluster of one: `a`.
+    /// A cluster with one member, `a`.
     fn new() -> Self {
         let mut world = Self {
             view: View::default(),
@@ -97,13 +97,13 @@ impl World {
         assert!(self.has_quorum(), "{:?}", self.view);
     }
 
-    /// Whether anything can be committed.
+    /// Whether a majority of the voters is active.
     fn has_quorum(&self) -> bool {
         let voters = &self.view.voters;
         2 * voters.iter().filter(|id| self.view.active(**id)).count() > voters.len()
     }
 
-    /// Ticks until there is nothing left to do.
+    /// Ticks until no action is left, and returns the actions.
     fn settle(&mut self) -> Vec<Action> {
         let mut done = Vec::new();
         let mut idle = 0;
@@ -118,7 +118,7 @@ impl World {
                 }
                 Verdict::Rest | Verdict::Blocked { .. } => idle += 1,
             }
-            assert!(done.len() < 200, "it never ends: {done:?}");
+            assert!(done.len() < 200, "does not converge: {done:?}");
         }
         done
     }
@@ -144,13 +144,13 @@ impl World {
 const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
 
 #[test]
-fn the_target_is_the_table_of_the_contract() {
+fn target_voters_match_specified_table() {
     let targets: Vec<usize> = (0..=12).map(target_voters).collect();
     assert_eq!(targets, [0, 1, 1, 3, 3, 5, 5, 7, 7, 7, 7, 7, 7]);
 }
 
 #[test]
-fn one_member_becomes_nine_and_one_again() {
+fn cluster_grows_to_nine_and_shrinks_to_one() {
     let mut world = World::new();
     let up = [
         "a", "a", "abc", "abc", "abcde", "abcde", "abcdefg", "abcdefg", "abcdefg",
@@ -168,7 +168,7 @@ fn one_member_becomes_nine_and_one_again() {
         ("i", "abcdefg"),
         ("c", "abdefgh"),
         ("h", "abdef"),
-        ("a", "bdefg"), // the leader hands over, and a learner takes the vote it leaves
+        ("a", "bdefg"), // the leader transfers leadership; a learner replaces its vote
         ("g", "bde"),
         ("d", "bef"),
         ("e", "b"),
@@ -184,7 +184,7 @@ fn one_member_becomes_nine_and_one_again() {
 }
 
 #[test]
-fn two_members_become_three_voters_in_two_steps() {
+fn two_learners_are_promoted_one_after_another() {
     let mut world = World::of(2);
     assert_eq!((world.voters(), world.learners()), ("a".into(), "b".into()));
     world.join("c");
@@ -194,7 +194,7 @@ fn two_members_become_three_voters_in_two_steps() {
 }
 
 #[test]
-fn nothing_happens_while_a_change_is_under_way() {
+fn change_in_progress_blocks_next_action() {
     let mut world = World::new();
     world.join("b");
     world.view.changing = true;
@@ -204,7 +204,7 @@ fn nothing_happens_while_a_change_is_under_way() {
 }
 
 #[test]
-fn a_learner_is_promoted_when_it_is_settled_active_and_close() {
+fn only_known_active_current_learner_is_promoted() {
     let world = || {
         let mut world = World::of(2);
         world.join("c");
@@ -213,7 +213,7 @@ fn a_learner_is_promoted_when_it_is_settled_active_and_close() {
         world.set_active(3, true);
         assert_eq!(world.plan(), Verdict::Act(Action::Add(3)));
         world.act(Action::Add(3));
-        // From here `c` is seen.
+        // The age of `c` counts from here.
         assert_eq!(world.plan(), Verdict::Rest);
         world
     };
@@ -255,7 +255,7 @@ fn a_learner_is_promoted_when_it_is_settled_active_and_close() {
 }
 
 #[test]
-fn a_dead_voter_is_replaced_when_it_is_removed_and_not_before() {
+fn dead_voter_is_replaced_only_after_removal() {
     let mut world = World::of(4);
     assert_eq!(world.voters(), "abc");
     world.set_active(2, false);
@@ -266,7 +266,7 @@ fn a_dead_voter_is_replaced_when_it_is_removed_and_not_before() {
 }
 
 #[test]
-fn a_dead_member_of_three_is_removed_before_a_living_one_loses_its_vote() {
+fn dead_voter_is_demoted_before_live_one() {
     let mut world = World::of(3);
     world.set_active(2, false);
     world.leave("b");
@@ -282,17 +282,17 @@ fn a_dead_member_of_three_is_removed_before_a_living_one_loses_its_vote() {
 }
 
 #[test]
-fn a_living_member_leaves_a_cluster_with_a_dead_one_without_losing_the_majority() {
+fn removal_of_live_voter_demotes_dead_one_first() {
     let mut world = World::of(3);
     world.set_active(2, false);
     world.leave("c");
-    // Without `c` there would be no majority of `a` and `b`, so `b` goes first.
+    // Without `c`, `a` and `b` have no active majority, so `b` is demoted first.
     assert_eq!(world.settle()[0], Action::Demote(2));
     assert_eq!((world.voters(), world.learners()), ("a".into(), "b".into()));
 }
 
 #[test]
-fn what_would_end_the_majority_is_not_done() {
+fn change_that_loses_majority_is_not_made() {
     let mut world = World::of(5);
     for dead in [4, 5] {
         world.set_active(dead, false);
@@ -312,7 +312,7 @@ fn what_would_end_the_majority_is_not_done() {
 }
 
 #[test]
-fn the_last_member_cannot_leave() {
+fn last_member_stays_and_its_mark_is_cleared() {
     let mut world = World::new();
     world.leave("a");
     assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
@@ -323,8 +323,8 @@ fn the_last_member_cannot_leave() {
 }
 
 #[test]
-fn a_leader_that_cannot_leave_holds_up_no_other_removal() {
-    // `b` is dead, and it was the wrong one that was to leave.
+fn leader_unable_to_leave_blocks_no_removal() {
+    // `b` is dead, but `a` was removed by mistake.
     let mut world = World::of(2);
     world.set_active(2, false);
     world.leave("a");
@@ -345,8 +345,8 @@ fn a_leader_that_cannot_leave_holds_up_no_other_removal() {
 }
 
 #[test]
-fn a_leader_that_leaves_waits_for_an_heir_that_is_on_its_way() {
-    // `b` is there, and far behind.
+fn leaving_leader_waits_for_lagging_member() {
+    // `b` is active, but far behind.
     let mut world = World::of(2);
     world.view.commit = 1000;
     world.view.progress.get_mut(&2).unwrap().matched = 0;
@@ -355,7 +355,7 @@ fn a_leader_that_leaves_waits_for_an_heir_that_is_on_its_way() {
         world.now += TICK;
         assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
     }
-    // It goes away for less than it takes to give up, and comes back.
+    // `b` is inactive for less than `HEIRLESS`, then active again.
     world.set_active(2, false);
     for _ in 0..3 {
         world.now += TICK;
@@ -364,7 +364,7 @@ fn a_leader_that_leaves_waits_for_an_heir_that_is_on_its_way() {
     world.set_active(2, true);
     world.now += TICK;
     assert_eq!(world.plan(), Verdict::Act(Action::Promote(2)));
-    // The time starts over.
+    // The wait starts over.
     world.set_active(2, false);
     world.now += TICK;
     assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
@@ -373,7 +373,7 @@ fn a_leader_that_leaves_waits_for_an_heir_that_is_on_its_way() {
 }
 
 #[test]
-fn the_leader_of_two_makes_a_voter_of_the_other_before_it_leaves() {
+fn leader_of_two_promotes_other_before_leaving() {
     let mut world = World::of(2);
     world.leave("a");
     let expected = [
@@ -388,7 +388,7 @@ fn the_leader_of_two_makes_a_voter_of_the_other_before_it_leaves() {
 }
 
 #[test]
-fn leadership_goes_to_the_voter_with_the_longest_log() {
+fn leadership_goes_to_voter_with_longest_log() {
     let mut world = World::of(3);
     world.view.commit = 50;
     world.set_active(3, true);
@@ -401,12 +401,12 @@ fn leadership_goes_to_the_voter_with_the_longest_log() {
 }
 
 #[test]
-fn a_crash_between_two_steps_heals() {
-    // A row without configuration entry: the join went no further.
+fn interrupted_change_is_completed() {
+    // Row without configuration entry: an interrupted join.
     let mut world = World::of(3);
     world.join("d");
     assert_eq!(world.plan(), Verdict::Act(Action::Add(4)));
-    // A configuration entry without row: the removal went no further.
+    // Configuration entry without row: an interrupted removal.
     let mut world = World::of(4);
     world.view.rows.remove(&4);
     assert_eq!(world.settle(), [Action::Remove(4)]);
@@ -414,7 +414,7 @@ fn a_crash_between_two_steps_heals() {
     world.view.rows.remove(&2);
     world.settle();
     assert_eq!(world.voters(), "acd");
-    // A row of a leaver that has no entry any more.
+    // Row of a leaving member without configuration entry.
     let mut world = World::of(2);
     world.leave("b");
     world.view.learners.clear();
@@ -449,16 +449,16 @@ fn pick(ids: &BTreeSet<u64>, at: usize) -> Option<u64> {
 }
 
 proptest! {
-    /// `act` checks after every step that the leader votes, that there are at most seven voters
-    /// and that a majority of them is active.
+    /// `act` checks after every step that the leader is a voter, that there are at most seven
+    /// voters and that a majority of them is active.
     #[test]
-    fn it_converges_on_an_odd_number_of_voters(ops in prop::collection::vec(op(), 0..120)) {
+    fn random_changes_converge_on_target_voters(ops in prop::collection::vec(op(), 0..120)) {
         let mut world = World::new();
         for op in ops {
             let all: BTreeSet<u64> = world.view.rows.keys().copied().collect();
             match op {
                 Op::Join => world.join(&format!("n{:03}", (world.next_id * 7919) % 1000)),
-                // Somebody has to stay.
+                // At least one member has to stay.
                 Op::Leave(at) => {
                     let staying = all.iter().filter(|id| !world.view.leaves(**id)).count();
                     if let Some(id) = pick(&all, at).filter(|_| staying > 1) {
@@ -504,7 +504,7 @@ proptest! {
         for id in known {
             world.set_active(id, true);
         }
-        // Somebody who stays has to be there; `Leave` and `LoseRow` count rows, so it is.
+        // `Leave` and `LoseRow` count rows, so at least one member stays.
         world.settle();
         let view = &world.view;
         let members: BTreeSet<u64> = view.voters.union(&view.learners).copied().collect();

@@ -1,4 +1,4 @@
-//! Members in one process, on loopback addresses of their own.
+//! Cluster members in one process, each on its own loopback address.
 
 use std::{
     collections::BTreeMap,
@@ -29,11 +29,11 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Longest wait for anything here.
+/// Timeout of every wait in these tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 7001;
 
-/// A loopback address that nobody else in this process has, nor another one of these tests.
+/// Returns a loopback address that is unique among concurrent tests and test processes.
 fn address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     let next = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -42,7 +42,7 @@ fn address() -> SocketAddr {
     (IpAddr::V4(ip), PORT + u16::from(next[0])).into()
 }
 
-/// Hears heartbeats.
+/// Records received heartbeats.
 #[derive(Default)]
 pub(super) struct Ear {
     pub(super) heard: Mutex<BTreeMap<String, Heartbeat>>,
@@ -65,7 +65,7 @@ impl Pulse for Ear {
     }
 }
 
-/// One member: raft and its peers, nothing else.
+/// One member: raft and the peer transport only.
 pub(super) struct Member {
     pub(super) hostname: String,
     pub(super) raft: RaftHandle,
@@ -76,7 +76,7 @@ pub(super) struct Member {
     spec: Spec,
 }
 
-/// All that a start of a member needs, and a start after a stop again.
+/// Everything needed to start a member, or to start it again.
 #[derive(Clone)]
 struct Spec {
     storage: Arc<Storage>,
@@ -86,19 +86,19 @@ struct Spec {
     limits: Limits,
 }
 
-/// A cluster.
+/// Cluster of members.
 pub(super) struct World {
     pub(super) members: Vec<Member>,
     _dir: TempDir,
 }
 
 impl World {
-    /// `n` members that know each other and have a leader to choose.
+    /// Starts `n` members that know each other; a leader is still to be elected.
     pub(super) async fn start(n: u64, services: impl Fn(u64) -> Services) -> Self {
         Self::with(n, Limits::default(), services).await
     }
 
-    /// The same, with limits of one's own.
+    /// Like [`World::start`], with raft limits.
     pub(super) async fn with(n: u64, limits: Limits, services: impl Fn(u64) -> Services) -> Self {
         let ca = ClusterCa::generate(SystemTime::now()).unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -156,19 +156,19 @@ impl World {
         Self { members, _dir: dir }
     }
 
-    /// The member that leads, once there is one that the others know.
+    /// Waits for a leader and returns its position.
     pub(super) async fn leader(&self) -> usize {
         let found = until(|| self.members.iter().position(|m| m.raft.status().leading)).await;
         assert!(found < self.members.len());
         found
     }
 
-    /// Issues a token of this name on whoever leads.
+    /// Issues a token for `identity` through the leader.
     pub(super) async fn write(&self, identity: &str) -> Committed {
         self.propose(issue(identity)).await
     }
 
-    /// Has whoever leads commit `command`.
+    /// Commits `command` through the leader.
     pub(super) async fn propose(&self, command: v1::Command) -> Committed {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -189,12 +189,12 @@ impl World {
     }
 }
 
-/// A command about members.
+/// Builds a command from `payload`.
 pub(super) fn about_members(payload: Payload) -> v1::Command {
     command("test", Clock::system().timestamp(), payload)
 }
 
-/// A command that changes the state in a way that is easy to see.
+/// Builds a command with an effect that is easy to find in the state.
 fn issue(identity: &str) -> v1::Command {
     command(
         "test",
@@ -236,7 +236,7 @@ impl Member {
         member
     }
 
-    /// Starts raft and its peers, as a node does.
+    /// Starts raft and the peer transport, as a node does.
     pub(super) async fn run(&mut self) {
         let args = RaftArgs {
             storage: self.spec.storage.clone(),
@@ -259,13 +259,13 @@ impl Member {
         self.tree = Some(Tree::start(&self.hostname, root).await.unwrap());
     }
 
-    /// Starts the peers alone: this member stays where it is in the log.
+    /// Starts the peer transport only; the applied index of this member stays as it is.
     pub(super) async fn run_without_raft(&mut self) {
         let root = SupervisorSpec::new(Strategy::RestForOne).child(self.peers());
         self.tree = Some(Tree::start(&self.hostname, root).await.unwrap());
     }
 
-    /// Stops it, as a node that goes down in good order.
+    /// Stops the member gracefully.
     pub(super) async fn stop(&mut self) {
         if let Some(tree) = self.tree.take() {
             tree.stop().await;
@@ -285,12 +285,12 @@ impl Member {
         })
     }
 
-    /// Index before the first entry in its log.
+    /// Index before the first entry of its log.
     pub(super) fn log_start(&self) -> u64 {
         self.spec.storage.log_range().0.index
     }
 
-    /// Waits until exactly these are connected.
+    /// Waits until exactly these members are connected.
     pub(super) async fn connected(&self, hosts: &[&str]) {
         let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut connected = self.network.connected();
@@ -299,7 +299,7 @@ impl Member {
     }
 }
 
-/// Waits for a value.
+/// Polls until `ready` returns a value.
 pub(super) async fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     let wait = async {
         loop {

@@ -1,4 +1,4 @@
-//! Where one child is in its life.
+//! State of one child.
 
 use std::time::Instant;
 
@@ -7,19 +7,19 @@ use crate::supervision::window::Window;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Has no instance, and starts when its turn comes.
+    /// No instance; starts once its predecessors have started, or stay down.
     Pending,
-    /// Has an instance that is not up yet.
+    /// The instance is starting.
     Starting,
-    /// Has an instance that is up.
+    /// The instance is running.
     Running,
-    /// Has an instance that was asked to stop, and is killed at the given time.
+    /// The instance was asked to stop, and is killed at the given time.
     Stopping { kill_at: Option<Instant> },
-    /// Failed, and starts at the given time.
+    /// Failed; restarts at the given time.
     Backoff { until: Instant },
-    /// Ended, and stays so.
+    /// Ended, and is not restarted.
     Down,
-    /// Failed more often than allowed, and stays down until revived.
+    /// Failed more often than allowed; stays down until revived.
     Exhausted,
 }
 
@@ -38,11 +38,12 @@ pub(crate) struct Child {
     pub(crate) id: ChildId,
     pub(crate) plan: Plan,
     pub(crate) phase: Phase,
-    /// Takes part in ordered start and stop.
+    /// Whether it takes part in the ordered start and stop.
     pub(crate) ordered: bool,
-    /// Came up, or came to rest, since it was last put in line; later children may start.
+    /// Whether it has started, or stays down, since it was last pending; later children may then
+    /// start.
     pub(crate) settled: bool,
-    /// To be forgotten once it has ended.
+    /// Whether to forget it once it has ended.
     pub(crate) removing: bool,
     pub(crate) window: Window,
     pub(crate) up_since: Option<Instant>,
@@ -64,7 +65,7 @@ impl Child {
         }
     }
 
-    /// Notes that the instance is asked to stop; false if it already was.
+    /// Marks the instance as stopping; false if there is none, or if it is stopping already.
     pub(crate) fn begin_stop(&mut self, now: Instant) -> bool {
         match self.phase {
             Phase::Starting | Phase::Running => {

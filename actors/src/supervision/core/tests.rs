@@ -6,7 +6,7 @@ use super::{Strategy, *};
 
 const NOTIFY: bool = true;
 
-/// A core and its clock; runs instances that start and stop when told.
+/// A core with a clock; its instances start and stop immediately on request.
 struct Bench {
     core: Core,
     now: Instant,
@@ -28,7 +28,7 @@ impl Bench {
         }
     }
 
-    /// Three permanent children that are up.
+    /// A supervisor with three running permanent children.
     fn running(strategy: Strategy) -> Self {
         let mut bench = Self::new(strategy);
         for key in ["a", "b", "c"] {
@@ -78,7 +78,7 @@ impl Bench {
         self.run()
     }
 
-    /// What the core asks for until it waits for nothing but a failure; times out as needed.
+    /// Carries out actions and timeouts until none is left, and returns the actions.
     fn run(&mut self) -> Vec<String> {
         let mut log = Vec::new();
         loop {
@@ -121,7 +121,7 @@ impl Bench {
 }
 
 #[test]
-fn children_start_in_order_each_after_the_one_before_is_up() {
+fn children_start_in_order_after_their_predecessor() {
     for strategy in [
         Strategy::OneForOne,
         Strategy::RestForOne,
@@ -149,7 +149,7 @@ fn children_start_in_order_each_after_the_one_before_is_up() {
 }
 
 #[test]
-fn a_failure_restarts_what_the_strategy_says() {
+fn failure_restarts_children_of_the_strategy() {
     for (strategy, failed, expected) in [
         (Strategy::OneForOne, "b", "start b"),
         (
@@ -180,7 +180,7 @@ fn a_failure_restarts_what_the_strategy_says() {
 }
 
 #[test]
-fn a_failure_further_up_widens_a_restart_that_is_under_way() {
+fn failure_of_earlier_child_widens_running_restart() {
     let mut bench = Bench::running(Strategy::RestForOne);
     let (a, c) = (bench.id("a"), bench.id("c"));
     bench
@@ -196,7 +196,7 @@ fn a_failure_further_up_widens_a_restart_that_is_under_way() {
 }
 
 #[test]
-fn the_restart_type_says_which_ends_count() {
+fn restart_type_decides_which_ends_restart() {
     use Restart::{Permanent, Temporary, Transient};
     for (restart, failed, expected) in [
         (Permanent, true, "start x"),
@@ -232,7 +232,7 @@ fn the_restart_type_says_which_ends_count() {
 }
 
 #[test]
-fn a_group_restart_leaves_temporary_children_down_and_brings_back_finished_ones() {
+fn group_restart_skips_temporary_children_only() {
     for dynamic in [false, true] {
         let mut bench = Bench::new(Strategy::OneForAll);
         bench.add("permanent", Restart::Permanent, !NOTIFY, false);
@@ -245,7 +245,7 @@ fn a_group_restart_leaves_temporary_children_down_and_brings_back_finished_ones(
         log.retain(|step| step != "removed");
         let expected = ["stop temporary", "start permanent", "start transient"];
         assert_eq!(log, expected, "{dynamic}");
-        // One that was down before stays down too.
+        // A temporary child that is down stays down in the next round too.
         assert_eq!(
             bench.fail("permanent"),
             ["stop transient", "start permanent", "start transient"],
@@ -255,7 +255,7 @@ fn a_group_restart_leaves_temporary_children_down_and_brings_back_finished_ones(
 }
 
 #[test]
-fn the_fourth_failure_in_the_window_escalates_after_stopping_the_siblings() {
+fn fourth_failure_stops_siblings_and_escalates() {
     for strategy in [
         Strategy::OneForOne,
         Strategy::RestForOne,
@@ -278,7 +278,7 @@ fn the_fourth_failure_in_the_window_escalates_after_stopping_the_siblings() {
 }
 
 #[test]
-fn a_failure_older_than_the_period_does_not_count() {
+fn failure_outside_the_window_does_not_count() {
     let mut bench = Bench::running(Strategy::OneForOne);
     for _ in 0..10 {
         assert_eq!(bench.fail("b"), ["start b"]);
@@ -287,7 +287,7 @@ fn a_failure_older_than_the_period_does_not_count() {
 }
 
 #[test]
-fn siblings_share_restarts_only_where_they_are_restarted_together() {
+fn only_group_strategies_share_restart_limit() {
     for (strategy, expected) in [
         (Strategy::OneForOne, "start b"),
         (
@@ -312,7 +312,7 @@ fn siblings_share_restarts_only_where_they_are_restarted_together() {
 }
 
 #[test]
-fn an_exhausted_child_that_is_only_reported_leaves_its_siblings_alone_until_revived() {
+fn reported_exhaustion_spares_siblings_until_revival() {
     let mut bench = Bench::running(Strategy::OneForOne);
     bench.add("x", Restart::Permanent, NOTIFY, true);
     bench.run();
@@ -331,7 +331,7 @@ fn an_exhausted_child_that_is_only_reported_leaves_its_siblings_alone_until_revi
 }
 
 #[test]
-fn a_child_that_never_comes_up_holds_back_those_behind_it_until_it_is_given_up() {
+fn failing_start_blocks_later_children_until_exhausted() {
     let mut bench = Bench::new(Strategy::OneForOne);
     bench.add("a", Restart::Permanent, NOTIFY, false);
     bench.add("b", Restart::Permanent, !NOTIFY, false);
@@ -352,7 +352,7 @@ fn a_child_that_never_comes_up_holds_back_those_behind_it_until_it_is_given_up()
 }
 
 #[test]
-fn dynamic_children_of_one_for_one_neither_wait_nor_are_waited_for() {
+fn dynamic_children_of_one_for_one_are_unordered() {
     let mut bench = Bench::running(Strategy::OneForOne);
     bench.add("x", Restart::Permanent, !NOTIFY, true);
     bench.add("y", Restart::Permanent, !NOTIFY, true);
@@ -371,7 +371,7 @@ fn dynamic_children_of_one_for_one_neither_wait_nor_are_waited_for() {
 }
 
 #[test]
-fn a_child_that_does_not_stop_is_killed_when_its_time_is_up() {
+fn child_is_killed_after_its_stop_timeout() {
     let mut bench = Bench::running(Strategy::OneForOne);
     let b = bench.core.handle_remove("b", bench.now).unwrap();
     assert_eq!(bench.core.poll_action(), Some(Action::Stop(b)));
@@ -383,7 +383,7 @@ fn a_child_that_does_not_stop_is_killed_when_its_time_is_up() {
 }
 
 #[test]
-fn a_key_is_taken_until_its_child_is_gone() {
+fn key_is_in_use_until_child_ended() {
     let mut bench = Bench::running(Strategy::OneForOne);
     let plan = || Plan {
         key: "b".to_owned(),
@@ -402,7 +402,7 @@ fn a_key_is_taken_until_its_child_is_gone() {
 }
 
 #[test]
-fn a_child_that_waits_for_its_restart_is_removed_at_once() {
+fn child_in_backoff_is_removed_immediately() {
     let mut bench = Bench::running(Strategy::OneForOne);
     let b = bench.id("b");
     bench
@@ -414,7 +414,7 @@ fn a_child_that_waits_for_its_restart_is_removed_at_once() {
 }
 
 #[test]
-fn restarts_wait_longer_each_time() {
+fn delay_grows_with_each_restart() {
     let mut bench = Bench::running(Strategy::OneForAll);
     let mut waits = Vec::new();
     for _ in 0..3 {
@@ -468,7 +468,7 @@ fn strategies() -> impl PropStrategy<Value = Strategy> {
     ]
 }
 
-/// The shell as a model: which instances exist, and whether the supervisor has ended.
+/// Model of the supervisor actor: its instances, and whether it has ended.
 #[derive(Default)]
 struct World {
     instances: BTreeSet<ChildId>,
@@ -479,13 +479,13 @@ impl World {
     fn carry_out(&mut self, core: &mut Core) -> Result<(), TestCaseError> {
         while let Some(action) = core.poll_action() {
             let forgets = matches!(action, Action::Removed(_));
-            prop_assert!(forgets || !self.closed, "{:?} after the end", action);
+            prop_assert!(forgets || !self.closed, "{:?} after the close", action);
             match action {
                 Action::Start(id) => {
                     prop_assert!(self.instances.insert(id), "two instances of {:?}", id);
                 }
                 Action::Stop(id) | Action::Kill(id) => {
-                    prop_assert!(self.instances.contains(&id), "stop of nothing");
+                    prop_assert!(self.instances.contains(&id), "stop without an instance");
                 }
                 Action::Removed(id) => prop_assert!(!self.instances.contains(&id)),
                 Action::Exhausted(id) => prop_assert!(!self.instances.contains(&id)),
@@ -509,7 +509,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn whatever_happens_no_child_runs_twice_and_the_end_is_clean(
+    fn random_steps_keep_one_instance_and_close(
         strategy in strategies(),
         statics in prop::collection::vec((restarts(), any::<bool>()), 0..5),
         steps in steps(),
@@ -560,11 +560,11 @@ proptest! {
             if overdue {
                 core.handle_timeout(now);
                 world.carry_out(&mut core)?;
-                prop_assert!(core.poll_timeout().is_none_or(|at| at > now), "would spin");
+                prop_assert!(core.poll_timeout().is_none_or(|at| at > now), "overdue again");
             }
         }
 
-        // Told to end, it does, as soon as its instances do.
+        // After a shutdown the supervisor closes as soon as its instances have ended.
         core.handle_shutdown(now);
         world.carry_out(&mut core)?;
         for _ in 0..100 {
@@ -577,13 +577,13 @@ proptest! {
     }
 
     #[test]
-    fn left_alone_a_supervisor_brings_every_permanent_child_back_up(
+    fn permanent_children_run_again_after_sparse_failures(
         strategy in strategies(),
         failures in prop::collection::vec((0usize..3, 0u64..100), 1..40),
     ) {
         let mut bench = Bench::running(strategy);
         for (child, pause) in failures {
-            // Slow enough never to exhaust.
+            // Slow enough never to exhaust the limit.
             bench.pass(Duration::from_secs(20 + pause));
             bench.run();
             bench.fail(["a", "b", "c"][child]);

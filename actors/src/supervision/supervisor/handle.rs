@@ -1,4 +1,4 @@
-//! The address of a supervisor.
+//! Handle of a supervisor.
 
 use std::{
     fmt,
@@ -16,29 +16,29 @@ use crate::supervision::{
     spec::ChildSpec,
 };
 
-/// Why a child was not started.
+/// Reason a child was not started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartChildError {
-    /// A sibling has the key; it goes on undisturbed.
+    /// A sibling has the key; it keeps running.
     #[error("there is already a child {0}")]
     AlreadyExists(String),
-    /// The supervisor is not running, or ends.
+    /// The supervisor is not running, or is shutting down.
     #[error("the supervisor is not running")]
     Unavailable,
 }
 
-/// Why a child was not stopped or revived.
+/// Reason a child was not stopped or revived.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChildError {
     /// No child has the key.
     #[error("there is no child {0}")]
     Unknown(String),
-    /// The supervisor is not running, or ended meanwhile.
+    /// The supervisor was not running, or ended meanwhile.
     #[error("the supervisor is not running")]
     Unavailable,
 }
 
-/// The address of a supervisor; it stays valid across restarts.
+/// Handle of a supervisor, valid across restarts.
 #[derive(Clone)]
 pub struct SupervisorHandle(pub(super) Arc<Place>);
 
@@ -52,15 +52,15 @@ impl fmt::Debug for SupervisorHandle {
 }
 
 impl SupervisorHandle {
-    /// Adds a child and begins to start it; returns before it is up.
+    /// Adds a child and begins its start; returns before it has started.
     ///
-    /// Under [`crate::supervision::Strategy::OneForOne`] dynamic children start at once and stop together;
-    /// under the other strategies they line up behind the children already there. A
-    /// supervisor that is itself restarted comes back with its static children only: have
-    /// one of them start the dynamic ones.
+    /// Under [`crate::supervision::Strategy::OneForOne`] dynamic children start immediately and
+    /// stop together; under the other strategies they are ordered after the present children. A
+    /// restarted supervisor has its static children only: one of them should start the dynamic
+    /// ones.
     ///
     /// # Errors
-    /// [`StartChildError::AlreadyExists`] leaves the present child alone.
+    /// [`StartChildError::AlreadyExists`] if the key is in use; the present child is not affected.
     pub async fn start_child(&self, spec: ChildSpec) -> Result<(), StartChildError> {
         let answer = self
             .ask(|reply| Msg::StartChild(Box::new(spec), reply))
@@ -68,13 +68,14 @@ impl SupervisorHandle {
         answer.unwrap_or(Err(StartChildError::Unavailable))
     }
 
-    /// Stops a child, kills it if it takes longer than its stop timeout, and forgets it.
-    /// Returns when nothing of it is left and the key is free.
+    /// Stops a child, kills it after its stop timeout, and removes it. Returns when nothing of it
+    /// is left and the key is free.
     ///
-    /// Works at any point of the child's life. A static child comes back when the supervisor
-    /// is restarted.
+    /// Works in every state of the child. A static child comes back when the supervisor is
+    /// restarted.
     ///
-    /// A worker must not wait for its own supervisor to stop it: [`crate::supervision::Context::finish`].
+    /// A worker must not wait for its own removal; it ends itself with
+    /// [`crate::supervision::Context::finish`].
     ///
     /// # Errors
     /// [`ChildError::Unknown`] if no child has the key.
@@ -85,7 +86,7 @@ impl SupervisorHandle {
         answer.unwrap_or(Err(ChildError::Unavailable))
     }
 
-    /// Gives a child its restarts back, and starts it again if it is exhausted or has ended.
+    /// Resets the restart window of a child, and starts it if it is exhausted or has ended.
     ///
     /// # Errors
     /// [`ChildError::Unknown`] if no child has the key.
@@ -94,8 +95,7 @@ impl SupervisorHandle {
         answer.unwrap_or(Err(ChildError::Unavailable))
     }
 
-    /// Waits until the static children are up, or have come to rest otherwise; forever, if
-    /// they never do.
+    /// Waits until every static child has started or stays down; without a limit.
     pub async fn running(&self) {
         // The sender lives as long as the handle.
         let _ = self
@@ -106,7 +106,7 @@ impl SupervisorHandle {
             .await;
     }
 
-    /// The supervisor and everything below it, parents first, siblings in start order; empty
+    /// Describes the supervisor and everything below, parents first, siblings in start order; empty
     /// before its first start.
     #[must_use]
     pub fn describe(&self) -> Vec<ActorInfo> {
@@ -122,7 +122,7 @@ impl SupervisorHandle {
     }
 }
 
-/// What all instances of one supervisor share.
+/// State shared by all instances of one supervisor.
 pub(super) struct Place {
     pub(super) gate: Gate,
     pub(super) actor: watch::Sender<Option<ActorRef<Msg>>>,
@@ -130,7 +130,7 @@ pub(super) struct Place {
     pub(super) entry: Mutex<Option<Arc<Entry>>>,
 }
 
-/// The place a specification reserves, before there is an instance.
+/// The [`Place`] of a supervisor, reserved by its specification before there is an instance.
 pub(crate) struct Birthplace(pub(super) Arc<Place>);
 
 impl fmt::Debug for Birthplace {

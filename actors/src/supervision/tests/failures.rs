@@ -1,8 +1,8 @@
-//! What happens when an actor fails.
+//! Failures of actors, and the reactions of their supervisors.
 
 use super::*;
 
-/// The ways an instance ends by itself or by force.
+/// Ways in which an instance ends.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     Error,
@@ -47,7 +47,7 @@ impl Blow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_of_end_is_answered_by_strategy_and_restart_type() {
+async fn end_of_child_follows_strategy_and_restart_type() {
     for strategy in [
         Strategy::OneForOne,
         Strategy::RestForOne,
@@ -61,7 +61,7 @@ async fn every_kind_of_end_is_answered_by_strategy_and_restart_type() {
     }
 }
 
-/// How many instances came up, according to what was heard.
+/// Number of starts among the events.
 fn expected_starts(heard: &[String]) -> u64 {
     heard.iter().filter(|line| line.ends_with(" up")).count() as u64
 }
@@ -138,7 +138,7 @@ async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_failures_are_restarted_and_the_fourth_ends_the_tree() {
+async fn fourth_failure_ends_the_tree() {
     let mut lab = Lab::new();
     let (a, handle) = lab.probe("a");
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
@@ -162,7 +162,7 @@ async fn three_failures_are_restarted_and_the_fourth_ends_the_tree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_older_than_the_window_are_forgotten() {
+async fn failures_outside_the_window_do_not_count() {
     let mut lab = Lab::new();
     let (a, handle) = lab.probe("a");
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
@@ -178,7 +178,7 @@ async fn failures_older_than_the_window_are_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sibling_does_not_pay_for_the_failures_of_another() {
+async fn siblings_have_separate_restart_limits() {
     let mut lab = Lab::new();
     let ((a, bad), (b, good)) = (lab.probe("a"), lab.probe("b"));
     let (reports, mut reported) = mpsc::unbounded_channel();
@@ -215,7 +215,7 @@ async fn a_sibling_does_not_pay_for_the_failures_of_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panicking_callback_harms_nobody() {
+async fn panicking_exhaustion_callback_does_not_fail_siblings() {
     let mut lab = Lab::new();
     let ((a, bad), (b, good)) = (lab.probe("a"), lab.probe("b"));
     let a = a.on_exhausted(OnExhausted::notify(|_| panic!("in a callback")));
@@ -229,7 +229,7 @@ async fn a_panicking_callback_harms_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_start_counts_like_any_failure() {
+async fn failed_start_counts_as_failure() {
     let mut lab = Lab::new();
     let args = lab.args("a");
     args.bad_starts.store(2, Ordering::SeqCst);
@@ -248,7 +248,7 @@ async fn a_bad_start_counts_like_any_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subtree_that_gives_up_is_restarted_whole_by_its_parent() {
+async fn exhausted_subtree_is_restarted_as_a_whole() {
     let mut lab = Lab::new();
     let ((a, _), (b, handle)) = (lab.probe("a"), lab.probe("b"));
     let inner = SupervisorSpec::new(Strategy::OneForOne)
@@ -280,7 +280,7 @@ async fn a_subtree_that_gives_up_is_restarted_whole_by_its_parent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_supervisor_that_is_killed_or_panics_comes_back_with_its_subtree() {
+async fn failed_supervisor_restarts_with_its_static_children() {
     for mode in [KillMode::Kill, KillMode::Panic] {
         let mut lab = Lab::new();
         let ((a, first), (b, second)) = (lab.probe("a"), lab.probe("b"));
@@ -314,7 +314,7 @@ async fn a_supervisor_that_is_killed_or_panics_comes_back_with_its_subtree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_root_that_is_killed_ends_the_tree() {
+async fn killed_root_ends_the_tree() {
     let mut lab = Lab::new();
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0)).await;
     tree.kill("node", KillMode::Kill).unwrap();
@@ -334,7 +334,7 @@ async fn a_root_that_is_killed_ends_the_tree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_actors_that_run_can_be_killed() {
+async fn only_running_actors_can_be_killed() {
     let lab = Lab::new();
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0)).await;
     for path in ["node/b", "nod", "node/a/b", ""] {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_handle_survives_a_restart_and_is_unavailable_during_it() {
+async fn handle_is_unavailable_only_during_a_restart() {
     let mut lab = Lab::new();
     let (a, handle) = lab.probe("a");
     assert_eq!(
@@ -36,7 +36,7 @@ async fn a_handle_survives_a_restart_and_is_unavailable_during_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_says_why_it_brought_nothing() {
+async fn call_error_names_the_cause() {
     let lab = Lab::new();
     let (a, handle) = lab.probe("a");
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
@@ -60,12 +60,12 @@ async fn a_call_says_why_it_brought_nothing() {
     assert_eq!(
         answer,
         Err(CallError::NoReply),
-        "it ended with the request in its mailbox"
+        "the instance ended before it handled the request"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_left_does_no_harm() {
+async fn abandoned_call_does_not_fail_the_worker() {
     let lab = Lab::new();
     let (a, handle) = lab.probe("a");
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
@@ -79,7 +79,7 @@ async fn a_caller_that_left_does_no_harm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_takes_the_place_of_a_worker() {
+async fn probe_receives_messages_instead_of_a_worker() {
     let (handle, mut inbox) = Handle::probe();
     handle.cast(7).unwrap();
     assert_eq!(inbox.recv().await, Some(7));
@@ -88,7 +88,7 @@ async fn a_probe_takes_the_place_of_a_worker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_end_with_their_instance_whatever_ends_it() {
+async fn tasks_end_with_their_instance() {
     for end in ["error", "panic", "kill", "finish", "stop"] {
         let mut lab = Lab::new();
         let (a, handle) = lab.probe("a");
@@ -116,7 +116,7 @@ async fn tasks_end_with_their_instance_whatever_ends_it() {
     }
 }
 
-/// A worker with a task that takes as long to go as the test wants.
+/// Worker with a task that blocks on its end until the test allows it.
 struct Owner;
 
 impl Worker for Owner {
@@ -139,7 +139,7 @@ impl Worker for Owner {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_instance_starts_only_when_the_tasks_of_the_last_are_gone() {
+async fn restart_waits_for_tasks_of_last_instance() {
     for victim in ["node/inner/owner", "node/inner"] {
         let (release, released) = std::sync::mpsc::channel();
         let stuck = Stuck {
@@ -171,13 +171,13 @@ async fn an_instance_starts_only_when_the_tasks_of_the_last_are_gone() {
         assert_eq!(
             stuck.held.load(Ordering::SeqCst),
             0,
-            "a stop waits for them too"
+            "a stop waits for the tasks too"
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tree_starts_in_order_and_stops_in_reverse() {
+async fn tree_starts_in_order_and_stops_in_reverse() {
     let mut lab = Lab::new();
     let slow = Args {
         start: Duration::from_secs(3),
@@ -223,7 +223,7 @@ async fn a_tree_starts_in_order_and_stops_in_reverse() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_takes_too_long_becomes_a_kill() {
+async fn stop_becomes_kill_after_its_timeout() {
     let mut lab = Lab::new();
     let slow = Args {
         stop: Duration::from_secs(60),
@@ -246,12 +246,12 @@ async fn a_stop_that_takes_too_long_becomes_a_kill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_child_can_be_stopped_at_any_point_of_its_life() {
+async fn child_can_be_stopped_in_every_state() {
     let mut lab = Lab::new();
     let tree = start(SupervisorSpec::new(Strategy::OneForOne)).await;
     let root = tree.root();
 
-    // In the middle of its start, which would take for ever.
+    // Starting; the start would outlast the test.
     let slow = Args {
         start: PATIENCE * 10,
         ..lab.args("a")
@@ -289,6 +289,6 @@ async fn a_child_can_be_stopped_at_any_point_of_its_life() {
     assert_eq!(
         lab.heard().await,
         <[&str; 0]>::default(),
-        "nothing came back"
+        "no restart after the stop"
     );
 }

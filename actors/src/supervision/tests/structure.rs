@@ -1,11 +1,11 @@
-//! Trees that change, describe themselves and live side by side.
+//! Dynamic children, descriptions, external actors, and several trees in one process.
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_taken_key_is_refused_and_disturbs_nobody() {
+async fn duplicate_key_is_rejected_without_side_effects() {
     let mut lab = Lab::new();
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0)).await;
     let root = tree.root();
@@ -23,7 +23,7 @@ async fn a_taken_key_is_refused_and_disturbs_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_static_children_of_one_name_fail_the_tree() {
+async fn duplicate_static_key_fails_the_tree() {
     let lab = Lab::new();
     let spec = SupervisorSpec::new(Strategy::OneForOne);
     let spec = spec.child(lab.probe("a").0).child(lab.probe("a").0);
@@ -36,7 +36,7 @@ async fn two_static_children_of_one_name_fail_the_tree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_dynamic_child_holds_nobody_up() {
+async fn slow_dynamic_child_does_not_delay_others() {
     let mut lab = Lab::new();
     let tree = start(SupervisorSpec::new(Strategy::OneForOne)).await;
     let slow = Args {
@@ -55,7 +55,7 @@ async fn a_slow_dynamic_child_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tree_describes_itself() {
+async fn tree_describes_all_its_actors() {
     let lab = Lab::new();
     let (a, handle) = lab.probe("a");
     let (inner, inner_handle) =
@@ -108,7 +108,7 @@ async fn a_tree_describes_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_trees_of_one_name_live_in_one_process() {
+async fn trees_of_same_name_are_independent() {
     let mut labs = [Lab::new(), Lab::new()];
     let mut trees = Vec::new();
     for lab in &labs {
@@ -127,7 +127,7 @@ async fn two_trees_of_one_name_live_in_one_process() {
     assert_eq!(state(&trees[1], "node/a"), ActorState::Running);
 }
 
-/// A ractor actor that is no worker; the message says how it ends.
+/// A ractor actor that is not a worker; its message determines how it ends.
 struct Foreign;
 
 enum ForeignEnd {
@@ -169,7 +169,7 @@ async fn spawn_foreign(
     Ok(actor.get_cell())
 }
 
-/// A foreign child whose instances come out of the receiver.
+/// Returns the specification of an external child, and a receiver of its instances.
 fn foreign() -> (ChildSpec, mpsc::UnboundedReceiver<ActorRef<ForeignEnd>>) {
     let (instances, born) = mpsc::unbounded_channel();
     let spec = ChildSpec::foreign("raft", "RaftActor", move |cell| {
@@ -184,7 +184,7 @@ fn foreign() -> (ChildSpec, mpsc::UnboundedReceiver<ActorRef<ForeignEnd>>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_actor_is_supervised_like_a_worker() {
+async fn external_actor_is_supervised_like_a_worker() {
     let (spec, mut born) = foreign();
     let spec = spec.restart(Restart::Transient);
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(spec)).await;
@@ -203,7 +203,7 @@ async fn a_foreign_actor_is_supervised_like_a_worker() {
         assert_eq!(
             instance.get_status(),
             ractor::ActorStatus::Stopped,
-            "the old one ended first"
+            "the old instance ended first"
         );
         rest().await;
         let raft = info(&tree, "node/raft");
@@ -217,7 +217,7 @@ async fn a_foreign_actor_is_supervised_like_a_worker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_actor_stops_with_its_tree() {
+async fn external_actor_stops_with_its_tree() {
     for kill in [false, true] {
         let (spec, mut born) = foreign();
         let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(spec)).await;
@@ -238,7 +238,7 @@ async fn a_foreign_actor_stops_with_its_tree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_actor_that_never_starts_can_be_stopped() {
+async fn hanging_start_of_external_actor_can_be_stopped() {
     let tree = start(SupervisorSpec::new(Strategy::OneForOne)).await;
     let stuck = ChildSpec::foreign("raft", "RaftActor", |_| std::future::pending());
     tree.root().start_child(stuck).await.unwrap();
@@ -248,7 +248,7 @@ async fn a_foreign_actor_that_never_starts_can_be_stopped() {
     assert_eq!(tree.describe().len(), 1);
 }
 
-/// A foreign actor that takes its time to go.
+/// External actor that blocks on its end until the test allows it.
 struct Sluggish;
 
 impl Actor for Sluggish {
@@ -266,7 +266,7 @@ impl Actor for Sluggish {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_foreign_actor_starts_only_when_the_last_one_is_gone() {
+async fn external_actor_restarts_only_after_its_end() {
     let (stuck, release) = Stuck::new();
     let raft = ChildSpec::foreign("raft", "RaftActor", {
         let stuck = stuck.clone();
@@ -304,7 +304,7 @@ async fn a_foreign_actor_starts_only_when_the_last_one_is_gone() {
     tree.stop().await;
 }
 
-/// A manager that puts its dynamic siblings back whenever it starts.
+/// Worker that starts its dynamic sibling whenever it starts.
 struct Manager;
 
 #[derive(Clone)]
@@ -329,7 +329,7 @@ impl Worker for Manager {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_brings_the_dynamic_children_back_after_its_supervisor() {
+async fn manager_restores_dynamic_children_after_supervisor_restart() {
     let mut lab = Lab::new();
     let (manager, _) = ChildSpec::worker::<Manager>("manager", ManagerArgs(lab.args("replica")));
     let (inner, _) = ChildSpec::supervisor(
@@ -339,7 +339,7 @@ async fn a_manager_brings_the_dynamic_children_back_after_its_supervisor() {
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(inner)).await;
     lab.hears_exactly(&["replica starting", "replica up"]).await;
 
-    // Its own restart leaves them alone.
+    // A restart of the manager does not restart the children.
     tree.kill("node/inner/manager", KillMode::Kill).unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(state(&tree, "node/inner/manager"), ActorState::Running);
