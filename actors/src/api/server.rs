@@ -137,7 +137,7 @@ where
 {
     let mut stopped = stopping.clone();
     let stop = async move {
-        let _ = stopped.wait_for(|&stopping| stopping).await; // an error means that the node is gone
+        let _ = stopped.wait_for(|&stopping| stopping).await; // an error: the node is gone
     };
     let served = router.serve_with_incoming_shutdown(incoming, stop).await;
     match served {

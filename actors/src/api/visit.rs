@@ -254,7 +254,7 @@ mod tests {
         drop(inside);
         let again: Vec<Visit> = std::iter::from_fn(enter).collect();
         drop(info);
-        assert!(enter().is_some(), "the last clone of the first connections");
+        assert!(enter().is_some(), "last clone of the first connections");
         drop(again);
     }
 }

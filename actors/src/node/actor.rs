@@ -161,7 +161,10 @@ impl NodeActor {
             .await
             .is_err()
         {
-            tracing::warn!(subsystem = "raft", "raft is not ready yet; requests fail until it is");
+            tracing::warn!(
+                subsystem = "raft",
+                "raft is not ready yet; requests fail until it is"
+            );
         }
         shared.running.get_or_init(|| running.clone());
         shared.member.store(true, Ordering::Release);

@@ -163,7 +163,11 @@ impl<P: Propose> Teller<P> {
             ),
             // The next start finds the event and retries the deletion.
             Err(error) => {
-                tracing::warn!(subsystem = "jacod", error = chain(&error), "restore marker was not deleted");
+                tracing::warn!(
+                    subsystem = "jacod",
+                    error = chain(&error),
+                    "restore marker was not deleted"
+                );
             }
         }
     }

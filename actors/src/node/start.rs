@@ -275,7 +275,10 @@ impl Node {
         }
         let served = self.shared.stopping.closed();
         if tokio::time::timeout(DRAIN, served).await.is_err() {
-            tracing::warn!(subsystem = "daemon/grpc", "open client connections did not close within 10 s");
+            tracing::warn!(
+                subsystem = "daemon/grpc",
+                "open client connections did not close within 10 s"
+            );
         }
     }
 }

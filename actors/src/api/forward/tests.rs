@@ -143,7 +143,7 @@ async fn token_revoked_during_retries_is_refused() {
     };
     let (answer, ()) = tokio::join!(call, revoke);
     assert_eq!(code(answer), "token_revoked");
-    assert!(!cluster.wire.calls().is_empty(), "the call had started before");
+    assert!(!cluster.wire.calls().is_empty(), "the call had started");
     assert_eq!(issued(&cluster), 0);
 }
 
