@@ -90,9 +90,9 @@ impl Node {
         NodeBuilder::new(data_dir.into())
     }
 
-    /// Starts a node; returns once its API answers and, on a member, raft runs. A single-node
-    /// cluster accepts writes by then; in a larger one a write may still have to wait for the other
-    /// members.
+    /// Starts a node; returns once its API answers and, on a member, raft runs (it waits at most
+    /// 5 s for raft). A single-node cluster accepts writes by then; in a larger one a write may
+    /// still have to wait for the other members.
     ///
     /// # Errors
     /// [`StartError`]; no part of the node keeps running then.
