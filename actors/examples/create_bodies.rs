@@ -1,4 +1,4 @@
-//! Create requests for manifests, for tools that compare them with what others make.
+//! Create requests of manifests, for tools that compare them with those of other implementations.
 //!
 //! Reads a JSON list of `{"jaco": text, "compose": text, "service": name}` from standard input
 //! and writes a list of the same length: `{"body": …}` or `{"error": text}` each.

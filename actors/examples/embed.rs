@@ -1,8 +1,8 @@
-//! A whole orchestrator inside a program: `cargo run -p jaco-actors --example embed [IMAGE]`.
+//! An orchestrator embedded in a program: `cargo run -p jaco-actors --example embed [IMAGE]`.
 //!
-//! It needs a container engine (`JACO_DOCKER_SOCKET`, or the usual socket) and an image that has
-//! a shell, `jaco-example/hello:1` by default, which `examples/hello/build-image.sh` makes. It
-//! opens no port, leaves nothing behind, and two of them can run at once.
+//! Needs a container engine (`JACO_DOCKER_SOCKET`, or the usual socket) and an image with a shell,
+//! `jaco-example/hello:1` by default, which `examples/hello/build-image.sh` builds. Opens no port
+//! and leaves nothing behind; two instances can run at once.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -23,16 +23,16 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     run(engine, &image).await
 }
 
-/// Founds a cluster of one, runs a deployment on it, and takes everything down again.
+/// Bootstraps a single-node cluster, runs a deployment on it, and removes everything again.
 pub(crate) async fn run(engine: PathBuf, image: &str) -> Result<(), Box<dyn Error>> {
-    // A real program would keep its directory: what is in it is the cluster.
+    // A real program would keep its directory, which holds the cluster.
     let dir = tempfile::tempdir()?;
     let node = Node::builder(dir.path().join("data"))
         .docker_socket(engine)
         .start()
         .await?;
     let result = use_it(&node, image).await;
-    node.stop().await; // would leave the containers running, if there still were any
+    node.stop().await; // containers would keep running, if any were left
     result
 }
 
@@ -41,7 +41,7 @@ async fn use_it(node: &Node, image: &str) -> Result<(), Box<dyn Error>> {
     let founded = client.init("example").await?;
     println!("cluster {} has one node", founded.cluster_id);
 
-    // What happens from here on is watched before it is caused, so nothing is missed.
+    // Subscribes before the apply, so that no change is missed.
     let request = v1::SubscribeRequest {
         entity_types: vec!["replicas_observed".to_owned()],
         deployment_filter: DEPLOYMENT.to_owned(),
@@ -57,7 +57,7 @@ async fn use_it(node: &Node, image: &str) -> Result<(), Box<dyn Error>> {
     let outcome = outcome.await;
 
     client.delete(DEPLOYMENT).await?;
-    // The record of a container goes when its last trace is gone.
+    // The record of a container is removed once the container is.
     while !client.replicas(DEPLOYMENT).await?.is_empty() || has_containers(node) {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
@@ -76,13 +76,13 @@ services:
   web:
     image: {image}
     pull_policy: never
-    network_mode: none # it has nobody to talk to
+    network_mode: none # it needs no network
     command: ["sh", "-c", "echo hello from inside; trap 'exit 0' TERM; while :; do sleep 0.1; done"]
 "#
     )
 }
 
-/// Prints what becomes of the replicas, until all of them run.
+/// Prints the states of the replicas until all of them run.
 async fn until_running(
     changes: &mut tonic::Streaming<v1::SubscribeEvent>,
 ) -> Result<(), Box<dyn Error>> {
@@ -102,7 +102,7 @@ async fn until_running(
 }
 
 async fn show(node: &Node, client: &Client) -> Result<(), Box<dyn Error>> {
-    println!("what they said:");
+    println!("output of the replicas:");
     let request = v1::LogsRequest {
         deployment: DEPLOYMENT.to_owned(),
         ..Default::default()
@@ -111,7 +111,7 @@ async fn show(node: &Node, client: &Client) -> Result<(), Box<dyn Error>> {
     while let Some(line) = lines.message().await? {
         println!("  [{}] {}", line.replica_id, line.line);
     }
-    println!("who looks after them:");
+    println!("the supervision tree:");
     for actor in node.tree().describe() {
         let depth = actor.path.matches('/').count();
         let name = actor.path.rsplit('/').next().unwrap_or_default();
@@ -125,7 +125,7 @@ async fn show(node: &Node, client: &Client) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Whether a container still has its actor, which ends when the container is removed.
+/// Whether a container still has its actor, which ends once the container is removed.
 fn has_containers(node: &Node) -> bool {
     let mut actors = node.tree().describe().into_iter();
     actors.any(|actor| actor.kind == "ReplicaActor")

@@ -1,7 +1,7 @@
-//! A tree that loses actors and heals: `cargo run -p jaco-actors --example supervise`.
+//! A tree whose actors fail and are restarted: `cargo run -p jaco-actors --example supervise`.
 //!
-//! A shop has a till and one clerk per counter. The till is kept open at all costs; a clerk
-//! who keeps failing goes home, and the shop goes on.
+//! A shop has a till and one clerk per counter. A till that fails is restarted; a clerk that fails
+//! too often is given up, and the shop continues.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -12,7 +12,7 @@ use jaco_actors::supervision::{
     SupervisorSpec, Tree, Worker,
 };
 
-/// Counts money; what it holds is lost when it fails.
+/// Counts money in memory: a restart loses the amount.
 struct Till(u64);
 
 enum TillMsg {
@@ -43,7 +43,7 @@ impl Worker for Till {
     }
 }
 
-/// Serves customers, one at a time, without ever making its mailbox wait.
+/// Serves each customer in a task of its own, so that its mailbox never waits.
 struct Clerk {
     till: Handle<TillMsg>,
 }
@@ -66,14 +66,14 @@ impl Worker for Clerk {
     async fn handle(&mut self, ctx: &Context<Self>, msg: ClerkMsg) -> Result<(), Failure> {
         match msg {
             ClerkMsg::Serve { pays } => {
-                // The books are wrong: fail, rather than go on with them.
+                // Inconsistent books: fail instead of continuing with them.
                 let paid = u64::try_from(pays).map_err(|_| "was paid a negative amount")?;
                 ctx.spawn(async move {
                     tokio::time::sleep(Duration::from_millis(20)).await; // wrapping it up
                     ClerkMsg::Served { paid }
                 });
             }
-            // A till that is being restarted is no reason to fail: the money is put in later.
+            // The clerk does not fail while the till restarts: it puts the money in later.
             ClerkMsg::Served { paid } => {
                 if self.till.cast(TillMsg::Put(paid)).is_err() {
                     ctx.send_after(Duration::from_millis(10), ClerkMsg::Served { paid });
@@ -97,7 +97,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tree = Tree::start("shop", shop).await?;
     tree.root().running().await;
 
-    // Dynamic children come and go by key.
+    // Dynamic children are started and stopped by key.
     let mut clerks = Vec::new();
     let (gone_home, mut reports) = tokio::sync::mpsc::unbounded_channel();
     for name in ["ada", "bob"] {

@@ -1,7 +1,7 @@
-//! The gRPC API `jaco.v1`: admission, handlers and the listeners that carry them.
+//! The gRPC API `jaco.v1`: admission, handlers and listeners.
 //!
-//! A handler reads a snapshot of the state or proposes one command; it holds nothing between
-//! calls, so a listener can be restarted at any moment and a client just calls again.
+//! A handler reads a snapshot of the state or proposes one command and keeps nothing between calls,
+//! so a listener can be restarted at any time and clients simply retry.
 
 pub mod admission;
 mod apply;

@@ -1,6 +1,6 @@
 //! Wall-clock time as a dependency.
 //!
-//! Timeouts and intervals use tokio's clock, which tests pause and advance; this is only for
+//! Timeouts and intervals use tokio's clock, which tests pause and advance; this one is only for
 //! the timestamps that are written into commands and shown to people.
 
 use std::{
@@ -16,24 +16,25 @@ use prost_types::Timestamp;
 pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 
 impl Clock {
-    /// The clock of the machine.
+    /// Returns the clock of the machine.
     #[must_use]
     pub fn system() -> Self {
         Self(Arc::new(SystemTime::now))
     }
 
-    /// A clock that reads whatever `now` returns, for tests.
+    /// Returns a clock that reads the result of `now`, for tests.
     pub fn from_fn(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
-    /// Now.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> SystemTime {
         (self.0)()
     }
 
-    /// Now, as commands and entities carry it; times before 1970 read as 1970.
+    /// Returns the current time in the form of commands and entities; times before 1970 read as
+    /// 1970.
     #[must_use]
     pub fn timestamp(&self) -> Timestamp {
         let since = self.now().duration_since(UNIX_EPOCH).unwrap_or_default();

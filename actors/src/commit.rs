@@ -1,14 +1,14 @@
-//! Proposals whose effect the proposer goes on from.
+//! Proposals that complete once the local state includes them.
 
 use jaco_proto::v1;
 use jaco_raftnode::{Committed, Propose, ProposeError};
 
-/// Proposes `command` and waits until the local state shows it, so that whoever decides next
-/// decides upon it.
+/// Proposes `command` and waits until the local state includes it, so that the next decision is
+/// based on it.
 ///
 /// # Errors
-/// The proposal's; [`ProposeError::Unavailable`] also if the state is gone before it shows the
-/// command.
+/// The error of the proposal; [`ProposeError::Unavailable`] also if the state ends before it
+/// includes the command.
 pub(crate) async fn commit(
     raft: &dyn Propose,
     command: v1::Command,

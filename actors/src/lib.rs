@@ -1,13 +1,14 @@
-//! JACO as a library: a container orchestrator inside your program, and the kit it is built with.
+//! JACO as a library: an embeddable container orchestrator, and the supervision kit it is built
+//! with.
 //!
-//! The daemon `jacod` is a thin shell around this crate. A program that embeds a [`Node`] has
-//! everything the daemon has: the replicated state, the scheduler, the containers of this
-//! machine, the ingress and the API. A program that only wants actors which may fail takes
-//! [`supervision`], which stands on its own.
+//! The daemon `jacod` is a thin wrapper around this crate. A program that embeds a [`Node`] has
+//! everything the daemon has: the replicated state, the scheduler, the containers of this machine,
+//! the ingress and the API. A program that only needs supervised actors can use [`supervision`]
+//! alone.
 //!
 //! # A first program
 //!
-//! A directory is all a node needs. It opens no port and no socket unless it is told to (see
+//! A directory is all a node needs. By default it opens no port and no socket (see
 //! [`NodeBuilder`]); its own process operates it through [`Node::client`].
 //!
 //! ```no_run
@@ -26,25 +27,25 @@
 //! client.apply(jaco, compose).await?;
 //!
 //! tokio::select! {
-//!     ended = node.join() => ended?, // something no restart can mend
+//!     ended = node.join() => ended?, // an error that a restart cannot fix
 //!     _ = tokio::signal::ctrl_c() => node.stop().await, // containers keep running
 //! }
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Started again, the node finds its cluster in the directory and its containers by their
-//! labels, and goes on. `examples/embed.rs` watches replicas come up, prints their output and
-//! its own tree, and takes everything down.
+//! After a restart, the node finds its cluster in the directory and its containers by their labels,
+//! and continues. `examples/embed.rs` watches replicas come up, prints their output and its own
+//! tree, and removes everything.
 //!
-//! Nodes share nothing but what their configurations share, so several can run in one process.
-//! A data directory belongs to one of them at a time. Those that share an engine need address
-//! pools that do not overlap ([`NodeBuilder::ipam`]).
+//! Nodes share nothing but what their configurations share, so several can run in one process. A
+//! data directory belongs to one node at a time. Nodes that share an engine need address pools that
+//! do not overlap ([`NodeBuilder::ipam`]).
 //!
 //! # Reading the state
 //!
-//! The replicated state is an immutable snapshot behind an `Arc`; taking one costs nothing, and
-//! [`watch`](jaco_raftnode::Propose::subscribe) says when there is a newer one.
+//! The replicated state is an immutable snapshot behind an `Arc`; taking one is cheap, and a
+//! [`watch`](jaco_raftnode::Propose::subscribe) channel announces newer ones.
 //!
 //! ```
 //! use jaco_actors::{Node, raftnode::Propose};
@@ -70,9 +71,9 @@
 //!
 //! # An actor of your own
 //!
-//! Everything in a node that touches the world is an actor which owns one thing and may be
-//! killed at any moment. Yours can be one, too. This one owns a file and keeps it as it should
-//! be, whoever else writes to it and however often the actor dies:
+//! Each part of a node with external effects is an actor that owns one resource and may be killed
+//! at any time. An actor of the embedding program can work the same way. This one owns a file and
+//! restores its content, whatever else writes to it and however often the actor dies:
 //!
 //! ```
 //! use std::{path::PathBuf, time::Duration};
@@ -129,36 +130,36 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`supervision`] has the vocabulary: strategies, intensities, handles that survive restarts.
+//! [`supervision`] documents strategies, restart intensities, and handles that survive restarts.
 //!
 //! # Crash-only rules
 //!
-//! What lets any actor die at any moment, without losing what was acknowledged or disturbing a
-//! healthy container:
+//! The rules that let any actor die at any time, without losing an acknowledged change or
+//! disturbing a healthy container:
 //!
-//! 1. The replicated state is the only truth that is written down. It changes by commands that
-//!    raft committed.
-//! 2. An actor owns one thing in the outside world, and drives it to what the state says.
-//! 3. It holds no truth: when it starts it looks at the state and at the world, adopts what is
-//!    right and repairs what is not. Every effect may be repeated.
-//! 4. It fails rather than go on with a state it does not trust. What a caller did wrong goes
-//!    into the reply instead.
-//! 5. Its supervisor decides what a failure means; nobody else notices one, for they hold
-//!    handles, and ask again.
-//! 6. Decisions are pure functions beside the actor, tested without one.
+//! 1. The replicated state is the only persistent truth. It changes by commands that raft
+//!    committed.
+//! 2. An actor owns one external resource and reconciles it with the state.
+//! 3. It holds no truth of its own: at its start it reads the state and the resource, adopts what
+//!    matches and repairs the rest. Every effect is idempotent.
+//! 4. It fails rather than continue with a state it does not trust. A caller's error goes into
+//!    the reply instead.
+//! 5. Its supervisor handles a failure; other actors do not notice, since they hold handles and
+//!    retry.
+//! 6. Decisions are pure functions beside the actor, tested without it.
 //!
 //! # The parts
 //!
 //! - [`node`]: one node from start to stop: builder, files, init, the tree.
-//! - [`api`]: the gRPC services, who may call them, and the client of this process.
-//! - [`peer`]: the other members, and how they are called.
-//! - [`scheduler`]: which replica runs where, as a pure function of the state.
+//! - [`api`]: the gRPC services, their admission, and the in-process client.
+//! - [`peer`]: connections and calls to the other members.
+//! - [`scheduler`]: placement of replicas, as a pure function of the state.
 //! - [`runtime`]: one actor per container of this machine; log tails.
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.
-//! - [`telemetry`]: what is counted, and the listener that shows it.
-//! - [`supervision`]: the kit all of them are built with; usable on its own.
-//! - [`labels`]: how containers and networks are found again.
+//! - [`telemetry`]: metrics, and the listener that serves them.
+//! - [`supervision`]: the supervision kit of all of them; usable on its own.
+//! - [`labels`]: the labels that identify containers and networks.
 //! - [`clock`]: wall-clock time as a dependency.
 //! - [`proto`] and [`raftnode`]: the crates below this one, for programs that depend on it alone.
 //! - [`testing`]: the gRPC API without a node behind it, and addresses, for tests.

@@ -1,10 +1,11 @@
-//! One node: the supervision tree of a daemon, and what its parts share.
+//! A node: the daemon's supervision tree and the state its actors share.
 //!
-//! [`Node::builder`] takes what is special about a node, [`NodeBuilder::start`] looks at its data
-//! directory. Without raft state in it the node serves the API and waits to be initialised; with
-//! raft state it resumes its membership by itself.
+//! [`Node::builder`] collects the settings; [`NodeBuilder::start`] inspects the data directory.
+//! Without raft state in it, the node serves the API and waits for an init or a join; with raft
+//! state, it resumes its membership.
 //!
-//! Without a daemon, [`restore()`] makes a node from a backup and [`Export`] a backup from a node.
+//! Offline, without a daemon, [`restore()`] creates a node from a backup and [`Export`] reads a
+//! backup from the data directory of a stopped node.
 
 mod actor;
 mod announce;

@@ -1,7 +1,7 @@
 //! The gRPC API of a node without the node: no listener, no disk, no containers.
 //!
-//! [`Api`] answers a request as the daemon would, past the same admission; what it proposes is
-//! applied to a state in memory. It is meant for tests of what the API does with what it is sent.
+//! [`Api`] answers a request as the daemon would, after the same admission; its proposals are
+//! applied to a state in memory. It is meant for tests of the API's behaviour.
 
 #[cfg(test)]
 pub(crate) mod cluster;
@@ -32,27 +32,28 @@ use crate::{
     peer::Peers,
 };
 
-/// Reads a frame that another member sent, as everything that a frame can be; what is read is
-/// written and read again. For fuzzing.
+/// Decodes a peer frame as each kind of frame, encodes the result and decodes that again. For
+/// fuzzing.
 ///
 /// # Panics
-/// If that gives something else.
+/// If the two results differ.
 pub fn read_peer_frame(frame: &[u8]) {
     crate::peer::read_frame(frame);
 }
 
-/// An address of this machine that nothing else uses: another at every call, and in every process.
+/// Returns a loopback address of this machine that is not used elsewhere: a new one at every call,
+/// and in every process.
 ///
-/// A port that was free a moment ago may be taken by then, on the one address that all share.
+/// On the address that all processes share, a port that was free a moment ago may be taken.
 pub fn own_address() -> Ipv4Addr {
     static CALLS: AtomicU32 = AtomicU32::new(1);
     let call = CALLS.fetch_add(1, Ordering::Relaxed) % (1 << 10);
     let process = process::id() % (1 << 13);
-    // The half above 127.128.0.0: nobody's by habit.
+    // The half above 127.128.0.0, which no program uses by convention.
     Ipv4Addr::from_bits(0x7f80_0000 | (process << 10) | call)
 }
 
-/// Why there can be no [`Lab`].
+/// Why a [`Lab`] cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Keys or certificates cannot be made.
@@ -63,7 +64,7 @@ pub enum Error {
     Tls(#[from] tls::Error),
 }
 
-/// What every [`Api`] of a process needs and that is slow to make.
+/// Parts of an [`Api`] that are slow to create and shared within a process.
 #[derive(Clone)]
 pub struct Lab {
     certificate: Arc<CertSlot>,
@@ -72,10 +73,10 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes a certificate; every node of the lab reads its time from `clock`.
+    /// Creates a certificate; every node of the lab reads its time from `clock`.
     ///
     /// # Errors
-    /// [`Error`] if the system has no randomness, say.
+    /// [`Error`], for example if the system has no randomness.
     pub fn new(clock: Clock) -> Result<Self, Error> {
         let cert = BootstrapCert::generate("lab", &[], clock.now())?;
         let certificate = CertSlot::new(&Identity::bootstrap(&cert)?);
@@ -95,8 +96,8 @@ impl Lab {
         }
     }
 
-    /// A member of the cluster whose state `raft` holds; somebody must serve the handle.
-    /// `storage` stands for the directory that a node keeps open; nothing uses it.
+    /// A member of the cluster whose state `raft` holds; the caller must serve the handle.
+    /// `storage` stands for the directory that a node keeps open; it is not used.
     #[must_use]
     pub fn member(&self, raft: RaftHandle, storage: Arc<Storage>) -> Api {
         let api = self.stranger();
@@ -122,7 +123,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Answers a request as if it had come in on `transport`; one of [`Transport::Peer`] carries
+    /// Answers a request as if it was received on `transport`; one of [`Transport::Peer`] carries
     /// its [`Sender`](crate::peer::Sender) as an extension.
     pub async fn call(&self, transport: Transport, request: Request<Body>) -> Response<Body> {
         let service = api::service(&self.shared, transport);

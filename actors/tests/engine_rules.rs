@@ -1,5 +1,5 @@
-//! What a compose file says, and what a real engine then does (`JACO_DOCKER_SOCKET`, or the
-//! usual place; Docker or Podman).
+//! Rules of a compose file, checked on a real engine (`JACO_DOCKER_SOCKET`, or the usual place;
+//! Docker or Podman).
 
 #[path = "engine_rules/world.rs"]
 mod world;

@@ -1,4 +1,4 @@
-//! The examples do what they say, on the engine of `JACO_DOCKER_SOCKET` or the usual one.
+//! Runs the examples, on the engine of `JACO_DOCKER_SOCKET` or the usual one.
 
 use std::{
     path::PathBuf,
@@ -12,12 +12,12 @@ mod embed;
 mod supervise;
 
 #[test]
-fn a_tree_loses_actors_and_heals() {
+fn supervision_example_completes() {
     supervise::main().expect("the shop closes in good order");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_runs_containers_by_itself() {
+async fn embedding_example_leaves_no_containers() {
     let image = Image::import();
     embed::run(socket(), &image.0).await.expect("all of it");
     let left = docker(&["ps", "-aq", "--filter", &format!("ancestor={}", image.0)]);
@@ -40,7 +40,7 @@ fn docker(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// An image of its own, made of this machine's static busybox.
+/// An image for this test, built from this machine's static busybox.
 struct Image(String);
 
 impl Image {

@@ -1,4 +1,4 @@
-//! Manifests all the way: from two files to what the engine and the other parts are asked.
+//! Manifests from two files to the engine's create request and the plans of the other parts.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

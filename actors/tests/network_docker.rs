@@ -17,10 +17,10 @@ use jaco_actors::network::{
     names::NetworkId,
 };
 
-/// Everything a test makes in the engine, under one name, removed when it ends in any way.
+/// Everything a test creates in the engine, under one name; removed on drop.
 struct Lab {
     name: String,
-    /// First of the two blocks that belong to this lab.
+    /// First of the two address blocks of this lab.
     blocks: u32,
     engine: SharedEngine,
 }
@@ -36,7 +36,7 @@ impl Lab {
         }
     }
 
-    /// The network `front` of this lab's deployment; `part` 0 or 1 picks its block.
+    /// The network `front` of this lab's deployment; `part` 0 or 1 selects its block.
     fn wanted(&self, part: u32) -> Wanted {
         let block = self.blocks + part;
         let cidr = format!("10.{}.{}.0/24", 200 + (block >> 8) % 40, block % 256);
@@ -55,7 +55,7 @@ impl Lab {
         format!("jaco-{}:test", self.name)
     }
 
-    /// A container on the network that waits to be stopped.
+    /// Creates a container on the network that runs until it is stopped.
     fn container(&self, run: bool) -> String {
         let import = format!(
             "tar -C / -ch bin/busybox | docker -H unix://{} import - {}",
@@ -83,7 +83,7 @@ impl Drop for Lab {
             &["network", "rm", &self.network()],
             &["rmi", "-f", &self.image()],
         ] {
-            // Absent ones are the usual case.
+            // Most of them do not exist.
             let _ = docker().args(args).output();
         }
     }
@@ -107,7 +107,7 @@ fn must(command: &mut Command) -> String {
 }
 
 #[tokio::test]
-async fn network_is_made_once_and_as_the_host_needs_it() {
+async fn network_is_created_once_with_its_options() {
     let lab = Lab::new();
     let wanted = lab.wanted(0);
     let ready = bridge::ensure(&lab.engine, &wanted).await.unwrap();
@@ -120,7 +120,7 @@ async fn network_is_made_once_and_as_the_host_needs_it() {
         lab.inspect("{{range .IPAM.Config}}{{.Subnet}} {{.Gateway}};{{end}}"),
         format!("{} {};", wanted.cidr, wanted.cidr.gateway())
     );
-    // Podman shows the option by its own name.
+    // Podman lists the option under its own name.
     let mtu = |key: &str| lab.inspect(&format!("{{{{index .Options \"{key}\"}}}}"));
     assert_eq!(mtu("com.docker.network.driver.mtu") + &mtu("mtu"), "1420");
     for (label, value) in [
@@ -134,7 +134,7 @@ async fn network_is_made_once_and_as_the_host_needs_it() {
             value
         );
     }
-    // Podman makes the bridge when the first container joins.
+    // Podman creates the bridge when the first container joins.
     lab.container(true);
     let link = Path::new("/sys/class/net").join(wanted.id.bridge_name());
     assert!(link.join("bridge").exists(), "{link:?} is no bridge");
@@ -144,7 +144,7 @@ async fn network_is_made_once_and_as_the_host_needs_it() {
 }
 
 #[tokio::test]
-async fn network_with_another_block_is_replaced_together_with_its_containers() {
+async fn network_with_another_block_is_replaced() {
     let lab = Lab::new();
     bridge::ensure(&lab.engine, &lab.wanted(0)).await.unwrap();
     let container = lab.container(true);
@@ -156,12 +156,12 @@ async fn network_with_another_block_is_replaced_together_with_its_containers() {
 }
 
 #[tokio::test]
-async fn network_in_use_stays_until_its_containers_are_gone() {
+async fn network_in_use_is_not_removed() {
     let lab = Lab::new();
     let wanted = lab.wanted(0);
     bridge::ensure(&lab.engine, &wanted).await.unwrap();
     let remove = || bridge::remove(&lab.engine, &wanted.cluster_id, &wanted.id);
-    // Never started, and attached all the same.
+    // Attached, although it was never started.
     let container = lab.container(false);
     assert_eq!(remove().await, Ok(Removal::InUse));
     must(docker().args(["rm", "-f", &container]));
@@ -173,7 +173,7 @@ async fn network_in_use_stays_until_its_containers_are_gone() {
 }
 
 #[tokio::test]
-async fn foreign_network_is_never_touched() {
+async fn network_without_our_labels_is_never_touched() {
     let lab = Lab::new();
     let id = must(docker().args(["network", "create", &lab.network()]));
     let wanted = lab.wanted(0);
@@ -185,7 +185,7 @@ async fn foreign_network_is_never_touched() {
 }
 
 #[tokio::test]
-async fn a_block_that_another_network_has_is_told_from_other_refusals() {
+async fn block_of_another_network_is_reported_as_taken() {
     let (lab, other) = (Lab::new(), Lab::new());
     let wanted = lab.wanted(0);
     let range = wanted.cidr.to_string();
@@ -200,7 +200,7 @@ async fn a_block_that_another_network_has_is_told_from_other_refusals() {
 }
 
 #[tokio::test]
-async fn missing_engine_is_unreachable_and_not_a_refusal() {
+async fn missing_engine_is_reported_as_unreachable() {
     let engine: SharedEngine = Arc::new(DockerNetworks::new("/nonexistent/engine.sock"));
     let error = bridge::ensure(&engine, &Lab::new().wanted(0))
         .await

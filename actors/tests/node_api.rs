@@ -1,6 +1,6 @@
 //! Whole nodes in this process, driven by real clients over the unix socket and over TLS.
 //!
-//! No engine listens where the nodes look for one: the control plane must serve regardless.
+//! No engine listens at the configured socket: the control plane must serve without one.
 
 #[path = "node_api/backup.rs"]
 mod backup;

@@ -1,6 +1,6 @@
 //! The runtime against a real Docker engine (`JACO_DOCKER_SOCKET`, or the usual place).
 //!
-//! Every test has a cluster id, an image and a deployment of its own and removes what it made.
+//! Every test has its own cluster id, image and deployment, and removes them.
 
 #[path = "runtime_docker/lab.rs"]
 mod lab;
@@ -19,7 +19,7 @@ use lab::Lab;
 const FOREVER: &str = "trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_actor_adopts_its_running_container_untouched() {
+async fn restarted_actor_adopts_its_running_container() {
     let lab = Lab::new("adopt").await;
     lab.apply(&lab.service(FOREVER, ""), 1).await;
     let before = lab.running().await;
@@ -40,7 +40,7 @@ async fn a_killed_actor_adopts_its_running_container_untouched() {
         })
         .await;
     }
-    // The new instance is in charge once it answers a death with a restart.
+    // The new instance is proven to run once it answers a death with a restart.
     assert_eq!(lab.containers().len(), 1);
     assert_eq!(
         lab.docker(&[
@@ -51,13 +51,13 @@ async fn a_killed_actor_adopts_its_running_container_untouched() {
         ]),
         started
     );
-    assert_eq!(lab.raft.committed().len(), written, "nothing new was said");
+    assert_eq!(lab.raft.committed().len(), written, "nothing was reported");
     lab.docker(&["kill", &before.container_id]);
     let died = std::time::Instant::now();
     lab.observed("its death is seen", |seen| seen.code == "container_exited")
         .await;
     let took = died.elapsed();
-    assert!(took < Duration::from_secs(3), "polled, not told: {took:?}");
+    assert!(took < Duration::from_secs(3), "polled, no event: {took:?}");
     let after = lab
         .observed("another container runs", |seen| {
             seen.state() == ReplicaState::Running && seen.container_id != before.container_id
@@ -68,7 +68,7 @@ async fn a_killed_actor_adopts_its_running_container_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_container_that_keeps_dying_is_restarted_three_times_and_then_left() {
+async fn failing_container_is_restarted_at_most_three_times() {
     let lab = Lab::new("budget").await;
     lab.apply(&lab.service("exit 3", ""), 1).await;
     let seen = lab
@@ -98,7 +98,7 @@ async fn a_container_that_keeps_dying_is_restarted_three_times_and_then_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_row_stops_by_the_containers_own_signal_and_grace() {
+async fn removal_uses_the_containers_stop_signal() {
     let lab = Lab::new("stop").await;
     let folder = tempfile::tempdir().expect("a folder");
     let script = "trap 'echo got > /out/marker; exit 0' USR1; trap '' TERM; \
@@ -120,7 +120,7 @@ async fn a_removed_row_stops_by_the_containers_own_signal_and_grace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_container_that_ignores_its_signal_is_killed_after_its_grace() {
+async fn container_ignoring_its_signal_is_killed() {
     let lab = Lab::new("grace").await;
     let script = "trap '' TERM; while true; do busybox sleep 0.1; done";
     lab.apply(&lab.service(script, "    stop_grace_period: 2s\n"), 1)
@@ -137,7 +137,7 @@ async fn a_container_that_ignores_its_signal_is_killed_after_its_grace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_orphans_of_our_cluster_are_reclaimed_and_only_when_caught_up() {
+async fn orphans_are_removed_only_after_catching_up() {
     let lab = Lab::prepare("orphans", false).await;
     let cluster = format!("jaco.cluster_id={}", lab.cluster_id);
     let orphan = lab.run_container(&[&cluster, "jaco.replica_id=left-over-0"]);
@@ -158,7 +158,7 @@ async fn only_orphans_of_our_cluster_are_reclaimed_and_only_when_caught_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn anonymous_volumes_leave_with_their_container_and_named_ones_stay() {
+async fn removal_deletes_anonymous_volumes_and_keeps_named() {
     let lab = Lab::new("volumes").await;
     let named = format!("jaco_{}_keep", lab.deployment);
     let service = lab.service(FOREVER, "    volumes: [\"/scratch\", \"keep:/keep\"]\n");
@@ -186,7 +186,7 @@ async fn anonymous_volumes_leave_with_their_container_and_named_ones_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_tail_cuts_the_lines_of_both_streams() {
+async fn log_tail_splits_lines_of_both_streams() {
     let lab = Lab::new("logs").await;
     let script = "echo to-out; echo; echo to-err >&2; \
                   trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
@@ -220,7 +220,7 @@ async fn a_log_tail_cuts_the_lines_of_both_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_actor_that_keeps_crashing_is_reported_and_re_armed_by_a_new_row() {
+async fn crashing_actor_is_reported_until_a_new_row() {
     let lab = Lab::new("actor").await;
     lab.apply(&lab.service(FOREVER, ""), 1).await;
     let container = lab.running().await.container_id;
@@ -249,7 +249,7 @@ async fn an_actor_that_keeps_crashing_is_reported_and_re_armed_by_a_new_row() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_image_is_retried_and_never_a_failure() {
+async fn missing_image_is_retried() {
     let lab = Lab::new("pull").await;
     let service = lab
         .service(FOREVER, "")
@@ -271,7 +271,7 @@ async fn a_missing_image_is_retried_and_never_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_container_joins_its_networks_and_reports_its_addresses() {
+async fn container_joins_networks_and_reports_addresses() {
     let lab = Lab::new("nets").await;
     let networks = ["_default", "back"].map(|name| format!("jaco_{}_{name}", lab.deployment));
     for network in &networks {

@@ -1,4 +1,4 @@
-//! Who may call what: a pure decision from transport, method and credentials.
+//! Admission: a pure decision from transport, method and credentials.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,21 @@ use super::{
 };
 use crate::peer::Sender;
 
-/// The listener a connection was accepted on. The address says nothing: a loopback TCP caller
-/// is as remote as any other.
+/// The listener that accepted a connection. The address does not matter: a loopback TCP caller is
+/// as remote as any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// No listener at all: the program that runs the node.
+    /// No listener: the embedding process.
     Process,
-    /// The unix socket: whoever can connect is an operator.
+    /// The unix socket: every process that can connect is an operator.
     Local,
     /// The API listener over TLS.
     Api,
-    /// The connection of another member, whose certificate was checked.
+    /// The connection of another member, whose certificate was verified.
     Peer,
 }
 
-/// What the decision needs to know about the node.
+/// State of the node on which the decision depends.
 pub struct Facts<'a> {
     /// The replicated state; `None` before a cluster exists.
     pub state: Option<&'a State>,
@@ -37,21 +37,21 @@ pub struct Facts<'a> {
     pub setup_token: Option<[u8; 32]>,
 }
 
-/// Identity of a caller on the unix socket, or of the program around the node.
+/// Identity of a caller on the unix socket or in the embedding process.
 pub const LOCAL: &str = "local";
 /// Identity of a caller with the setup token.
 pub const SETUP: &str = "setup";
-/// Identity of a caller that proved nothing.
+/// Identity of a caller without credentials.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// What a call shows of its caller.
+/// Credentials that a call presents.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shown<'a> {
     /// The `authorization` metadata.
     pub authorization: Option<&'a [u8]>,
-    /// The member at the other end; of the peer transport only.
+    /// The calling member; only on the peer transport.
     pub sender: Option<&'a Sender>,
-    /// What that member says about a request that it passes on; of the peer transport only.
+    /// Original caller of a request that the member forwards; only on the peer transport.
     pub forwarded: Option<&'a Forwarded>,
 }
 
@@ -60,7 +60,7 @@ pub struct Shown<'a> {
 pub struct Admitted {
     /// Token identity, [`LOCAL`], [`SETUP`], [`ANONYMOUS`] or the hostname of a member.
     pub identity: String,
-    /// The operator token that proved it, if one did.
+    /// Hash of the operator token that authenticated it, if one did.
     pub token: Option<TokenHash>,
 }
 
@@ -73,10 +73,10 @@ impl Admitted {
     }
 }
 
-/// Decides whether a call may proceed, and as whom.
+/// Decides whether a call may proceed, and under which identity.
 ///
 /// # Errors
-/// The first failure in the order of the checks: life-cycle gate, transport, credential.
+/// The first failure in the order of the checks: life cycle, transport, credential.
 pub fn admit(
     transport: Transport,
     method: Method,
@@ -86,7 +86,7 @@ pub fn admit(
     let class = method.class;
     let sender = match transport {
         Transport::Process | Transport::Local | Transport::Api => None,
-        // Without a sender there was no handshake.
+        // A call without a sender did not pass the peer handshake.
         Transport::Peer => Some(shown.sender.ok_or_else(peer_only)?),
     };
     if class == Class::Peer && sender.is_none() {
@@ -103,7 +103,7 @@ pub fn admit(
     match transport {
         Transport::Process | Transport::Local => return Ok(Admitted::without_token(LOCAL)),
         Transport::Peer => {
-            // The connection knew it as a member; the state has the last word.
+            // The sender was a member when it connected; the current state decides.
             if sender.is_none_or(|sender| !is_member(sender, facts)) {
                 return Err(peer_only());
             }
@@ -118,7 +118,7 @@ pub fn admit(
     }
     let authorization = shown.authorization;
     match class {
-        // Whoever shows a token wants to be known; a bad one is told, not ignored.
+        // A token that is presented is always checked, so that the caller learns if it is invalid.
         Class::Public if authorization.is_some() && facts.state.is_some() => {
             operator(hash(bearer(authorization)?), facts)
         }
@@ -132,7 +132,7 @@ pub fn admit(
                     Err(invalid("the setup token is not valid"))
                 }
             }
-            // The handler answers with the cluster's id.
+            // The node is a member: the handler answers with the cluster's id.
             None => operator(hash(bearer(authorization)?), facts),
         },
         Class::LocalOperator => Err(Error::new(
@@ -144,8 +144,8 @@ pub fn admit(
     }
 }
 
-/// Whether the state names `sender`, as the member that it was when it connected, and by a
-/// certificate that it showed.
+/// Whether the state holds `sender` as the member it was when it connected, with a certificate that
+/// it presented.
 fn is_member(sender: &Sender, facts: &Facts<'_>) -> bool {
     let row = facts
         .state
@@ -155,7 +155,8 @@ fn is_member(sender: &Sender, facts: &Facts<'_>) -> bool {
     })
 }
 
-/// A request that a member passes on: the caller is checked again, as this node knows tokens.
+/// Admits a request that a member forwards: its caller is checked again, against the tokens in the
+/// state of this node.
 fn forwarded(
     class: Class,
     forwarded: Option<&Forwarded>,
@@ -195,7 +196,7 @@ fn peer_only() -> Error {
     )
 }
 
-/// What a node without a cluster answers to everything that needs one.
+/// Error of a node without a cluster for a call that needs one.
 pub(crate) fn uninitialized() -> Error {
     Error::new(
         ErrorCode::ClusterUninitialized,
@@ -204,7 +205,7 @@ pub(crate) fn uninitialized() -> Error {
     .with("reason", "uninitialized")
 }
 
-/// SHA-256 over the text of a token, the only form in which tokens are kept.
+/// SHA-256 over the text of a token, the only form in which tokens are stored.
 #[must_use]
 pub fn hash(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
@@ -214,7 +215,7 @@ fn operator(given: [u8; 32], facts: &Facts<'_>) -> Result<Admitted, Error> {
     let Some(state) = facts.state else {
         return Err(invalid("no operator token exists yet"));
     };
-    // Every row is compared, so the time taken says nothing about which one matched.
+    // Compares every row, so that the time does not reveal which one matched.
     let mut found = None;
     for (identity, token) in &state.tokens {
         if !token.hashed_secret.is_empty() && bool::from(token.hashed_secret.ct_eq(&given)) {
@@ -269,7 +270,7 @@ mod tests {
     const SUBMIT: &str = "/jaco.v1.Internal/Submit";
     const KILL: &str = "/jaco.v1.Cluster/KillActor";
 
-    /// A member that showed a certificate of this fingerprint, and another for the same key.
+    /// A member that presented a certificate with this fingerprint, and another for the same key.
     fn sender(hostname: &str, raft_id: u64, print: u8) -> Sender {
         let shown = [0, print].map(|print| Fingerprint::from_bytes([print; 32]));
         Sender::new(hostname, raft_id, shown)
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn each_transport_and_credential_gets_its_answer() {
+    fn transport_and_credential_decide_the_identity() {
         use ErrorCode::*;
         use Transport::*;
         type Row = (
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_still_opening_asks_for_patience() {
+    fn opening_member_answers_state_unavailable() {
         let facts = Facts {
             state: None,
             member: true,
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_acts_for_itself_or_for_the_operator_it_names() {
+    fn member_acts_for_itself_or_a_forwarded_operator() {
         use ErrorCode::*;
         const NODE_JOIN: &str = "/jaco.v1.Cluster/NodeJoin";
         type Row<'a> = (
@@ -411,7 +412,7 @@ mod tests {
         );
         let table: &[Row<'_>] = &[
             (SUBMIT, None, Ok("two")),
-            // An operator's identity does not make another member of it.
+            // A forwarded identity does not change which member calls.
             (SUBMIT, Some((Some("local"), None)), Ok("two")),
             (APPLY, None, Err(TokenInvalid)),
             (APPLY, Some((None, None)), Err(TokenInvalid)),
@@ -449,7 +450,7 @@ mod tests {
                 token: secret.map(|secret| TokenHash(hash(secret.as_bytes()))),
             });
             let shown = Shown {
-                // Means nothing here, however good it is.
+                // Ignored on the peer transport, even if it is valid.
                 authorization: Some(b"Bearer aa"),
                 sender: Some(&sender),
                 forwarded: forwarded.as_ref(),
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_no_member_is_not_a_members() {
+    fn peer_call_without_sender_is_refused() {
         let state = state();
         let facts = Facts {
             state: Some(&state),
@@ -489,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_no_member_any_more_acts_for_nobody() {
+    fn former_member_is_refused() {
         let state = state();
         let facts = Facts {
             state: Some(&state),
@@ -500,7 +501,8 @@ mod tests {
             identity: Some(LOCAL.to_owned()),
             token: None,
         };
-        // Removed, or removed and replaced by a node of the same name, or never that member.
+        // A removed member, one replaced by a node of the same name, and one with another
+        // certificate.
         for (hostname, raft_id, print) in [("three", 3, 3), ("two", 1, 1), ("two", 2, 9)] {
             let sender = sender(hostname, raft_id, print);
             for name in [SUBMIT, APPLY, "/jaco.v1.Cluster/NodeJoin"] {
@@ -516,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_without_its_state_serves_no_member() {
+    fn member_without_state_refuses_peer_calls() {
         let sender = sender("two", 2, 2);
         for (member, code) in [
             (true, ErrorCode::StateUnavailable),

@@ -1,4 +1,4 @@
-//! `Deploy.Apply`: from two documents to one committed revision.
+//! `Deploy.Apply`: validates two documents and commits one revision.
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -14,7 +14,7 @@ use crate::{
     scheduler::reconcile::{Memo, reconcile},
 };
 
-/// What the cluster says about the names and ports of a manifest.
+/// The cluster's names and ports, against which a manifest is validated.
 struct View<'a> {
     state: &'a State,
     caller: &'a Caller,
@@ -53,7 +53,7 @@ impl ClusterView for View<'_> {
     }
 }
 
-/// Validates, previews and, unless it is a dry run, commits a manifest pair.
+/// Validates and previews a manifest pair and, unless it is a dry run, commits it.
 ///
 /// Applies are serialised: each validates against the outcome of the one before.
 pub(super) async fn apply(
@@ -87,8 +87,8 @@ pub(super) async fn apply(
     })
 }
 
-/// The revision and, in the same log entry, an audit event for each privileged service: neither
-/// is ever there without the other.
+/// Builds the command of a revision. The audit events of privileged services are in the same log
+/// entry, so that neither exists without the other.
 fn command(
     node: &Running,
     caller: &Caller,
@@ -136,8 +136,8 @@ fn payload(request: &v1::ApplyRequest, resolved: &Resolved, revision: u64) -> v1
     }
 }
 
-/// Runs the command and the scheduler's answer to it on a copy of the state; a snapshot is
-/// cheap, so the preview is the real thing and not a guess.
+/// Runs the command and the scheduler's reaction on a copy of the state. Copies are cheap, so the
+/// preview is exact.
 fn preview(
     state: &State,
     deployment: &str,
@@ -148,7 +148,7 @@ fn preview(
     applied.result?;
     let now = command.ts.unwrap_or_default();
     let (mut after, mut memo) = (applied.state, Memo::default());
-    // One pass, or as many as it takes if a batch has no room for all of it.
+    // One pass, or several if a batch has no room for all changes.
     loop {
         let pass = reconcile(&after, &mut memo, now);
         let Some(batch) = pass.batch else {
@@ -165,7 +165,8 @@ fn preview(
     Ok(diff(state, &after, deployment))
 }
 
-/// A pass that raft would refuse for its size would hold up every deployment, for ever.
+/// Refuses a batch that raft would refuse for its size: it would block the scheduling of every
+/// deployment for ever.
 fn check_size(batch: &v1::Command, limit: usize) -> Result<(), Error> {
     let bytes = batch.encoded_len();
     if bytes > limit {
@@ -184,7 +185,7 @@ fn unknown(error: fsm::UnknownVariant) -> Error {
     Error::new(ErrorCode::Internal, "the change cannot be previewed").with("reason", error)
 }
 
-/// `Deploy.Rollback`.
+/// Serves `Deploy.Rollback`.
 pub(super) async fn rollback(
     node: &Running,
     caller: &Caller,
@@ -213,7 +214,7 @@ pub(super) async fn rollback(
         .flat_map(|previous| &previous.routes);
     for route in previous {
         let key = (route.domain.clone(), route.path.clone());
-        // Somebody else may have claimed it since.
+        // Another deployment may have taken the route since.
         if let Some(owner) = state
             .routes
             .get(&key)

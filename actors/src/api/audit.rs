@@ -1,4 +1,4 @@
-//! The `Audit` service: history, then live.
+//! The `Audit` service: history, then live events.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::node::Shared;
 
 pub(super) struct AuditService(pub(super) Arc<Shared>);
 
-/// Events are read in portions, so a long trail is never copied whole.
+/// Number of events read at once, so that a long trail is never copied whole.
 const PORTION: usize = 256;
 
 #[tonic::async_trait]
@@ -41,8 +41,9 @@ impl Audit for AuditService {
     }
 }
 
-/// The trail itself is the feed: after what was sent, the next events are whatever the newest
-/// state holds past that position. Nothing can be lost or sent twice, however slow the reader.
+/// Events of the trail in order. The trail itself is the feed: the next events are those that the
+/// newest state holds after the last position, so none is lost or sent twice, however slow the
+/// reader is.
 fn events(
     query: v1::AuditQueryRequest,
     states: watch::Receiver<Arc<State>>,
@@ -75,7 +76,7 @@ fn events(
     })
 }
 
-/// The next matching events past `after`, and the position up to which the trail was read.
+/// Returns the next matching events after `after`, and the position up to which the trail was read.
 fn portion(
     state: &State,
     query: &v1::AuditQueryRequest,
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn history_is_complete_and_ordered_past_the_size_of_a_portion() {
+    async fn long_history_is_complete_and_ordered() {
         let all = collect(v1::AuditQueryRequest::default(), 1000).await;
         assert_eq!(all.len(), 2000);
         assert!(all.is_sorted());

@@ -1,8 +1,8 @@
-//! `Cluster.Backup`: the state at one log index, in pieces.
+//! `Cluster.Backup`: the state at one log index, as a stream of pieces.
 //!
-//! The archive is encoded on a thread of its own, a few pieces ahead of the caller, so neither
-//! the archive nor its size matters to the rest of the node. A caller that goes away ends the
-//! encoding with the next piece.
+//! The archive is encoded on its own thread, at most a few pieces ahead of the caller, so its size
+//! does not burden the rest of the node. When the caller disconnects, the encoding ends with the
+//! next piece.
 
 use std::{
     fmt,
@@ -29,21 +29,21 @@ use crate::{
     node::{Running, Shared},
 };
 
-/// Bytes of one message.
+/// Size of a piece in bytes.
 const PIECE: usize = 64 << 10;
-/// Pieces that may wait for the caller.
+/// Number of pieces encoded ahead of the caller.
 const AHEAD: usize = 4;
-/// Backups at the same time; each keeps a thread and a state.
+/// Limit of concurrent backups; each holds a thread and a state.
 pub(crate) const CONCURRENT: usize = 4;
-/// Longest time the last piece waits for the record.
+/// Time limit of the audit record, for which the last piece waits.
 const RECORD_BUDGET: Duration = Duration::from_secs(5);
-/// How often the position of a state is looked up before somebody else must try.
+/// Attempts to read a state together with the term of its index.
 const ATTEMPTS: usize = 5;
 
-/// Begins a backup of everything that was acknowledged before the call.
+/// Starts a backup of everything that was acknowledged before the call.
 ///
 /// # Errors
-/// `no_cluster`, `backup_failed`, and what a confirmed read fails with.
+/// `no_cluster`, `backup_failed`, and the errors of a linearizable read.
 pub(super) async fn begin(
     shared: &Shared,
     caller: &Caller,
@@ -93,14 +93,14 @@ pub(super) async fn begin(
     }))
 }
 
-/// The newest state that a majority knows, and the term of its last entry.
+/// Returns a linearizable state and the term of its last entry.
 async fn confirmed(node: &Running) -> Result<(Arc<State>, u64), Error> {
     let mut refused = None;
     for _ in 0..ATTEMPTS {
         let state = node.confirmed().await?;
         match node.storage.term_at(state.applied_index) {
             Ok(term) => return Ok((state, term)),
-            // The log was compacted past this state; there is a newer one.
+            // The log was compacted past this state, so a newer one exists.
             Err(error) => refused = Some(chain(&error)),
         }
     }
@@ -111,17 +111,17 @@ fn failed(reason: impl fmt::Display) -> Error {
     Error::new(ErrorCode::BackupFailed, "the backup could not be made").with("reason", reason)
 }
 
-/// A backup under way.
+/// A backup in progress.
 ///
-/// Whoever has an archive, or a part of one, is in the audit trail: the record is written before
-/// the last piece is handed out, and for a caller that goes away before that, afterwards.
+/// The audit trail records every caller that received an archive or a part of one: the record is
+/// written before the last piece is returned, or, if the caller disconnects earlier, afterwards.
 struct Backup {
     pieces: mpsc::Receiver<Vec<u8>>,
-    /// Until its end was looked at.
+    /// `None` once its result was checked.
     encoder: Option<JoinHandle<io::Result<()>>>,
-    /// The piece that is handed out once it is known whether another one follows.
+    /// Piece that is returned once it is known whether another one follows.
     ahead: Option<Vec<u8>>,
-    /// Until it was written.
+    /// `None` once it was written.
     record: Option<Record>,
     handed_out: bool,
 }
@@ -162,7 +162,7 @@ impl Drop for Backup {
     }
 }
 
-/// What the audit trail is told.
+/// Audit record of a backup.
 struct Record {
     raft: Arc<dyn Propose>,
     clock: Clock,
@@ -183,7 +183,7 @@ impl Record {
         };
         let append = Payload::AuditAppend(v1::AuditAppend { event: Some(event) });
         let command = command(&self.requested_by, self.clock.timestamp(), append);
-        // A record that cannot be written keeps nobody from a backup.
+        // A backup succeeds even if its record cannot be written.
         let written = timeout(RECORD_BUDGET, self.raft.propose(command)).await;
         let reason = match written {
             Ok(Ok(_)) => return,
@@ -194,7 +194,7 @@ impl Record {
     }
 }
 
-/// Cuts what is written into pieces and hands them over.
+/// Splits the output into pieces and sends them.
 struct Pieces {
     sender: mpsc::Sender<Vec<u8>>,
     piece: Vec<u8>,
@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
 
-    /// A backup of so many pieces whose encoder ends like this.
+    /// A backup of this many pieces, whose encoder succeeds if `ends_well`.
     fn backup(raft: &MemoryRaft, pieces: u8, ends_well: bool) -> Backup {
         let (sender, receiver) = mpsc::channel(AHEAD);
         for piece in 0..pieces {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_piece_comes_after_the_record() {
+    async fn record_is_written_before_the_last_piece() {
         for pieces in 1..=3 {
             let raft = MemoryRaft::with_ready_nodes(&["n1"]);
             let mut backup = backup(&raft, pieces, true);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_went_away_with_a_part_is_recorded_too() {
+    async fn disconnect_after_a_piece_is_recorded() {
         for (taken, expected) in [(0, 0), (1, 1), (2, 1)] {
             let raft = MemoryRaft::with_ready_nodes(&["n1"]);
             let mut states = raft.subscribe();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_encoder_that_fails_keeps_the_last_piece() {
+    async fn encoder_failure_withholds_the_last_piece() {
         let raft = MemoryRaft::with_ready_nodes(&["n1"]);
         let mut states = raft.subscribe();
         let mut backup = backup(&raft, 2, false);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_are_full_but_for_the_last() {
+    async fn all_pieces_but_the_last_are_full() {
         let (sender, mut pieces) = mpsc::channel(2);
         let content: Vec<u8> = (0..3 * PIECE + 100).map(|n| (n % 251) as u8).collect();
         let written = content.clone();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_has_gone_ends_the_writing() {
+    fn disconnect_ends_the_encoding() {
         let (sender, pieces) = mpsc::channel(1);
         drop(pieces);
         let error = Pieces::new(sender).write_all(&[0; 2 * PIECE]).unwrap_err();

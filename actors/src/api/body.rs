@@ -1,7 +1,7 @@
-//! The bodies of requests: how large they may be, and how long they may take.
+//! Limits on the size and the arrival time of request bodies.
 //!
-//! No method takes a stream of messages, so a request is whole before it is served. Memory and
-//! time are its sender's to waste only as far as it has proved who it is.
+//! No method takes a stream of messages, so a request is received completely before it is served.
+//! The less a caller has to prove, the less memory its request may take.
 
 use std::time::Duration;
 
@@ -10,21 +10,22 @@ use http_body_util::BodyExt as _;
 use jaco_proto::{Error, ErrorCode};
 use tonic::body::Body;
 
-/// Bytes in front of each message.
+/// Length of the gRPC header in front of each message.
 pub(super) const FRAME_HEADER: usize = 5;
-/// Largest request; clients send at most 4 MiB, and a little more than that is accepted.
+/// Size limit of a request; clients send at most 4 MiB, and slightly more is accepted.
 pub(super) const REQUEST_BYTES: usize = 5 << 20;
-/// Largest apply. Far above what a manifest may have, so that one that is too large is refused
-/// as such, with its place, and not as a frame that cannot be read. Only operators get here.
+/// Size limit of an apply, far above that of a manifest, so that a manifest that is too large is
+/// refused as such, with the position, and not as an undecodable frame. Only operators may send
+/// one.
 pub(super) const APPLY_BYTES: usize = 16 << 20;
-/// Largest request to join, whose credential is inside: two names and a signing request.
+/// Size limit of a request to join, which carries its credential: two names and a signing request.
 const JOIN_BYTES: usize = 64 << 10;
-/// Largest request of a method that anybody may call; it has no fields.
+/// Size limit of a request without credentials; it has no fields.
 const STATUS_BYTES: usize = 1 << 10;
-/// Time that a request has to arrive.
+/// Time limit for a request to arrive.
 const ARRIVAL: Duration = Duration::from_secs(10);
 
-/// Largest message of a request to `name`.
+/// Size limit of a message to the method `name`.
 fn request_bytes(name: &str) -> usize {
     match name {
         "/jaco.v1.Cluster/Status" => STATUS_BYTES,
@@ -36,12 +37,12 @@ fn request_bytes(name: &str) -> usize {
     }
 }
 
-/// The whole body of a request to `name`.
+/// Receives the whole body of a request to the method `name`.
 ///
 /// # Errors
-/// `validation_failed` if it is too large, does not arrive in time or breaks off.
+/// `validation_failed` if it is too large, too late or incomplete.
 pub(super) async fn collect(name: &str, body: Body) -> Result<Bytes, Error> {
-    // The one method that the contract gives a stream of messages is not served.
+    // The only method of the contract with a stream of requests is not served.
     if name == "/jaco.v1.Cluster/Restore" {
         return Ok(Bytes::new());
     }
@@ -54,7 +55,7 @@ pub(super) async fn collect(name: &str, body: Body) -> Result<Bytes, Error> {
 }
 
 async fn read(mut body: Body, limit: usize) -> Result<Bytes, Error> {
-    // Copied, since a frame may keep the buffer it was read into, however small it is.
+    // Copied, since even a small frame may keep its whole receive buffer alive.
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_need_prove_nothing_may_send_little() {
+    fn unauthenticated_methods_have_small_limits() {
         for (name, limit) in [
             ("Cluster/Status", STATUS_BYTES),
             ("Cluster/NodeJoin", JOIN_BYTES),
@@ -112,14 +113,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_larger_than_its_method_allows_is_refused() {
+    async fn oversized_body_is_refused() {
         let status = "/jaco.v1.Cluster/Status";
         for frames in [vec![STATUS_BYTES + FRAME_HEADER], vec![1; 1029], vec![]] {
             let bytes: usize = frames.iter().sum();
             let collected = collect(status, body(stream::iter(frames))).await.unwrap();
             assert_eq!(collected.len(), bytes);
         }
-        // Ends as soon as that is seen: what follows would never end.
+        // Fails as soon as the limit is exceeded: the rest of the stream never ends.
         for frames in [vec![STATUS_BYTES + FRAME_HEADER + 1], vec![1; 1030]] {
             let endless = stream::iter(frames).chain(stream::pending());
             let error = collect(status, body(endless)).await.unwrap_err();
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_never_ends_has_its_time() {
+    async fn unfinished_body_times_out() {
         let begun = Instant::now();
         let endless = stream::iter([1]).chain(stream::pending());
         let error = collect("/jaco.v1.Cluster/Status", body(endless))
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_that_nobody_reads_is_not_waited_for() {
+    async fn body_of_unserved_stream_is_not_read() {
         let endless = stream::pending();
         let collected = collect("/jaco.v1.Cluster/Restore", body(endless)).await;
         assert_eq!(collected, Ok(Bytes::new()));

@@ -1,4 +1,4 @@
-//! Who made a call, as the handlers see it.
+//! The admitted caller of a request, as the handlers see it.
 
 use std::fmt;
 
@@ -11,24 +11,24 @@ use super::{
 };
 use crate::peer::Sender;
 
-/// The admitted caller of one request; put there by the admission layer.
+/// The admitted caller of one request; set by the admission layer.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Token identity, `local`, `setup`, `anonymous` or, of a member that calls for itself, its
-    /// hostname.
+    /// Token identity, `local`, `setup`, `anonymous`, or the hostname of a member that calls on its
+    /// own behalf.
     pub identity: String,
-    /// The operator token that proved it, if one did.
+    /// Hash of the operator token that authenticated it, if one did.
     pub token: Option<TokenHash>,
-    /// The listener the call came in on.
+    /// The listener that received the call.
     pub transport: Transport,
-    /// The member that made the call, or passed it on.
+    /// The member that made or forwarded the call.
     pub sender: Option<Sender>,
     /// Correlates log lines; the client's `x-request-id` or a fresh UUID.
     pub request_id: String,
 }
 
 impl Caller {
-    /// The caller of `request`.
+    /// Returns the caller of `request`.
     ///
     /// # Errors
     /// `internal` if the request did not pass the admission layer.
@@ -40,13 +40,13 @@ impl Caller {
             .ok_or_else(|| Error::new(ErrorCode::Internal, "the request did not pass admission"))
     }
 
-    /// Whether the caller proved nothing.
+    /// Whether the caller presented no credential.
     #[must_use]
     pub fn is_stranger(&self) -> bool {
         self.token.is_none() && self.identity == ANONYMOUS
     }
 
-    /// Whether the caller is an operator of a node's machine, who needs no token.
+    /// Whether the caller is an operator on a node's machine, which needs no token.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self.transport {

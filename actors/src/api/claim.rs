@@ -1,5 +1,5 @@
-//! What a call shows of its caller, kept to be looked at again: a token may be revoked between
-//! the headers of a request and the moment it is served.
+//! Credentials of a call, kept to be checked again: a token may be revoked between the headers of a
+//! request and the moment it is served.
 
 use http::{HeaderValue, Request};
 use jaco_proto::Error;
@@ -15,7 +15,7 @@ use crate::{
     peer::Sender,
 };
 
-/// Who a caller says it is, and to do what.
+/// Credentials of a caller, and the method it calls.
 pub(super) struct Claim {
     transport: Transport,
     method: Method,
@@ -25,7 +25,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// The claim of `request`, from which what only members may say is taken.
+    /// Takes the credentials from `request`, and removes the metadata that only members may set.
     pub(super) fn take(transport: Transport, method: Method, request: &mut Request<Body>) -> Self {
         let sender = match transport {
             Transport::Peer => request.extensions_mut().remove::<Sender>(),
@@ -36,7 +36,7 @@ impl Claim {
             Some(_) => Forwarded::read(headers),
             None => Ok(None),
         };
-        // From anybody else it means nothing, and nobody behind this shall take it for more.
+        // Metadata of any other caller is meaningless, and later layers must not use it.
         Forwarded::strip(headers);
         Self {
             transport,
@@ -47,12 +47,12 @@ impl Claim {
         }
     }
 
-    /// The member that calls, or passes the call on.
+    /// The member that makes or forwards the call.
     pub(super) fn sender(&self) -> Option<&Sender> {
         self.sender.as_ref()
     }
 
-    /// Decides whether the call may proceed as things are now.
+    /// Decides whether the call may proceed with the current state.
     ///
     /// # Errors
     /// The first failure in the order of the checks.
@@ -61,8 +61,8 @@ impl Claim {
             return Err(removed());
         }
         if self.transport == Transport::Peer && self.method.place == Place::Leader {
-            // A request is passed on once; who has lost the lead says so before anything else,
-            // for it may not know a token that the next leader does.
+            // A request is forwarded only once. A node that lost leadership says so before it
+            // checks the token, which it may not know although the next leader does.
             let node = shared.running()?;
             if node.leader.whereabouts() != Whereabouts::Here {
                 return Err(node.leader.leaderless());

@@ -1,5 +1,5 @@
-//! The API for the program that runs the node: the same handlers and the same admission, reached
-//! by a function call.
+//! In-process client of the API: the same handlers and the same admission as on the unix socket,
+//! called as functions.
 
 use std::{
     convert::Infallible,
@@ -39,8 +39,8 @@ impl InProcess {
     }
 
     async fn call(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
-        // Held until the answer is there: a stopping node waits for it. What streams after the
-        // answer is not waited for.
+        // Held until the response is returned, so that a stopping node waits for it. A stream that
+        // follows the response is not waited for.
         let stopping = self.shared.stopping();
         if *stopping.borrow() {
             return Status::from(Shared::stopped()).into_http();
@@ -52,9 +52,9 @@ impl InProcess {
     }
 }
 
-/// What the generated clients of `jaco.v1` speak to instead of a connection.
+/// Transport of the generated clients of `jaco.v1`, without a connection.
 ///
-/// It does not keep its node: once that was dropped, calls fail with `raft_unavailable`.
+/// It does not keep the node alive: once the node was dropped, calls fail with `raft_unavailable`.
 #[derive(Clone)]
 pub struct LocalService(Weak<InProcess>);
 
@@ -84,14 +84,14 @@ impl Service<Request<Body>> for LocalService {
     }
 }
 
-/// An operator of a node of this process; made by [`crate::Node::client`].
+/// Operator client of a node in this process; created by [`crate::Node::client`].
 ///
-/// It calls the same handlers as a client on the unix socket, as identity `local`, without a
-/// socket in between. The methods here are what most programs need; the whole API of
-/// [`jaco_proto::v1`] is behind [`Client::cluster`], [`Client::deploy`] and so on.
+/// It calls the same handlers as a client on the unix socket, as identity `local`, without a socket
+/// in between. The methods here are those that most programs need; [`Client::cluster`],
+/// [`Client::deploy`] and so on give access to the whole API of [`jaco_proto::v1`].
 ///
-/// Messages have no largest size. Streams are read at the pace of their reader, and end with `raft_unavailable` when the node
-/// stops. Dropping a call or a stream cancels it.
+/// Messages have no size limit. Streams advance as fast as they are read, and end with
+/// `raft_unavailable` when the node stops. Dropping a call or a stream cancels it.
 #[derive(Clone, Debug)]
 pub struct Client(LocalService);
 
@@ -136,7 +136,7 @@ impl Client {
         WatchClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
     }
 
-    /// Founds a cluster of this one node, called `name`, or by its id if that is empty.
+    /// Bootstraps a single-node cluster called `name`, or by its id if that is empty.
     ///
     /// # Errors
     /// `cluster_already_initialized` if the node is a member; see `Cluster.Init`.
@@ -147,7 +147,7 @@ impl Client {
         Ok(self.cluster().init(request).await?.into_inner())
     }
 
-    /// What the node knows about itself and its cluster.
+    /// Returns the status of the node and its cluster.
     ///
     /// # Errors
     /// See `Cluster.Status`.
@@ -156,12 +156,12 @@ impl Client {
         Ok(self.cluster().status(request).await?.into_inner())
     }
 
-    /// Applies a deployment: the text of its `jaco.yaml` and of its compose file, whose
-    /// `env_file`s and `${VAR}`s are resolved already. Returns once it is committed; what comes
-    /// of it is seen by [`Client::replicas`] and [`Client::watch`].
+    /// Applies a deployment: the text of its `jaco.yaml` and of its compose file, whose `env_file`s
+    /// and `${VAR}`s are already resolved. Returns once it is committed; [`Client::replicas`] and
+    /// [`Client::watch`] show its progress.
     ///
     /// # Errors
-    /// `validation_failed` with the place of the first fault and others; see `Deploy.Apply`.
+    /// `validation_failed` with the position of the first error, and others; see `Deploy.Apply`.
     pub async fn apply(
         &self,
         jaco_yaml: &str,
@@ -175,8 +175,8 @@ impl Client {
         Ok(self.deploy().apply(request).await?.into_inner())
     }
 
-    /// Deletes a deployment; its containers are stopped and removed after that. One that does
-    /// not exist is deleted already.
+    /// Deletes a deployment; its containers are stopped and removed afterwards. Deleting a
+    /// deployment that does not exist succeeds.
     ///
     /// # Errors
     /// See `Deploy.Delete`.
@@ -188,7 +188,7 @@ impl Client {
         Ok(())
     }
 
-    /// The replicas of a deployment, wanted and seen.
+    /// Returns the desired and observed replicas of a deployment.
     ///
     /// # Errors
     /// See `Deploy.GetReplicas`.
@@ -201,7 +201,7 @@ impl Client {
         Ok(answer.into_inner().replicas)
     }
 
-    /// Follows changes of the replicated state; see `Watch.Subscribe` for what a request may say.
+    /// Follows changes of the replicated state; see `Watch.Subscribe` for the filters of a request.
     ///
     /// # Errors
     /// `validation_failed` for an unknown entity type.
@@ -212,7 +212,7 @@ impl Client {
         Ok(self.watcher().subscribe(request).await?.into_inner())
     }
 
-    /// The output of a deployment's replicas.
+    /// Streams the output of a deployment's replicas.
     ///
     /// # Errors
     /// `deployment_not_found`, `unknown_service`; `logs_unavailable` without an engine.

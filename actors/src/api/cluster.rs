@@ -1,4 +1,4 @@
-//! The `Cluster` service: the life of the cluster and of this node in it.
+//! The `Cluster` service: life cycle of the cluster and of this node in it.
 
 use std::sync::Arc;
 
@@ -130,7 +130,7 @@ impl Cluster for ClusterService {
                 ..Default::default()
             }));
         };
-        // A stranger learns that there is a cluster, and nothing about it.
+        // An anonymous caller learns only that there is a cluster.
         if stranger {
             return Ok(Response::new(v1::ClusterStatusResponse {
                 initialized: true,
@@ -142,7 +142,7 @@ impl Cluster for ClusterService {
             .nodes
             .values()
             .find(|n| raft.leader_id == Some(n.raft_id));
-        // As this node knows the configuration; it may know none yet.
+        // This node's view of the configuration, which may still be empty.
         let suffrage = |n: &Arc<v1::Node>| v1::NodeSuffrage {
             hostname: n.hostname.clone(),
             kind: if raft.voters.contains(&n.raft_id) {

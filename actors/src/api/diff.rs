@@ -1,9 +1,9 @@
-//! What a command would change, in the words of `apply --dry-run`.
+//! Changes that a command would make, for `apply --dry-run`.
 
 use jaco_proto::v1;
 use jaco_raftnode::State;
 
-/// Compares two states as far as one deployment is concerned.
+/// Compares the parts of two states that belong to one deployment.
 ///
 /// Each list is sorted: the deployment itself, then replicas, routes and TCP routes.
 pub(super) fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
@@ -44,7 +44,7 @@ pub(super) fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff 
             .iter()
             .filter(|(_, r)| r.deployment == deployment),
         |id| format!("replica {id}"),
-        // Every upsert makes the container anew, also one that changes nothing else.
+        // Every upsert recreates the container, even one that changes nothing else.
         |a, b| a == b,
     );
     compare(
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_apply_only_adds() {
+    fn first_apply_only_adds() {
         let after = state(1, "x", &[("d-web-0", "i")], &["", "/api"]);
         let diff = diff(&State::default(), &after, "d");
         assert_eq!(
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_and_removals_are_told_apart() {
+    fn changes_and_removals_are_listed_separately() {
         let before = state(
             1,
             "x",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_content_under_a_new_revision_changes_nothing() {
+    fn new_revision_with_same_content_changes_nothing() {
         let before = state(1, "x", &[("d-a-0", "i")], &[""]);
         let after = state(2, "x", &[("d-a-0", "i")], &[""]);
         assert_eq!(diff(&before, &after, "d"), v1::Diff::default());

@@ -1,8 +1,7 @@
 //! `Cluster.Digest`: the state of every member at one log index.
 //!
-//! Members are asked for their state right after the same entry. On an idle cluster the newest
-//! index is it; while others write, one that lies a little ahead is, which every member passes
-//! while it waits for it.
+//! Members are compared at the same log index. On an idle cluster that is the newest one; during
+//! writes it is one slightly ahead, which every member reaches while it waits.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,19 +16,19 @@ use tonic::Request;
 
 use crate::node::Running;
 
-/// How long a member may wait until it reaches an index.
+/// Time that a member may wait to reach an index.
 const WAIT: Duration = Duration::from_secs(2);
 /// Longest wait that is granted to another member.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// How long its answer may take: hashing a large state, on top of the wait.
+/// Time limit of a member's answer: the wait, and the hashing of a large state.
 const ANSWER: Duration = Duration::from_secs(6);
-/// Indexes that are tried before what is known has to do.
+/// Number of indexes tried before the last answers are used as they are.
 const ATTEMPTS: usize = 3;
 
-/// What one member answered: its index and digest, or why there is none.
+/// Answer of one member: its index and digest, or the reason for their absence.
 type Answer = Result<(u64, Vec<u8>), String>;
 
-/// Asks every member until all that answer do so for one index.
+/// Queries every member until all that answer do so for one index.
 pub(super) async fn compare(node: &Running) -> v1::DigestResponse {
     let mut asked = node.raft.status().applied;
     let mut answers = BTreeMap::new();
@@ -77,7 +76,7 @@ async fn of(node: &Running, host: &str, index: u64) -> Answer {
     }
 }
 
-/// The part of one member, as another one asked for it.
+/// Answers the query of another member.
 pub(super) async fn answer(
     node: &Running,
     request: &v1::StateDigestRequest,
@@ -91,15 +90,15 @@ pub(super) async fn answer(
     }
 }
 
-/// The index to ask for next; `None` if another attempt would not show more.
+/// Returns the index to query next; `None` if another attempt would not show more.
 fn next(asked: u64, answers: &BTreeMap<String, Answer>) -> Option<u64> {
     let indexes = || answers.values().flatten().map(|(index, _)| *index);
     let newest = indexes().max()?;
-    // Nobody went past it: those behind it did not come to it in all the time they had.
+    // No member is past it: those behind did not reach it within their wait.
     (newest > asked).then(|| newest + 2 * (newest - asked))
 }
 
-/// Compared is the index that most members answered for; of several, the newest.
+/// Compares at the index that most members answered for; of several, the newest.
 fn response(answers: BTreeMap<String, Answer>) -> v1::DigestResponse {
     let mut counts = BTreeMap::new();
     for (index, _) in answers.values().flatten() {
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_asked_for_again_only_while_members_run_past_it() {
+    fn retry_only_if_members_passed_the_index() {
         for (given, expected) in [
             (&[Some(10), Some(10)][..], None),
             (&[Some(10), Some(8)], None),
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_of_most_members_is_compared() {
+    fn index_of_most_members_is_compared() {
         for (given, expected) in [
             (&[Some(10), Some(10), Some(12)][..], 10),
             (&[Some(10), Some(12)], 12),

@@ -1,9 +1,10 @@
-//! Any node takes every request: what only the leader can serve is passed on to it, whole.
+//! Forwarding: every node accepts every request and passes those that only the leader can serve to
+//! it, as a whole.
 //!
-//! A request is tried again, here or there, as long as nothing was appended for it; one that may
-//! have been is answered as `outcome=unknown`. The answer of the leader says up to where it had
-//! applied, and goes to the client once this node has applied as much: whoever wrote through a
-//! node reads on it what was written.
+//! A request is retried, locally or on the leader, as long as nothing was appended for it; one that
+//! may have been appended is answered with `outcome=unknown`. The answer of the leader carries its
+//! applied index and is returned once this node has applied as much, so that a client reads its own
+//! writes on the node through which it wrote.
 
 mod answer;
 mod timeout;
@@ -39,22 +40,22 @@ use answer::Answer;
 
 pub(super) use timeout::deadline;
 
-/// Up to where the state was applied that an answer reflects.
+/// Applied index of the state that an answer reflects.
 pub(super) const APPLIED: HeaderName = HeaderName::from_static("jaco-applied-index");
-/// How long a leader is looked for: a little less than clients wait at least, so that they hear
-/// why, and enough for an election.
+/// Time limit for finding a leader: slightly less than the shortest time limit of clients, so that
+/// they get the reason, and enough for an election.
 const SEARCH: Duration = Duration::from_secs(9);
-/// How long an answer may take if the client sets no limit.
+/// Time limit of an answer if the client sets none.
 const ANSWER: Duration = Duration::from_secs(60);
-/// The same where the leader waits for replicas to move.
+/// Time limit of a removal, in which the leader waits for replicas to move.
 const DRAIN: Duration = Duration::from_secs(3600);
-/// How long a committed answer waits for the state here.
+/// Time limit for the local state to reach a committed answer.
 const SHOW: Duration = Duration::from_secs(5);
-/// Wait before the second attempt; it doubles with each.
+/// Delay before the second attempt; it doubles with each attempt.
 const BACKOFF: Duration = Duration::from_millis(20);
-/// Longest wait between attempts.
+/// Longest delay between attempts.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
-/// Metadata of the client that its request keeps on the way.
+/// Metadata of the client that is forwarded.
 const KEPT: [&str; 4] = [
     "grpc-encoding",
     "grpc-accept-encoding",
@@ -62,34 +63,34 @@ const KEPT: [&str; 4] = [
     "traceparent",
 ];
 
-/// A request that is all here.
+/// A request whose body has been received.
 pub(super) struct Whole {
     pub(super) method: Method,
     pub(super) caller: Caller,
-    /// Whether what is read has to be confirmed first.
+    /// Whether a linearizable read has to precede it.
     pub(super) confirm: bool,
-    /// Until when the client waits.
+    /// Time by which the client needs an answer.
     pub(super) deadline: Option<Instant>,
     pub(super) parts: http::request::Parts,
     pub(super) body: Bytes,
 }
 
-/// A request on its way to whoever leads.
+/// A request that the leader has to serve.
 struct Call<'a> {
     node: &'a Running,
     request: Whole,
 }
 
-/// What came of one attempt.
+/// Outcome of one attempt.
 enum Attempt {
-    /// The client gets this.
+    /// Final: the response for the client.
     Over(Response<Body>),
-    /// Nothing was appended; why, if that was said.
+    /// Nothing was appended; with the reason, if one was given.
     Again(Option<Error>),
 }
 
-/// Has `request` served by the leader, wherever that is; `here` serves it on this node, after
-/// `readmit` has looked at its caller again. A leader elsewhere does that itself.
+/// Has `request` served by the leader. If that is this node, `here` serves it, after `readmit` has
+/// checked its caller again; another node checks the caller itself.
 pub(super) async fn to_leader<S>(
     shared: &Shared,
     mut here: S,
@@ -127,7 +128,7 @@ where
         }
         let error = node.leader.leaderless();
         let status = node.leader.raft().status();
-        // There is nothing to wait for.
+        // Waiting cannot help.
         let hopeless = quorum_lost(&status).is_some() || status.halted.is_some();
         let pause = (Instant::now() + backoff).min(until);
         if hopeless || pause <= Instant::now() {
@@ -137,7 +138,7 @@ where
             })
             .into_http();
         }
-        // Who leads shows at once; whether it can be reached by now does not.
+        // The status shows a new leader at once, but not that a known leader is reachable again.
         let next = if status.leader_id.is_none() {
             until
         } else {
@@ -154,7 +155,7 @@ where
     }
 }
 
-/// What of raft's status decides where a request goes.
+/// Parts of raft's status that decide where a request goes.
 fn seen(status: &RaftStatus) -> (Option<u64>, bool, bool, bool) {
     (
         status.leader_id,
@@ -164,7 +165,7 @@ fn seen(status: &RaftStatus) -> (Option<u64>, bool, bool, bool) {
     )
 }
 
-/// Returns once something is not as it was `seen`.
+/// Returns once raft's status differs from `before`.
 async fn news(leader: &LeaderLink, before: (Option<u64>, bool, bool, bool)) {
     let mut status = leader.raft().subscribe_status();
     // The sender lives as long as the handle.
@@ -203,7 +204,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether this node could not write because it leads no more, or raft restarts.
+    /// Whether this node could not write because it no longer leads or raft restarts.
     fn elsewhere(&self, error: &Error) -> bool {
         match error.code {
             ErrorCode::NoLeader => true,
@@ -225,7 +226,7 @@ impl Call<'_> {
         let request = self.request(deadline);
         let link = &self.node.leader;
         let called = match self.request.method.effect {
-            // It streams, however long; and it changes nothing that a second one would spoil.
+            // A read may stream for any length of time, and reading twice does no harm.
             Effect::Read => link
                 .call(leader, request, Some(deadline))
                 .await
@@ -266,7 +267,7 @@ impl Call<'_> {
         }
     }
 
-    /// The request as the leader gets it.
+    /// Builds the request that is sent to the leader.
     fn request(&self, deadline: Instant) -> Request<Body> {
         let mut request = Request::new(Body::new(Full::new(self.request.body.clone())));
         *request.method_mut() = http::Method::POST;
@@ -305,8 +306,7 @@ impl Call<'_> {
     }
 }
 
-/// Says up to where the state was applied when `response` was made, if it is a success that does
-/// not say so itself.
+/// Adds the applied index to a successful response that does not carry one.
 pub(super) fn stamp(headers: &mut HeaderMap, shared: &Shared) {
     if headers.contains_key("grpc-status") || headers.contains_key(APPLIED) {
         return;

@@ -1,18 +1,18 @@
-//! What a member says about a request that it passes on to the leader.
+//! Metadata about the caller of a request that a member forwards to the leader.
 
 use std::fmt;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use jaco_proto::{Error, ErrorCode};
 
-/// Marks a request that was passed on once, and is not passed on again.
+/// Marks a forwarded request, which is not forwarded again.
 const MARK: HeaderName = HeaderName::from_static("jaco-forwarded");
-/// Who made the request.
+/// Identity of the original caller.
 const IDENTITY: HeaderName = HeaderName::from_static("jaco-forwarded-identity");
-/// With which token.
+/// Hash of its token.
 const TOKEN: HeaderName = HeaderName::from_static("jaco-forwarded-token");
 
-/// SHA-256 over the text of a token: what a token is known by. It is not shown in logs.
+/// SHA-256 over the text of a token, which identifies it. Not shown in logs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TokenHash(pub [u8; 32]);
 
@@ -22,20 +22,20 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// The caller of a request as the member that passes it on knows it.
+/// The original caller of a request, as known to the member that forwards it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
     /// Identity; `None` where the credential is inside the request.
     pub identity: Option<String>,
-    /// Hash of its token; `None` for a caller that needs none.
+    /// Hash of the token; `None` for a caller that needs none.
     pub token: Option<TokenHash>,
 }
 
 impl Forwarded {
-    /// What the metadata of a request says; `None` if it was not passed on.
+    /// Reads the metadata of a request; `None` if it was not forwarded.
     ///
     /// # Errors
-    /// `token_invalid` for metadata that no member sends.
+    /// `token_invalid` for metadata that a member never sends.
     pub fn read(headers: &HeaderMap) -> Result<Option<Self>, Error> {
         match headers.get(MARK).map(HeaderValue::as_bytes) {
             None => return Ok(None),
@@ -57,7 +57,7 @@ impl Forwarded {
         }))
     }
 
-    /// Adds the metadata to a request.
+    /// Writes the metadata to a request.
     pub fn write(&self, headers: &mut HeaderMap) {
         headers.insert(MARK, HeaderValue::from_static("1"));
         let value = |text: String| HeaderValue::from_str(&text);
@@ -70,7 +70,7 @@ impl Forwarded {
         }
     }
 
-    /// Removes the metadata: from anybody but a member it means nothing.
+    /// Removes the metadata, which is meaningless from any caller but a member.
     pub fn strip(headers: &mut HeaderMap) {
         for name in [MARK, IDENTITY, TOKEN] {
             headers.remove(name);
@@ -85,7 +85,7 @@ fn unreadable() -> Error {
     )
 }
 
-/// An identity as metadata can carry it: what is not visible ASCII, and `%`, is written as `%xx`.
+/// Encodes an identity for metadata: `%` and everything but visible ASCII becomes `%xx`.
 fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -121,12 +121,12 @@ fn to_hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
-            let _ = write!(out, "{byte:02x}"); // a String never refuses
+            let _ = write!(out, "{byte:02x}"); // writing to a String never fails
             out
         })
 }
 
-/// Lower-case hexadecimal digits, exactly as many as fill `out`.
+/// Decodes lower-case hexadecimal digits, exactly as many as fill `out`.
 fn hex(text: &[u8], out: &mut [u8]) -> Option<()> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn metadata_round_trips(
             identity in proptest::option::of(".{0,40}"),
             token in proptest::option::of(any::<[u8; 32]>()),
         ) {
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn without_the_mark_nothing_was_passed_on() {
+    fn identity_without_the_mark_is_ignored() {
         let headers = header(&[("jaco-forwarded-identity", "ci")]);
         assert_eq!(Forwarded::read(&headers), Ok(None));
     }
 
     #[test]
-    fn what_no_member_writes_is_refused() {
+    fn malformed_metadata_is_refused() {
         let short = "ab".repeat(31);
         let upper = "AB".repeat(32);
         for (name, value) in [
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_does_not_show() {
+    fn token_hash_is_redacted() {
         let forwarded = Forwarded {
             identity: None,
             token: Some(TokenHash([0xab; 32])),

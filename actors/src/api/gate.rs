@@ -1,9 +1,9 @@
-//! Which connections the API listener keeps: a pure decision, so that strangers take neither the
-//! listener from the operators nor the last descriptor from the node.
+//! Connection limits of the API listener, as a pure decision: unauthenticated clients can neither
+//! occupy the listener nor use up the node's file descriptors.
 //!
-//! A connection is greeting until its first request is there. Whoever only connects is counted
-//! by that, by address and in all; whoever has asked something, but showed no credential, must
-//! go on asking.
+//! A connection is pending until its first request arrives; pending connections are limited per
+//! address and in total. After its first request, a connection that has not authenticated must keep
+//! sending requests.
 
 use std::{
     collections::HashMap,
@@ -14,16 +14,16 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 use tokio::time::Instant;
 
-/// Time from a handshake to the first request, and of a stranger from one request to the next.
+/// Time from the handshake to the first request, and between requests without authentication.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// Fewest and most connections at once, whatever the limit of descriptors is.
+/// Bounds on the number of connections, whatever the limit of descriptors is.
 const FEWEST: usize = 32;
 const MOST: usize = 1024;
-/// The share of the descriptors that connections may take: the others are for the database, the
-/// engine, the members and what is proxied.
+/// Divisor of the descriptor limit that gives the limit of connections: the other descriptors are
+/// for the database, the engine, the members and proxied connections.
 const SHARE: u64 = 4;
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     connections: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The limits of a process that may open so many descriptors; `None`: any number.
+    /// Limits of a process that may open this many descriptors; `None`: unlimited.
     fn of(descriptors: Option<u64>) -> Self {
         let share = descriptors.map_or(MOST, |n| usize::try_from(n / SHARE).unwrap_or(MOST));
         let connections = share.clamp(FEWEST, MOST);
@@ -45,13 +45,13 @@ impl Limits {
         }
     }
 
-    /// The limits of this process.
+    /// Limits of this process.
     pub(crate) fn of_process() -> Self {
         Self::of(getrlimit(Resource::Nofile).current)
     }
 }
 
-/// Counts connections.
+/// Counts connections against the limits.
 #[derive(Debug)]
 pub(crate) struct Gate {
     limits: Limits,
@@ -59,7 +59,7 @@ pub(crate) struct Gate {
     by_address: HashMap<IpAddr, Count>,
 }
 
-/// Connections, and those of them that are greeting.
+/// Number of connections, and of those that are pending.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     connections: usize,
@@ -67,7 +67,7 @@ struct Count {
 }
 
 impl Gate {
-    /// A gate with nobody inside.
+    /// Returns a limiter that counts no connection yet.
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -76,7 +76,7 @@ impl Gate {
         }
     }
 
-    /// Lets a connection from `address` in, which then is greeting; `false` if there are too many.
+    /// Counts a connection from `address`, pending at first; `false` if a limit is reached.
     pub(super) fn enter(&mut self, address: IpAddr) -> bool {
         let limits = self.limits;
         let here = self.by_address.get(&key(address)).copied();
@@ -98,7 +98,7 @@ impl Gate {
         true
     }
 
-    /// A connection from `address` has sent its first request.
+    /// Records the first request of a connection from `address`.
     pub(super) fn greeted(&mut self, address: IpAddr) {
         let here = self.by_address.get_mut(&key(address));
         for count in here.into_iter().chain([&mut self.all]) {
@@ -106,7 +106,7 @@ impl Gate {
         }
     }
 
-    /// A connection from `address` is closed.
+    /// Removes a closed connection from `address`.
     pub(super) fn left(&mut self, address: IpAddr, greeted: bool) {
         if !greeted {
             self.greeted(address);
@@ -121,7 +121,8 @@ impl Gate {
     }
 }
 
-/// Who counts as one address: of IPv6 the network of a host, from which it has any number.
+/// Address under which a connection is counted: for IPv6 its /64 network, in which one host can
+/// have any number of addresses.
 fn key(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -132,23 +133,23 @@ fn key(address: IpAddr) -> IpAddr {
     }
 }
 
-/// How long a connection is kept although nothing comes from it.
+/// Decides how long an idle connection is kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guest {
     /// Whether it has sent a request.
     greeted: bool,
-    /// Whether it has shown who it is.
+    /// Whether it has authenticated.
     known: bool,
-    /// Its calls under way.
+    /// Number of calls in progress.
     calls: usize,
     /// When the last one ended, or the connection began.
     since: Instant,
 }
 
-/// When a connection is closed unless something comes from it.
+/// Time at which a connection is closed unless a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Never: it is known.
+    /// Never: it has authenticated.
     Never,
     /// Not before this time.
     At(Instant),
@@ -168,29 +169,29 @@ impl Guest {
         self.greeted
     }
 
-    /// Its time begins at `now`.
+    /// Restarts the idle time at `now`.
     pub(super) fn restart(&mut self, now: Instant) {
         self.since = now;
     }
 
-    /// A call begins; whether it is the first.
+    /// Begins a call; returns whether it is the first.
     pub(super) fn begin(&mut self) -> bool {
         self.calls += 1;
         !std::mem::replace(&mut self.greeted, true)
     }
 
-    /// A call was admitted as that of somebody who is known.
+    /// Records that a call was authenticated.
     pub(super) fn know(&mut self) {
         self.known = true;
     }
 
-    /// A call has ended.
+    /// Ends a call.
     pub(super) fn end(&mut self, now: Instant) {
         self.calls = self.calls.saturating_sub(1);
         self.since = now;
     }
 
-    /// When it is closed; a call under way puts that off.
+    /// Time at which the connection is closed; a call in progress postpones it.
     pub(super) fn due(&self, now: Instant) -> Due {
         match self {
             Self { known: true, .. } => Due::Never,
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_leave_descriptors_to_the_others() {
+    fn limits_leave_descriptors_for_other_uses() {
         for (descriptors, expected) in [
             (Some(0), [32, 8, 16, 4]),
             (Some(1024), [256, 64, 128, 32]),
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_by_address_and_in_all() {
+    fn limits_hold_per_address_and_in_total() {
         let mut gate = Gate::new(Limits {
             connections: 6,
             connections_per_address: 3,
@@ -240,10 +241,10 @@ mod tests {
         for (at, (address, expected)) in [
             (a, true),
             (a, true),
-            (a, false), // two greetings of one address
+            (a, false), // two pending connections of one address
             (b, true),
             (c, true),
-            (c, false), // four greetings
+            (c, false), // four pending connections
         ]
         .into_iter()
         .enumerate()
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_gate_remembers_nobody() {
+    fn closed_connections_leave_no_entry() {
         let mut gate = Gate::new(Limits::of(None));
         let (a, b) = (ip("10.0.0.1"), ip("fd00::1"));
         for address in [a, b] {
@@ -275,13 +276,13 @@ mod tests {
         }
         assert!(gate.by_address.is_empty());
         assert_eq!((gate.all.connections, gate.all.greetings), (0, 0));
-        // Nobody was inside.
+        // Removing a connection that was not counted changes nothing.
         gate.left(a, false);
         assert!(gate.enter(a));
     }
 
     #[test]
-    fn one_host_is_one_address() {
+    fn addresses_of_one_host_share_a_key() {
         for (one, other, same) in [
             ("10.0.0.1", "10.0.0.1", true),
             ("10.0.0.1", "10.0.0.2", false),
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stranger_goes_on_asking_and_who_is_known_may_be_silent() {
+    async fn only_authenticated_connections_may_stay_idle() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut guest = Guest::new(start);

@@ -1,7 +1,7 @@
-//! The `Internal` service: what members ask of each other.
+//! The `Internal` service: calls between members.
 //!
-//! Admission refuses these calls on every listener that clients can reach; that each handler asks
-//! for its sender is the second fence.
+//! Admission refuses these calls on every listener that clients can reach. Each handler checks the
+//! sender as well, as a second barrier.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn refused() -> Status {
 }
 
 impl InternalService {
-    /// The member that calls, as the state knows it, and the node it calls.
+    /// Returns the calling member, checked against the state, and the membership of this node.
     fn member<T>(&self, request: &Request<T>) -> Result<(Sender, Arc<Running>), Status> {
         let sender = Caller::of(request)?.sender.ok_or_else(refused)?;
         let node = self.0.running()?;
@@ -46,7 +46,7 @@ impl InternalService {
         Ok((sender, node))
     }
 
-    /// The same, if this node leads.
+    /// As [`Self::member`], but fails unless this node leads.
     fn led<T>(&self, request: &Request<T>) -> Result<(Sender, Arc<Running>), Status> {
         let (sender, node) = self.member(request)?;
         match node.leader.whereabouts() {
@@ -69,7 +69,7 @@ impl Internal for InternalService {
                 .with("field", "command_bytes")
                 .with("reason", jaco_proto::chain(&error))
         })?;
-        // What it depends on is not to change before it is committed.
+        // The state that the command depends on must not change before it is committed.
         let _alone = match limits::clears_mark(&command) {
             true => Some(node.marks.lock().await),
             false => None,
@@ -84,7 +84,7 @@ impl Internal for InternalService {
                     sender = %sender.hostname,
                     command = name,
                     %error,
-                    "a member submitted what it may not"
+                    "a member submitted a command that it may not"
                 );
                 return Err(error.into());
             }
@@ -172,7 +172,7 @@ impl Internal for InternalService {
     }
 }
 
-/// The blocks that a host refuses.
+/// Parses the blocks that a host refuses.
 fn blocks(texts: &[String]) -> Result<Vec<Cidr>, Error> {
     let invalid =
         |message| Error::new(ErrorCode::ValidationFailed, message).with("field", "refused");

@@ -15,10 +15,10 @@ use crate::node::{
     JoinToken, Running, is_dialable, propose, random_token, submit::form::KEY_BYTES,
 };
 
-/// Life of a join token.
+/// Lifetime of a join token.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
-/// Mints a token that admits one node.
+/// Issues a token that admits one node.
 pub(super) async fn issue(
     node: &Running,
     caller: &Caller,
@@ -57,7 +57,7 @@ fn api_addresses(node: &Running, state: &State) -> Vec<String> {
     addresses.filter(|address| !address.is_empty()).collect()
 }
 
-/// Admits the node that shows a join token: checks, signs, commits, and has it added to raft.
+/// Admits the node that presents a join token: checks, signs, commits, and has raft add it.
 pub(super) async fn admit(
     node: &Running,
     request: v1::NodeJoinRequest,
@@ -71,7 +71,7 @@ pub(super) async fn admit(
         grpc_address,
     } = request;
     let join_token = SecretString::new(join_token);
-    // No two joins take the same raft id.
+    // Serialised, so that no two joins take the same raft id.
     let turn = node.joins.take().await;
     let (state, now) = (node.raft.state(), node.clock.timestamp());
     check_fields(
@@ -82,7 +82,8 @@ pub(super) async fn admit(
         &wireguard_pubkey,
     )?;
     let hashed_secret = check_token(&state, &join_token, &now)?;
-    // Certificates are compared without case: two such names would be good for each other.
+    // Names in certificates are compared without case: the certificate of one such name would be
+    // valid for the other.
     let mut members = state.nodes.keys();
     if members.any(|member| member.eq_ignore_ascii_case(&name)) {
         let taken = Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname");
@@ -118,7 +119,7 @@ pub(super) async fn admit(
     let admission = batch(identity.clone(), now, children.into());
     turn.propose(&node.raft, admission).await?;
     tracing::info!(subsystem = "raft", host = %name, raft_id, %identity, "node joins");
-    // Should this be the leader's last breath, the next one finds the row without its entry.
+    // If the leader fails here, its successor finds the row of a node that raft does not know yet.
     if let Ok(membership) = node.membership() {
         membership.kick();
     }
@@ -139,7 +140,7 @@ pub(super) async fn admit(
     })
 }
 
-/// The authority that signs for this cluster.
+/// Returns the authority that signs for this cluster.
 ///
 /// # Errors
 /// `ca_missing` if the state has none that can be used.
@@ -160,7 +161,7 @@ fn ca_cert(state: &State) -> Result<String, Error> {
     String::from_utf8(cert).map_err(ca_missing)
 }
 
-/// What is wrong with it is not told: the key is near.
+/// Drops the cause, which might quote the key.
 fn ca_missing(_: impl ToString) -> Error {
     Error::new(
         ErrorCode::CaMissing,
@@ -168,7 +169,7 @@ fn ca_missing(_: impl ToString) -> Error {
     )
 }
 
-/// Why a signing request was not signed.
+/// Maps the error of a signing request that was not signed.
 pub(super) fn refuse_csr(error: pki::Error) -> Error {
     match error {
         pki::Error::Pem(_) | pki::Error::Request(_) | pki::Error::Hostname(_) => {
@@ -205,14 +206,15 @@ fn check_fields(
     if !is_dialable(advertise) {
         return invalid("advertise_addr", advertise, "cannot be dialled");
     }
-    // A node may serve no API to others.
+    // Empty if the node serves no API to others.
     if !grpc.is_empty() && !is_dialable(grpc) {
         return invalid("grpc_address", grpc, "cannot be dialled");
     }
     Ok(())
 }
 
-/// Two members behind one address could not be told apart.
+/// Refuses an address that another member has: two members behind one address are not
+/// distinguishable.
 fn check_free(state: &State, address: &str) -> Result<(), Error> {
     let owner = state
         .nodes
@@ -230,12 +232,12 @@ fn check_free(state: &State, address: &str) -> Result<(), Error> {
     }
 }
 
-/// The hash under which the state knows the token, if it may still be used.
+/// Returns the hash under which the state holds the token, if it may still be used.
 fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u8; 32], Error> {
     let invalid = || Error::new(ErrorCode::JoinTokenInvalid, "the join token is not valid");
     let token = JoinToken::parse(text).map_err(|_| invalid())?;
     let given = hash(token.secret.expose().as_bytes());
-    // Every row is compared, so the time taken says nothing about which one matched.
+    // Compares every row, so that the time does not reveal which one matched.
     let mut found = None;
     for row in state.join_tokens.values() {
         if bool::from(row.hashed_secret.ct_eq(&given)) {
@@ -256,7 +258,7 @@ fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u
                 .with("expires_at", expires),
         );
     }
-    // One that names another authority cannot have been issued here as it is.
+    // A token that names another authority was not issued here in this form.
     if authority(state)?.fingerprint() != token.ca {
         return Err(invalid());
     }
@@ -266,7 +268,7 @@ fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a String never refuses
+        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
         text
     })
 }

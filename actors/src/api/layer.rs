@@ -1,4 +1,4 @@
-//! The tower layer every call passes: admission, correlation id, one log line per call.
+//! Tower layer of every call: admission, correlation id, one log line per call.
 
 use std::{
     convert::Infallible,
@@ -28,10 +28,10 @@ use super::{
 };
 use crate::{node::Shared, peer::Sender};
 
-/// Metadata by which a caller asks for a confirmed read.
+/// Metadata that requests a linearizable read.
 const READ: &str = "jaco-read";
 
-/// Puts [`Admission`] in front of the services of one listener.
+/// Wraps the services of one listener in an [`Admission`].
 #[derive(Clone)]
 pub(super) struct AdmissionLayer {
     pub(super) transport: Transport,
@@ -50,7 +50,7 @@ impl<S> Layer<S> for AdmissionLayer {
     }
 }
 
-/// Admits a call or answers for it; the services behind see a [`Caller`].
+/// Admits a call or rejects it; the services behind it see a [`Caller`].
 #[derive(Clone)]
 pub(crate) struct Admission<S> {
     inner: S,
@@ -75,7 +75,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        // The ready service must be the one that is called; the clone waits for its own turn.
+        // The service that is ready must be the one that is called; the clone becomes ready on its
+        // own.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let (transport, shared) = (self.transport, self.shared.clone());
@@ -125,7 +126,7 @@ where
                     call.serve(inner, request).await
                 }
                 Err(error) => {
-                    // What has come of its body is not kept meanwhile.
+                    // Frees the part of the body that has arrived before the delay.
                     drop(request);
                     if let (ErrorCode::TokenInvalid, Some(peer)) = (error.code, peer) {
                         let delay = shared.failed_token_check(peer.ip(), started);
@@ -150,7 +151,7 @@ fn too_many_joins(wait: Duration) -> Error {
         .with("retry_after", format!("{}s", wait.as_secs() + 1))
 }
 
-/// The services, with their refusals in the words of the API.
+/// Services whose library errors get typed details.
 struct Typed<S>(S);
 
 impl<S> Service<Request<Body>> for Typed<S>
@@ -173,7 +174,7 @@ where
     }
 }
 
-/// A call that was admitted by what its headers say.
+/// A call that was admitted by its headers.
 struct Call<'a> {
     shared: &'a Shared,
     method: Method,
@@ -182,8 +183,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Has the call served, here or by the leader, once its body is there and its caller is
-    /// still who it was.
+    /// Serves the call, locally or through the leader, once its body has arrived and its caller was
+    /// admitted again.
     async fn serve<S>(self, mut inner: S, request: Request<Body>) -> Result<Response<Body>, Error>
     where
         S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
@@ -195,7 +196,7 @@ impl Call<'_> {
             claim,
             caller,
         } = self;
-        // Who proved nothing is told nothing that a majority has to be asked for.
+        // Anonymous callers get no data that a quorum has to confirm.
         let confirm = linearizable(request.headers())? && !caller.is_stranger();
         let deadline = forward::deadline(request.headers(), Deadline::now());
         let (mut parts, body) = request.into_parts();
@@ -207,7 +208,7 @@ impl Call<'_> {
             _ = stopping.wait_for(|&stopping| stopping) => return Err(Shared::stopped()),
         };
         let readmit = || claim.admit(shared).map(drop);
-        // Whoever serves a request that is passed on confirms what it reads as well.
+        // The node that serves a forwarded request confirms its reads too.
         let mut response = if method.place == Place::Leader && caller.transport != Transport::Peer {
             let inner = Typed(inner);
             let whole = Whole {
@@ -248,7 +249,7 @@ fn request_id(request: &Request<Body>) -> String {
         .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned)
 }
 
-/// The caller as the log shows it: an address, a member, or the process at the other end of the
+/// Describes the caller for the log: an address, a member, or the process at the other end of the
 /// socket.
 fn describe(
     transport: Transport,
@@ -278,7 +279,7 @@ fn describe(
     }
 }
 
-/// Whether the caller wants to read nothing older than what is committed when it asks.
+/// Whether the caller requests a linearizable read.
 fn linearizable(headers: &HeaderMap) -> Result<bool, Error> {
     match headers.get(READ).map(HeaderValue::as_bytes) {
         None => Ok(false),
@@ -292,7 +293,7 @@ fn linearizable(headers: &HeaderMap) -> Result<bool, Error> {
     }
 }
 
-/// Writes are worth a line at info, reads only at debug.
+/// Logs the outcome of a call: writes at info, reads at debug.
 fn outcome(
     name: &str,
     method: Method,
@@ -306,7 +307,7 @@ fn outcome(
         .get("grpc-status")
         .and_then(|value| value.to_str().ok())
         .unwrap_or("0");
-    // A status of ours says its error code, and nothing else, in the message.
+    // The message of a typed status is its error code and nothing else.
     let error = response
         .headers()
         .get("grpc-message")
@@ -314,7 +315,7 @@ fn outcome(
         .filter(|message| message.parse::<ErrorCode>().is_ok());
     let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let notable = method.effect == Effect::Write || method.place == Place::Leader;
-    // What members submit for themselves is their daily bread.
+    // Members submit all the time, so their calls are logged at debug.
     if notable && method.class != Class::Peer {
         tracing::info!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");
     } else {

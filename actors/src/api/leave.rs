@@ -1,4 +1,4 @@
-//! The removal of a member.
+//! Removal of a member.
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ use crate::{
     scheduler::{departure, projects::Projects},
 };
 
-/// Longest time the caller is kept waiting; the removal goes on after it.
+/// Time limit of the call; the removal continues after it.
 const BUDGET: Duration = Duration::from_secs(8);
-/// How long a node that lost the lead waits to see the end of the removal itself.
+/// Time that a node which lost leadership waits to see the end of the removal in its own state.
 const GRACE: Duration = Duration::from_secs(2);
 /// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
 const DRAIN_SET: i32 = 1;
 
-/// Marks a member as leaving and waits until it is none any more.
+/// Marks a member as leaving and waits until it is removed.
 ///
-/// The mark is all it takes: whoever leads brings the removal to its end, however this call ends.
+/// The mark is sufficient: any later leader completes the removal, however this call ends.
 ///
 /// # Errors
 /// `node_not_found`, `drain_no_placement`, `raft_remove_failed` or `raft_demote_failed` with the
-/// reason if the removal does not get on, `no_leader` if another node has to answer.
+/// reason if the removal makes no progress, `no_leader` if another node has to answer.
 pub(super) async fn remove(
     node: &Running,
     caller: &Caller,
@@ -53,7 +53,7 @@ pub(super) async fn remove(
     }
 }
 
-/// Says in the state that the member leaves, if it may; returns its raft id.
+/// Sets the mark of a member, if it may leave; returns its raft id.
 async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error> {
     let _alone = node.marks.lock().await;
     let state = node.raft.state();
@@ -86,7 +86,7 @@ async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error>
     if !force {
         check_places(&state, hostname)?;
     }
-    // A drain that ran out of time begins anew.
+    // A drain that timed out starts again.
     let status = match row.status() {
         NodeStatus::DrainTimeout => NodeStatus::Ready,
         _ => NodeStatus::Unspecified,
@@ -102,7 +102,7 @@ async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error>
     Ok(row.raft_id)
 }
 
-/// Refuses if a replica of the host has no other place.
+/// Fails if a replica on the host has no other host to run on.
 fn check_places(state: &State, hostname: &str) -> Result<(), Error> {
     let stranded = departure::stranded(state, hostname, &mut Projects::default());
     if stranded.is_empty() {
@@ -114,11 +114,11 @@ fn check_places(state: &State, hostname: &str) -> Result<(), Error> {
         .with("replicas", stranded.join(",")))
 }
 
-/// Waits until the member has left, as far as the caller can be told.
+/// Waits until the member has left, or until this node cannot observe or report more.
 async fn left(node: &Running, caller: &Caller, hostname: &str, raft_id: u64) -> Result<(), Error> {
     let mut states = node.raft.subscribe();
     let mut status = node.raft.subscribe_status();
-    // Who leaves can be told as long as it is a member, and no longer.
+    // A member that removes itself can be answered only while it is a member.
     let by_itself = caller
         .sender
         .as_ref()
@@ -144,7 +144,7 @@ async fn left(node: &Running, caller: &Caller, hostname: &str, raft_id: u64) -> 
         let raft = status.borrow_and_update().clone();
         let leads = raft.leader_id == Some(raft.raft_id);
         if !leads {
-            // Somebody else leads, and finds the mark.
+            // Another node leads and acts on the mark.
             if itself && raft.leader_id.is_some() {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Slows down callers that guess tokens.
+//! Rate limits for callers that guess tokens.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Failed checks an address may make in one second before its answers are delayed.
+/// Failed checks that an address may make in one second before its answers are delayed.
 const BURST: u32 = 10;
 /// Delay of each answer past the burst.
 const DELAY: Duration = Duration::from_secs(1);
-/// Addresses kept; beyond it the windows that have passed are dropped first.
+/// Limit of addresses kept; at the limit, expired windows are dropped first.
 const ADDRESSES: usize = 4096;
 
 /// Counts failed token checks by address in windows of one second.
@@ -20,7 +20,7 @@ pub(crate) struct FailureLimiter {
 }
 
 impl FailureLimiter {
-    /// Records a failed check and returns how long its answer is held back.
+    /// Records a failed check and returns the delay of its answer.
     pub(crate) fn failed(&mut self, address: IpAddr, now: Instant) -> Duration {
         if self.windows.len() >= ADDRESSES && !self.windows.contains_key(&address) {
             self.windows
@@ -42,12 +42,12 @@ impl FailureLimiter {
     }
 }
 
-/// Joins an address may try in one minute.
+/// Joins that an address may attempt within the window.
 const JOINS: usize = 5;
-/// The minute.
+/// Window in which joins are counted.
 const JOIN_WINDOW: Duration = Duration::from_secs(60);
 
-/// Counts attempts to join by address, over the last minute.
+/// Counts attempts to join by address, within the window.
 #[derive(Debug, Default)]
 pub(crate) struct JoinLimiter {
     attempts: HashMap<IpAddr, VecDeque<Instant>>,
@@ -55,9 +55,9 @@ pub(crate) struct JoinLimiter {
 
 impl JoinLimiter {
     /// Records an attempt.
-    ///
+    /// Time until the address may try again, if it made too many; the attempt is not counted then.
     /// # Errors
-    /// How long the address has to wait if it made too many; the attempt is not counted then.
+    /// Time until the address may try again, if it made too many; the attempt is not counted then.
     pub(crate) fn attempt(&mut self, address: IpAddr, now: Instant) -> Result<(), Duration> {
         if self.attempts.len() >= ADDRESSES && !self.attempts.contains_key(&address) {
             self.attempts.retain(|_, times| {
@@ -84,7 +84,7 @@ impl JoinLimiter {
         }
     }
 
-    /// The last attempt of this address was a good one, and does not count.
+    /// Uncounts the last attempt of this address, which was successful.
     pub(crate) fn forgive(&mut self, address: IpAddr) {
         if let Some(times) = self.attempts.get_mut(&address) {
             times.pop_back();
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_eleventh_failure_in_a_second_is_delayed_and_the_next_second_is_not() {
+    fn failures_beyond_the_burst_are_delayed() {
         let mut limiter = FailureLimiter::default();
         let (a, b) = (
             IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sixth_join_in_a_minute_waits_unless_one_of_them_was_good() {
+    fn sixth_join_in_a_minute_waits() {
         let address = IpAddr::from([10, 0, 0, 1]);
         let mut limiter = JoinLimiter::default();
         let start = Instant::now();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_however_many_addresses_fail() {
+    fn number_of_addresses_is_bounded() {
         let mut limiter = FailureLimiter::default();
         let start = Instant::now();
         for i in 0..(ADDRESSES as u32 * 2) {

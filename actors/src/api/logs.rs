@@ -1,8 +1,7 @@
-//! `Deploy.Logs`: the lines of every host that has replicas, as they arrive.
+//! `Deploy.Logs`: the lines of every host with replicas, in the order of arrival.
 //!
-//! Each host is a stream of its own that is read only as fast as the client reads: what is slow
-//! to be taken waits where it was written. A host that cannot be asked, or stops answering, ends
-//! only its own part.
+//! Each host is a separate stream that is read only as fast as the client reads; unread lines stay
+//! at their source. A host that is unreachable or stops answering ends only its own part.
 
 mod hosts;
 
@@ -21,12 +20,12 @@ use crate::{
 };
 use hosts::{Piece, merge, remote};
 
-/// Opens the tails that a request asks for, here and on other members.
+/// Opens the requested tails on this node and on other members.
 ///
 /// # Errors
-/// `deployment_not_found` or `unknown_service` for names that do not exist; `logs_unavailable`
-/// if this host alone could tell something and its engine does not answer, so that silence is
-/// not taken for a quiet service.
+/// `deployment_not_found` or `unknown_service` for names that do not exist; `logs_unavailable` if
+/// no other host has matching replicas and the engine of this one does not answer, so that the
+/// absence of lines is not taken for a quiet service.
 pub(super) async fn tail(
     node: &Running,
     request: v1::LogsRequest,
@@ -86,7 +85,7 @@ fn check(state: &State, request: &v1::LogsRequest) -> Result<(), Error> {
     Ok(())
 }
 
-/// The hosts that have replicas which a request asks for.
+/// Returns the hosts with replicas that match a request.
 fn hosts_of(state: &State, request: &v1::LogsRequest) -> BTreeSet<String> {
     let matches = |wanted: &str, value: &str| wanted.is_empty() || wanted == value;
     state
@@ -99,7 +98,7 @@ fn hosts_of(state: &State, request: &v1::LogsRequest) -> BTreeSet<String> {
         .collect()
 }
 
-/// Opens the tail of this host alone; names that it does not know match nothing.
+/// Opens the tail of this host alone; unknown names match nothing.
 ///
 /// # Errors
 /// `logs_unavailable` if the engine does not answer.
@@ -135,7 +134,8 @@ pub(super) async fn own(
     }))
 }
 
-/// The next line; when all sources are drained, the first failure among them ends the stream.
+/// Returns the next line; once all sources are drained, the first failure among them ends the
+/// stream.
 async fn step(
     tail: Option<Tail>,
     host: String,

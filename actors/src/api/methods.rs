@@ -1,23 +1,23 @@
-//! What each method of `jaco.v1` asks of its caller, and which node serves it.
+//! Required credential and serving node of each method of `jaco.v1`.
 
-/// What a method asks of its caller.
+/// Credential that a method requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Anyone.
+    /// None.
     Public,
-    /// Anyone on the unix socket; the setup token over TCP; only before a cluster exists.
+    /// None on the unix socket, the setup token over TCP; only before a cluster exists.
     Setup,
-    /// An operator.
+    /// An operator's.
     Operator,
-    /// An operator on the unix socket of this very node.
+    /// An operator's, on the unix socket of this very node.
     LocalOperator,
-    /// A member of the cluster, over the peer transport only.
+    /// That of a member of the cluster, over the peer transport only.
     Peer,
-    /// The credential is inside the request.
+    /// A credential inside the request.
     InBody,
 }
 
-/// Whether a call is meant to change something.
+/// Whether a call changes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It changes nothing.
@@ -26,29 +26,29 @@ pub enum Effect {
     Write,
 }
 
-/// Which node serves a call.
+/// The node that serves a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The node that was asked.
+    /// The node that received the call.
     Here,
-    /// The leader; the node that was asked passes the whole request on.
+    /// The leader; every other node forwards the whole request to it.
     Leader,
 }
 
-/// What is to be known about a method before it is served.
+/// Properties of a method that decide how it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method {
-    /// Who may call it.
+    /// Required credential.
     pub class: Class,
-    /// Whether it changes something.
+    /// Whether it changes anything.
     pub effect: Effect,
-    /// Who serves it.
+    /// Serving node.
     pub place: Place,
 }
 
-/// The method of a full name such as `/jaco.v1.Cluster/Init`.
+/// Returns the properties of a method by its full name, such as `/jaco.v1.Cluster/Init`.
 ///
-/// A name that nobody listed is an operator's read, served here.
+/// An unlisted method is an operator's read, served locally.
 #[must_use]
 pub fn method(name: &str) -> Method {
     use Class::{InBody, LocalOperator, Operator, Peer, Public, Setup};
@@ -60,7 +60,7 @@ pub fn method(name: &str) -> Method {
         "Cluster/Init" | "Cluster/Join" => (Setup, Write, Here),
         "Cluster/KillActor" => (LocalOperator, Write, Here),
         "Cluster/NodeJoin" => (InBody, Write, Leader),
-        // It reads, but its record in the audit trail can be written by the leader only.
+        // A read, but only the leader can write its record in the audit trail.
         "Cluster/Backup" => (Operator, Read, Leader),
         "Cluster/IssueJoinToken"
         | "Cluster/NodeRemove"
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// Every method of the contract, by what is known about it.
+    /// Returns the methods of the contract that have a property.
     fn having(which: impl Fn(Method) -> bool) -> BTreeSet<String> {
         let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).unwrap();
         let services = set.file.iter().flat_map(|file| &file.service);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_the_state_on_behalf_of_a_client_goes_to_the_leader() {
+    fn client_writes_are_served_by_the_leader() {
         let forwarded = having(|method| method.place == Place::Leader);
         let expected = names(&[
             "Cluster/Backup",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_changes_are_made_where_they_were_asked_for() {
+    fn other_writes_are_served_locally() {
         let here = having(|method| method.effect == Effect::Write && method.place == Place::Here);
         let expected = names(&[
             "Cluster/Init",
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn only_these_methods_are_open_to_more_or_fewer_than_operators() {
+    fn only_these_methods_differ_from_operator_access() {
         for (class, expected) in [
             (Class::Public, names(&["Cluster/Status"])),
             (Class::Setup, names(&["Cluster/Init", "Cluster/Join"])),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_nobody_listed_needs_an_operator() {
+    fn unlisted_method_requires_an_operator() {
         for name in ["/jaco.v1.Deploy/Anything", "/other/Thing", "", "/"] {
             assert_eq!(method(name).class, Class::Operator, "{name:?}");
             assert_eq!(method(name).place, Place::Here, "{name:?}");

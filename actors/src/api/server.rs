@@ -1,4 +1,4 @@
-//! The two listeners: the unix socket for operators of this machine, TLS for everyone else.
+//! Listeners of the API: the unix socket for operators of this machine, TLS for all other clients.
 
 use std::{
     fs, io,
@@ -54,19 +54,19 @@ use crate::{
 
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;
-/// Connections that may wait to be served.
+/// Accepted connections that may wait for the server.
 const READY: usize = 64;
-/// Time a client has for its handshake.
+/// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is said that there are too many connections.
+/// Interval between warnings about too many connections.
 const REFUSALS: Duration = Duration::from_secs(60);
 
-/// What a listener needs to start.
+/// Arguments of a listener actor.
 #[derive(Clone)]
 pub struct ApiArgs<A> {
     pub(crate) shared: Arc<Shared>,
-    /// Where it listens.
+    /// Address or socket to listen on.
     pub(crate) at: A,
 }
 
@@ -78,7 +78,7 @@ fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionL
         .add_routes(routes(shared))
 }
 
-/// What becomes of one request that came in on `transport`.
+/// Returns the service that answers requests received on `transport`.
 pub(crate) fn service(shared: &Arc<Shared>, transport: Transport) -> Admission<Routes> {
     admission(shared, transport).layer(routes(shared))
 }
@@ -111,9 +111,9 @@ fn routes(shared: &Arc<Shared>) -> Routes {
         .add_service(service!(InternalServer, InternalService(shared.clone())))
 }
 
-/// A listener's end, the only thing a listener actor can hear.
+/// Messages of a listener actor, one for each way in which its tasks end.
 pub enum Msg {
-    /// The listener accepts nothing any more.
+    /// The listener accepts no more connections.
     Closed,
     /// The node stops, and the last connection is closed.
     Drained,
@@ -121,10 +121,10 @@ pub enum Msg {
     Ended(String),
 }
 
-/// Serves connections until the node stops, and then those under way to their end.
+/// Serves connections until the node stops, and then those in progress to their end.
 ///
-/// If it is dropped instead, calls under way are finished too, and each connection closes
-/// behind its last one: a client calls again on the next listener.
+/// If the task is dropped instead, calls in progress are finished as well, and each connection
+/// closes after its last one; the client retries on the next listener.
 async fn serve<I, C>(
     router: Router<Stack<AdmissionLayer, Identity>>,
     incoming: I,
@@ -137,7 +137,7 @@ where
 {
     let mut stopped = stopping.clone();
     let stop = async move {
-        let _ = stopped.wait_for(|&stopping| stopping).await; // an error is a node that is gone
+        let _ = stopped.wait_for(|&stopping| stopping).await; // an error: the node is gone
     };
     let served = router.serve_with_incoming_shutdown(incoming, stop).await;
     match served {
@@ -154,18 +154,18 @@ fn ended(msg: Msg) -> Result<(), Failure> {
     }
 }
 
-/// Where the control socket comes from.
+/// Source of the control socket.
 #[derive(Clone)]
 pub enum ControlSocket {
-    /// It is made here, and removed.
+    /// Created here, and removed at the end.
     Path(PathBuf),
-    /// It listens already, and outlives this process.
+    /// Already listening; outlives this process.
     Inherited(Arc<std::os::unix::net::UnixListener>),
 }
 
 /// Serves the API on the unix socket.
 pub struct UnixApiActor {
-    /// The socket file, if it is ours to remove.
+    /// The socket file, if this actor has to remove it.
     path: Option<PathBuf>,
 }
 
@@ -212,15 +212,15 @@ impl Worker for UnixApiActor {
     }
 }
 
-/// A listener of our own on a socket that outlives it.
+/// Returns a listener on an inherited socket, which outlives the listener.
 fn adopt(inherited: &std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
     let listener = inherited.try_clone()?;
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
 }
 
-/// Binds with mode 0660 from the first moment; a socket file of a dead daemon is replaced, any
-/// other kind of file is not.
+/// Binds with mode 0660 from the start. Replaces the socket file of a dead daemon, but no other
+/// kind of file.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(parent) = path.parent() {
         make_dir(parent)?;
@@ -231,7 +231,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    // Bound beside and renamed, so that nobody can connect before the mode is set.
+    // Bound under another name and renamed, so that no client can connect before the mode is set.
     let staging = path.with_extension("sock.new");
     match fs::remove_file(&staging) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -239,7 +239,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     }
     let listener = UnixListener::bind(&staging)?;
     fs::set_permissions(&staging, fs::Permissions::from_mode(0o660))?;
-    // A daemon that is not root can give the socket only to a group of its own.
+    // A daemon without root can give the socket only to one of its own groups.
     if let Some(gid) = group("jaco")
         && let Err(error) = std::os::unix::fs::chown(&staging, None, Some(gid))
     {
@@ -249,8 +249,8 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Makes a directory, and those above it that are missing, so that the group gets to the socket
-/// whatever the umask is. One that is there already is its owner's business.
+/// Creates a directory and its missing parents with mode 0755, so that the group reaches the socket
+/// whatever the umask is. Existing directories keep their mode.
 fn make_dir(dir: &Path) -> io::Result<()> {
     if dir.as_os_str().is_empty() || dir.is_dir() {
         return Ok(());
@@ -265,7 +265,7 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The id of a group of the machine, from `/etc/group`.
+/// Looks up the id of a group in `/etc/group`.
 fn group(name: &str) -> Option<u32> {
     let groups = fs::read_to_string("/etc/group").ok()?;
     groups.lines().find_map(|line| {
@@ -297,7 +297,7 @@ impl Worker for TlsApiActor {
         let gate = shared.gate.clone();
         ctx.spawn(async move {
             accept(listener, acceptor, gate, sender).await;
-            // Without a listener there is nothing to serve, so the other task ends as well.
+            // The channel is closed: the server has ended, and the other task reports why.
             Msg::Closed
         });
         let stopping = shared.stopping();
@@ -310,9 +310,9 @@ impl Worker for TlsApiActor {
     }
 }
 
-/// Accepts connections and makes their handshakes side by side, so that a slow client delays
-/// nobody else. One for which there is no room is closed: in the kernel's queue it would keep
-/// others out.
+/// Accepts connections and performs their handshakes concurrently, so that a slow client delays no
+/// other. A connection over the limit is closed at once: in the kernel's queue it would block
+/// others.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -352,7 +352,8 @@ async fn accept(
                         }
                     });
                 }
-                // Out of descriptors, say: the listener is still good, a pause lets others close.
+                // Out of descriptors, for example: the listener still works, and a pause lets
+                // connections close.
                 Err(error) => {
                     tracing::warn!(subsystem = "daemon/grpc", %error, "accept failed");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -367,7 +368,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_socket_is_private_to_its_owner_and_group() {
+    async fn socket_is_private_to_owner_and_group() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/jaco.sock");
         let _listener = bind_unix(&path).unwrap();
@@ -377,12 +378,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_directory_of_the_socket_is_open_to_its_group_if_it_was_made_here() {
+    async fn only_created_socket_directories_get_mode_0755() {
         let dir = tempfile::tempdir().unwrap();
         let old = dir.path().join("old");
         fs::create_dir(&old).unwrap();
         fs::set_permissions(&old, fs::Permissions::from_mode(0o710)).unwrap();
-        // As the daemon has it.
+        // Umask of the daemon.
         let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let bound = [old.join("jaco.sock"), old.join("run/jaco/jaco.sock")].map(|p| bind_unix(&p));
         rustix::process::umask(umask);
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_file_is_not() {
+    async fn stale_socket_is_replaced_but_not_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jaco.sock");
         drop(bind_unix(&path).unwrap());

@@ -1,4 +1,4 @@
-//! New certificates for members.
+//! Certificates for members.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,10 +8,11 @@ use jaco_raftnode::{Propose as _, State};
 use super::join::{authority, refuse_csr};
 use crate::node::Running;
 
-/// Signs the request of member `hostname`; returns the certificate as PEM.
+/// Signs the request of the member `hostname`; returns the certificate as PEM.
 ///
 /// # Errors
-/// `csr_invalid` if it asks for more than that member may have, `ca_missing` if nobody can sign.
+/// `csr_invalid` if it names more than that member may have, `ca_missing` if the state holds no
+/// usable authority.
 pub(crate) fn certificate(node: &Running, hostname: &str, csr: &[u8]) -> Result<Vec<u8>, Error> {
     let state = node.raft.state();
     let ca = authority(&state)?;
@@ -23,8 +24,8 @@ pub(crate) fn certificate(node: &Running, hostname: &str, csr: &[u8]) -> Result<
     Ok(cert.pem().as_bytes().to_vec())
 }
 
-/// Where members other than `hostname` are reached; a certificate that named one of these would
-/// be good for posing as that member.
+/// Returns the addresses of the members other than `hostname`: a certificate that named one of them
+/// could be used to impersonate that member.
 pub(super) fn addresses_of_others(state: &State, hostname: &str) -> Vec<IpAddr> {
     let others = state.nodes.values().filter(|row| row.hostname != hostname);
     let addresses = others.flat_map(|row| [&row.address, &row.grpc_address]);

@@ -14,11 +14,11 @@ use crate::node::{Ending, Shared};
 /// A boxed response stream.
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Passes `inner` on until it ends, the caller's token is no longer valid, or the node is at its
-/// end.
+/// Passes `inner` on until it ends, the caller's token is no longer valid, or the node stops or is
+/// removed.
 ///
-/// A long stream is admitted once, at its start; this makes a revocation reach it, and the
-/// replacement of the token's secret as well.
+/// A long stream is admitted only once, at its start; this guard also applies a revocation, or the
+/// replacement of the token's secret, to it.
 pub(super) fn guarded<T: Send + 'static>(
     inner: impl Stream<Item = Result<T, Error>> + Send + 'static,
     caller: &Caller,
@@ -37,7 +37,7 @@ pub(super) fn guarded<T: Send + 'static>(
         }
     };
     let end = stream::once(over).map(Err);
-    // The guard ends the whole stream; so does the end of the inner one.
+    // The guard ends the whole stream, and so does the end of `inner`.
     let inner = inner
         .map(Some)
         .chain(stream::once(std::future::ready(None)));
@@ -57,7 +57,7 @@ pub(super) fn guarded<T: Send + 'static>(
     ))
 }
 
-/// Returns when `token`, with which `identity` was admitted, admits nobody any more.
+/// Returns once `token`, with which `identity` was admitted, is no longer valid.
 async fn revoked(
     identity: String,
     token: TokenHash,
@@ -109,7 +109,7 @@ mod tests {
         Arc::new(state)
     }
 
-    /// What the streams of a node end with.
+    /// End of service of a node, under control of the test.
     #[derive(Default)]
     struct End {
         stopping: watch::Sender<bool>,
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// What ends an endless stream of `transport` when `change` happens.
+    /// Returns the code with which an endless stream of `transport` ends after `change`.
     async fn end(
         transport: Transport,
         change: impl FnOnce(&watch::Sender<Arc<State>>, &End),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_revocation_ends_the_stream_with_its_code() {
+    async fn revocation_ends_the_stream_with_its_code() {
         let code = end(Transport::Api, |states, _| {
             states.send_replace(state(1, true));
         });
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_secret_ends_the_streams_of_the_old_one() {
+    async fn new_secret_ends_streams_of_the_old_one() {
         let code = end(Transport::Api, |states, _| {
             states.send_replace(state(2, false));
         });
@@ -158,10 +158,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stopping_node_ends_every_stream() {
+    async fn stopping_node_ends_every_stream() {
         for transport in [Transport::Api, Transport::Local] {
             let code = end(transport, |states, end| {
-                states.send_replace(state(1, false)); // no news for the token
+                states.send_replace(state(1, false)); // does not affect the token
                 end.stopping.send_replace(true);
             });
             assert_eq!(code.await, "raft_unavailable");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_removed_node_ends_every_stream() {
+    async fn removed_node_ends_every_stream() {
         for transport in [Transport::Api, Transport::Local] {
             let code = end(transport, |_, end| {
                 end.removed.send_replace(true);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_the_inner_stream_is_the_end() {
+    async fn stream_ends_with_its_inner_stream() {
         // A local caller has no token to lose.
         for (transport, revoked) in [(Transport::Api, false), (Transport::Local, true)] {
             let (_states, states) = watch::channel(state(1, revoked));

@@ -14,7 +14,7 @@ use crate::node::{Shared, propose, random_token};
 
 pub(super) struct TokensService(pub(super) Arc<Shared>);
 
-/// Names that internal writers and listeners sign with.
+/// Identities of internal writers and listeners.
 const RESERVED: [&str; 17] = [
     "local",
     "bootstrap",
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_of_internal_writers_cannot_be_taken() {
+    fn identities_of_internal_writers_are_reserved() {
         for bad in [
             "",
             "local",

@@ -1,6 +1,6 @@
-//! The library's own refusals, put in the words of the API.
+//! Typed details for errors of the gRPC library.
 //!
-//! What cannot be decoded never reaches a handler, so the gRPC library answers for it, without
+//! A message that cannot be decoded never reaches a handler: the gRPC library answers it, without
 //! the details that every other error has.
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use http::Response;
 use jaco_proto::{Error, ErrorCode};
 use tonic::{Code, Status, body::Body};
 
-/// Gives an error without details the details it lacks; anything else passes as it is.
+/// Adds details to an error that has none; other responses pass unchanged.
 pub(super) fn typed(method: &str, response: Response<Body>) -> Response<Body> {
     let headers = response.headers();
     if !headers.contains_key("grpc-status") || headers.contains_key("grpc-status-details-bin") {
@@ -26,7 +26,7 @@ pub(super) fn typed(method: &str, response: Response<Body>) -> Response<Body> {
 
 fn translate(method: &str, status: &Status) -> Option<Error> {
     let error = match status.code() {
-        // The decoder says this of a message above the limit.
+        // Code of the decoder for a message above the limit.
         Code::OutOfRange | Code::ResourceExhausted => {
             Error::new(ErrorCode::ValidationFailed, "the request is too large")
                 .with("field", "request")
@@ -37,7 +37,7 @@ fn translate(method: &str, status: &Status) -> Option<Error> {
             format!("{method} is not served by this daemon"),
         )
         .with("method", method),
-        // Our handlers never answer these without details: the message did not decode.
+        // Handlers never answer these without details: the message did not decode.
         Code::Internal | Code::InvalidArgument => {
             Error::new(ErrorCode::ValidationFailed, "the request does not decode")
                 .with("field", "request")
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_the_library_become_typed() {
+    fn errors_of_the_library_get_details() {
         for (status, code) in [
             (
                 Status::out_of_range("too large"),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_a_handler_passes_unchanged() {
+    fn handler_error_passes_unchanged() {
         let error = Error::new(ErrorCode::Internal, "broken").with("reason", "disk");
         let passed = translated(error.into()).unwrap();
         assert_eq!(
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_passes_unchanged() {
+    fn successful_response_passes_unchanged() {
         let response = typed("/x", Response::new(Body::empty()));
         assert!(!response.headers().contains_key("grpc-status"));
     }

@@ -1,4 +1,4 @@
-//! What the read calls show: pure functions from the state.
+//! Responses of the read calls: pure functions of the state.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use jaco_proto::{
 use jaco_raftnode::State;
 use prost_types::Timestamp;
 
-/// The deployment as a client may see it: the content kept for a rollback stays inside.
+/// A deployment for clients, without the content kept for a rollback.
 pub(super) fn deployment(stored: &v1::Deployment) -> v1::Deployment {
     v1::Deployment {
         previous: None,
@@ -18,11 +18,11 @@ pub(super) fn deployment(stored: &v1::Deployment) -> v1::Deployment {
     }
 }
 
-/// When a host was heard last, if it is fresh.
+/// Time of a host's last heartbeat, if it is fresh.
 pub(super) type Heard<'a> = &'a dyn Fn(&str) -> Option<Timestamp>;
 
-/// An observation as shown: the host falls back to the scheduled one, and a running replica of a
-/// live node is as healthy as the node was last heard.
+/// An observation for clients: an empty host is replaced by the scheduled one, and the health time
+/// of a running replica on a live node is that of the node's last heartbeat.
 pub(super) fn observed(
     state: &State,
     stored: &v1::ReplicaObserved,
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_nobody_reported_is_pending_on_its_scheduled_host() {
+    fn unobserved_replica_is_pending_on_its_host() {
         let status = status(&world(), &v1::DeployStatusRequest::default(), &one);
         let shown = status
             .replicas
@@ -345,13 +345,13 @@ mod tests {
     }
 
     #[test]
-    fn the_content_kept_for_a_rollback_is_never_shown() {
+    fn rollback_content_is_never_shown() {
         let status = status(&world(), &v1::DeployStatusRequest::default(), &one);
         assert_eq!(status.deployments[0].previous, None);
     }
 
     #[test]
-    fn a_running_replica_of_a_fresh_node_is_as_healthy_as_the_node_and_others_are_not() {
+    fn only_running_replicas_get_the_nodes_heartbeat() {
         let state = world();
         let stored = &state.replicas_observed["app-web-0"];
         assert_eq!(observed(&state, stored, &one).last_health_at, Some(NOW));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_shows_the_best_of_its_replicas() {
+    fn dependency_shows_its_best_replica() {
         let request = v1::GetReplicasRequest {
             service_filter: "web".into(),
             ..Default::default()

@@ -1,4 +1,4 @@
-//! A connection of the API listener, from its first byte to its last.
+//! A connection of the API listener, from accept to close.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use tonic::transport::server::Connected;
 use super::gate::{Due, Gate, Guest, PATIENCE};
 use crate::supervision::lock;
 
-/// A connection that was let in; the gate counts it until the last of these is dropped.
+/// An accepted connection, counted until its last clone is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Visit(Arc<Inner>);
 
@@ -31,7 +31,7 @@ struct Inner {
 }
 
 impl Visit {
-    /// Lets a connection from `address` in, if there is room for it.
+    /// Counts a connection from `address`, if the limits allow it.
     pub(super) fn enter(gate: &Arc<Mutex<Gate>>, address: SocketAddr) -> Option<Self> {
         lock(gate).enter(address.ip()).then(|| {
             Self(Arc::new(Inner {
@@ -42,12 +42,12 @@ impl Visit {
         })
     }
 
-    /// Who is at the other end.
+    /// Returns the remote address.
     pub(super) fn address(&self) -> SocketAddr {
         self.0.address
     }
 
-    /// A call begins, and is under way until what is returned is dropped.
+    /// Begins a call; it ends when the returned guard is dropped.
     pub(super) fn call(&self) -> UnderWay {
         if lock(&self.0.guest).begin() {
             lock(&self.0.gate).greeted(self.0.address.ip());
@@ -67,11 +67,11 @@ impl Drop for Inner {
     }
 }
 
-/// A call on a connection.
+/// Guard of a call in progress.
 pub(super) struct UnderWay(Visit);
 
 impl UnderWay {
-    /// Its caller has shown who it is.
+    /// Records that the caller has authenticated.
     pub(super) fn know(&self) {
         lock(&self.0.0.guest).know();
     }
@@ -83,17 +83,17 @@ impl Drop for UnderWay {
     }
 }
 
-/// The bytes of a connection, which breaks off when its visit is due.
+/// I/O of a connection, which fails once the connection is due to be closed.
 #[derive(Debug)]
 pub(super) struct Watched<I> {
     io: I,
     visit: Visit,
-    /// When to look again; `None` once it may stay.
+    /// When to check again; `None` once the connection may stay idle.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<I> Watched<I> {
-    /// Gives a connection whose handshake is done the time that it has for its first request.
+    /// Wraps a connection after its handshake and starts the time limit for its first request.
     pub(super) fn new(io: I, visit: Visit) -> Self {
         lock(&visit.0.guest).restart(Instant::now());
         Self {
@@ -103,7 +103,7 @@ impl<I> Watched<I> {
         }
     }
 
-    /// Fails once the visit is due, and has the task woken then.
+    /// Fails once the connection is due, and wakes the task at that time.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while let Some(timer) = &mut self.timer {
             if timer.as_mut().poll(cx).is_pending() {
@@ -186,8 +186,7 @@ mod tests {
         Visit::enter(&gate, ([10, 0, 0, 1], 1).into()).unwrap()
     }
 
-    /// How long it takes until a connection breaks off from which nothing comes; `None`: it does
-    /// not.
+    /// Returns the time after which an idle connection fails; `None` if it does not.
     async fn silence(visit: &Visit) -> Option<Duration> {
         let (near, _far) = duplex(64);
         let mut watched = Watched::new(near, visit.clone());
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_connection_breaks_off_unless_it_is_known() {
+    async fn idle_connection_fails_unless_authenticated() {
         assert_eq!(silence(&visit()).await, Some(PATIENCE));
 
         let stranger = visit();
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_a_request_does_not_put_it_off() {
+    async fn bytes_without_a_request_do_not_postpone_failure() {
         let (near, mut far) = duplex(64);
         let mut watched = Watched::new(near, visit());
         let begun = Instant::now();
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_gate_counts_a_visit_until_its_end() {
+    async fn connection_is_counted_until_its_last_clone_drops() {
         let gate = Arc::new(Mutex::new(Gate::new(Limits::of_process())));
         let enter = || Visit::enter(&gate, ([10, 0, 0, 1], 1).into());
         let inside: Vec<Visit> = std::iter::from_fn(enter).collect();
@@ -255,7 +254,7 @@ mod tests {
         drop(inside);
         let again: Vec<Visit> = std::iter::from_fn(enter).collect();
         drop(info);
-        assert!(enter().is_some(), "the last of the first");
+        assert!(enter().is_some(), "last clone of the first connections");
         drop(again);
     }
 }

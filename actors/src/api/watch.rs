@@ -32,8 +32,7 @@ impl Watch for WatchService {
             let update = subscription.next().await?;
             Some((Ok(update.to_wire()), subscription))
         });
-        // The hub closes when the node stops, or is no member any more; the client should go and
-        // ask another.
+        // The hub closes when the node stops or is removed; the client should use another node.
         let over = self.0.ending_for(&caller).reached();
         let events = events.chain(stream::once(over.map(Err)));
         let stream = guarded(

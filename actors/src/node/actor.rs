@@ -1,4 +1,5 @@
-//! The actor that turns a daemon into a member: by init, or by what the disk says.
+//! Lifecycle actor: makes the daemon a member, by an init or from its data directory, and retires
+//! it when it is removed.
 
 use std::{
     collections::VecDeque,
@@ -32,29 +33,29 @@ const VERTICALS: [&str; 6] = [
     "scheduler",
     "ingress",
 ];
-/// How long the start of a node waits for raft.
+/// Time limit for raft to become ready during a start.
 const RAFT_BUDGET: Duration = Duration::from_secs(5);
 
-/// What a [`NodeActor`] is told.
+/// Messages of a [`NodeActor`].
 pub enum Msg {
-    /// Open the membership found on disk, if there is one.
+    /// Opens the membership on disk, if there is one.
     Open,
-    /// Found this cluster; asked again after it was founded, the answer is the same.
+    /// Bootstraps this cluster; a retry after it was created gets the same answer.
     Init(Founding, Reply<Result<v1::ClusterInitResponse, Error>>),
-    /// The cluster knows what it needs to know about this node.
+    /// The node's record and certificate in the cluster are up to date.
     Announced,
-    /// This node is no member any more.
+    /// This node is no longer a member.
     Removed,
-    /// Nothing of a removed node runs any more.
+    /// Verticals and containers of a removed node have stopped.
     Quiet,
-    /// The founding finished on its blocking thread.
+    /// The bootstrap finished on its blocking thread.
     Founded(
         Result<v1::ClusterInitResponse, Error>,
         Reply<Result<v1::ClusterInitResponse, Error>>,
     ),
 }
 
-/// What a [`NodeActor`] starts from.
+/// Arguments of a [`NodeActor`].
 #[derive(Clone)]
 pub struct Args {
     pub(super) shared: Arc<Shared>,
@@ -63,7 +64,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Stops the containers of a removed node's host; returns when none runs.
+    /// Stops the containers on a removed node's host; returns once none runs.
     async fn quieten(self) {
         let config = &self.shared.config;
         if let Some(node) = self.shared.try_running() {
@@ -84,15 +85,15 @@ impl Args {
     }
 }
 
-/// What was opened from disk. It outlives the actor that opened it: a database can be open only
-/// once, and a vertical that runs must not be assembled a second time.
+/// Database and verticals opened from disk. They outlive the actor that opened them: a database can
+/// be open only once, and a running vertical must not be assembled again.
 pub(super) struct Opened {
     running: Arc<Running>,
-    /// Verticals that nobody started yet, in start order.
+    /// Verticals not started yet, in start order.
     unstarted: VecDeque<ChildSpec>,
 }
 
-/// The root of the node's life: decides once, then keeps the answer in [`Shared`].
+/// Actor of the node's lifecycle; stores the membership in [`Shared`].
 pub struct NodeActor {
     args: Args,
     founding: bool,
@@ -104,7 +105,8 @@ impl Worker for NodeActor {
     const KIND: &'static str = "NodeActor";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        // Not done here: starting the other verticals is the business of a node that is up.
+        // Deferred: starting the verticals needs the supervisor, which is still starting this
+        // actor.
         ctx.send_to_self(Msg::Open);
         Ok(Self {
             args,
@@ -134,7 +136,7 @@ impl Worker for NodeActor {
 }
 
 impl NodeActor {
-    /// Starts the verticals of a member, or what the instance before did not come to start.
+    /// Starts the verticals of a member, or those that the previous instance did not start.
     async fn open(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         let shared = &self.args.shared;
         if shared.is_removed() {
@@ -159,7 +161,10 @@ impl NodeActor {
             .await
             .is_err()
         {
-            tracing::warn!(subsystem = "raft", "not up yet; calls say so themselves");
+            tracing::warn!(
+                subsystem = "raft",
+                "raft is not ready yet; requests fail until it is"
+            );
         }
         shared.running.get_or_init(|| running.clone());
         shared.member.store(true, Ordering::Release);
@@ -169,8 +174,8 @@ impl NodeActor {
         let (config, node) = (shared.config.clone(), running.clone());
         let (owner, layout) = (shared.clone(), self.args.layout.clone());
         ctx.spawn(async move {
-            // Neither waits for the other: who is locked out until its certificate is in force
-            // cannot announce anything.
+            // Concurrently: peers may reject this node until its renewed certificate is in force,
+            // and then it cannot announce anything.
             tokio::join!(
                 announce(node.clone(), config),
                 renew::renew(owner, node, layout)
@@ -179,7 +184,7 @@ impl NodeActor {
         });
         let (owner, layout) = (shared.clone(), self.args.layout.clone());
         ctx.spawn(async move {
-            // A certificate that the cluster knows may be waiting since a crash.
+            // A certificate that the cluster already knows may be staged since a crash.
             let hostname = running.hostname.clone();
             let another_try = move || {
                 let promoted = renew::promote(&owner, &layout, &hostname);
@@ -191,7 +196,7 @@ impl NodeActor {
         Ok(())
     }
 
-    /// Ends the life of a member: remembers it, then stops what a member does.
+    /// Retires a removed member: records the removal, then stops its verticals and containers.
     async fn retire(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         let shared = &self.args.shared;
         if shared.removed.send_replace(true) {
@@ -203,10 +208,10 @@ impl NodeActor {
         );
         let layout = self.args.layout.clone();
         if let Err(error) = tokio::task::spawn_blocking(move || layout.mark_removed()).await? {
-            // After a restart it finds out again.
-            tracing::warn!(subsystem = "raft", %error, "the removal was not written down");
+            // After a restart the removal is detected again.
+            tracing::warn!(subsystem = "raft", %error, "the removal was not recorded");
         }
-        // Nothing changes here any more; who follows it is told so, and why.
+        // The state does not change any more; this ends the streams that follow it.
         if let Some(running) = shared.running.get() {
             running.raft.hub().close();
         }
@@ -216,7 +221,7 @@ impl NodeActor {
     /// Stops the verticals of a removed node, and the containers of its host.
     async fn silence(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         for vertical in VERTICALS.iter().rev() {
-            // One that never ran needs no stop.
+            // A vertical that never ran needs no stop.
             let _ = ctx.supervisor().stop_child(vertical).await;
         }
         let args = self.args.clone();
@@ -242,7 +247,7 @@ impl NodeActor {
             return;
         }
         if self.founding {
-            // Whether there will be a cluster is not known yet.
+            // The outcome of the init in progress is not known yet.
             reply.send(Err(Error::new(
                 ErrorCode::StateUnavailable,
                 "another init is under way",
@@ -267,8 +272,8 @@ impl NodeActor {
     }
 }
 
-/// Waits until raft takes proposals: a node on its own leads by itself, one of several may have
-/// to wait for the others and says so to each call.
+/// Waits until raft can take proposals. A single-node cluster elects itself; in a larger one the
+/// election may need other members, and each request reports a missing leader itself.
 async fn able(running: &Running) {
     let mut status = running.raft.subscribe_status();
     // The sender lives as long as the handle.
@@ -280,9 +285,9 @@ async fn able(running: &Running) {
         .await;
 }
 
-/// Opens identity and state, once, if the disk says that this node is a member.
+/// Opens identity and state, once, if the data directory holds a membership.
 ///
-/// It keeps what it opened itself: nobody may be waiting for the result any more.
+/// Stores the result itself, since the actor that waits for it may be gone.
 fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
     let shared = &args.shared;
     let mut slot = lock(&shared.opened);
@@ -297,7 +302,7 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
                 source,
             }
         })?;
-        // A crash may have come between the commit of a new certificate and its use.
+        // A crash may have come between publishing a new certificate and putting it in force.
         renew::catch_up(&args.layout, &running.hostname, &running.raft.state())?;
         let identity = args.layout.identity(&membership)?;
         shared.certificate.replace(&identity);

@@ -1,7 +1,7 @@
-//! What a member tells the cluster about itself, when that has changed.
+//! Publishes this node's record in the replicated state when it has changed.
 //!
-//! Its certificate's fingerprint is not among it: only [`super::renew`] publishes one, since who
-//! publishes another than the one in force is locked out.
+//! The certificate's fingerprint is not part of it: only [`super::renew`] publishes one, since
+//! peers reject a node whose published fingerprint is not that of its certificate in force.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,12 +12,13 @@ use super::{NodeConfig, Running};
 
 /// Identity of these commands.
 pub(super) const IDENTITY: &str = "node-update-self";
-/// Wait before another attempt after a failed one.
+/// Delay before the next attempt after a failed one.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The fields of this node's record that differ from what it is now; `None` if none does.
+/// Returns the fields of this node's record that differ from its configuration; `None` if none
+/// does.
 ///
-/// An idle cluster writes nothing, and neither does a restart that changes nothing.
+/// Neither an idle cluster nor a restart without changes writes anything.
 fn changes(record: &v1::Node, config: &NodeConfig) -> Option<v1::NodeUpdateSelf> {
     let differs = |stored: &str, actual: String| {
         if stored == actual {
@@ -40,14 +41,14 @@ fn changes(record: &v1::Node, config: &NodeConfig) -> Option<v1::NodeUpdateSelf>
     (update != unchanged).then_some(update)
 }
 
-/// An address as records hold it; empty if there is none.
+/// An address in the format of the records; empty if there is none.
 pub(super) fn text(address: Option<SocketAddr>) -> String {
     address
         .map(|address| address.to_string())
         .unwrap_or_default()
 }
 
-/// Brings this node's record up to date; returns when it is.
+/// Updates this node's record; returns once it is up to date or the update is rejected.
 pub(super) async fn announce(node: Arc<Running>, config: NodeConfig) {
     let submitter = node.submitter();
     let mut states = node.raft.subscribe();
@@ -105,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_that_changes_nothing_writes_nothing() {
+    fn unchanged_restart_writes_nothing() {
         assert_eq!(changes(&record(), &config()), None);
     }
 
     #[test]
-    fn only_what_differs_is_sent() {
+    fn only_changed_fields_are_sent() {
         let moved = v1::Node {
             address: "10.9.9.9:7001".to_owned(),
             version: String::new(),
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_addresses_has_none_to_tell() {
+    fn node_without_addresses_publishes_none() {
         let config = Node::builder("/nowhere").version("1.2.3").build().unwrap();
         assert_eq!(changes(&record(), &config), None);
     }

@@ -1,4 +1,4 @@
-//! From the few things a program wants to say about its node to a configuration that holds.
+//! Builds a validated node configuration from the settings of the embedding program.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -12,10 +12,10 @@ use crate::{clock::Clock, network::ipam::Pool};
 
 /// Longest path of a unix socket, in bytes (`sockaddr_un`, unix(7), less its final zero).
 const SOCKET_PATH_BYTES: usize = 107;
-/// Where a container engine listens unless told otherwise.
+/// Default socket of the container engine.
 const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
-/// A setting that a node cannot be started with.
+/// A setting with which no node can be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -25,7 +25,8 @@ pub enum ConfigError {
     /// Not a sequence of DNS labels of at most 253 characters.
     #[error("hostname {0:?} cannot be a node's name")]
     Hostname(String),
-    /// Members and clients are told this address; nobody can dial `0.0.0.0`, `::` or port 0.
+    /// The address is advertised to members and clients; `0.0.0.0`, `::` and port 0 cannot be
+    /// dialled.
     #[error("{setting} {address} cannot be dialled: an address and a port are needed")]
     Undialable {
         /// Which setting.
@@ -33,7 +34,7 @@ pub enum ConfigError {
         /// Its value.
         address: SocketAddr,
     },
-    /// The path is longer than the kernel takes.
+    /// The path is longer than the kernel allows.
     #[error("{setting} {path} is {bytes} bytes long, over the {limit} a socket may have", path = path.display(), limit = SOCKET_PATH_BYTES)]
     SocketPath {
         /// Which setting.
@@ -43,7 +44,7 @@ pub enum ConfigError {
         /// Its length in bytes.
         bytes: usize,
     },
-    /// Two listeners want one TCP port.
+    /// Two listeners are configured with the same TCP port.
     #[error("{first} and {second} both want port {port}")]
     SamePort {
         /// A setting.
@@ -56,7 +57,7 @@ pub enum ConfigError {
 }
 
 impl NodeConfig {
-    /// A node that nothing is special about.
+    /// Returns the default settings: no name and no listener.
     pub(crate) fn new(data_dir: PathBuf) -> Self {
         Self {
             data_dir,
@@ -77,10 +78,10 @@ impl NodeConfig {
     }
 }
 
-/// Says what is special about a node; made by [`Node::builder`].
+/// Collects the settings of a node; created by [`Node::builder`].
 ///
-/// A node that was told nothing but its directory opens no port and no socket: it is reached by
-/// its own process, through [`Node::client`]. Each listener is asked for by its setter.
+/// With nothing but the directory set, a node opens no port and no socket: it is reached by its own
+/// process, through [`Node::client`]. Each listener is enabled by its setter.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is started"]
 pub struct NodeBuilder(NodeConfig);
@@ -96,41 +97,41 @@ impl NodeBuilder {
         self
     }
 
-    /// Serves the API over TLS on a TCP address, which members and clients are told.
+    /// Serves the API over TLS on a TCP address, which is advertised to members and clients.
     pub fn listen_addr(mut self, address: SocketAddr) -> Self {
         self.0.listen_addr = Some(address);
         self
     }
 
-    /// Tells members the UDP address of this node.
+    /// Sets the UDP address of the peer transport, which is advertised to members.
     pub fn cluster_addr(mut self, address: SocketAddr) -> Self {
         self.0.cluster_addr = Some(address);
         self
     }
 
-    /// Names further addresses in the node's certificate, when one is made. The listen and
-    /// the cluster address are in it anyway.
+    /// Adds addresses to the node's certificate when one is made. The listen and the cluster
+    /// address are always in it.
     pub fn certificate_ips(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         self.0.certificate_ips.extend(addresses);
         self
     }
 
-    /// Serves the API on a unix socket, to whoever may open it. Mode 0660; its directory is
-    /// created when missing.
+    /// Serves the API on a unix socket to every process that may open it. Mode 0660; its directory
+    /// is created when missing.
     pub fn unix_socket(mut self, path: impl Into<PathBuf>) -> Self {
         self.0.unix_socket = Some(path.into());
         self
     }
 
-    /// Serves the API on a socket that listens already, instead of one of its own. It is never
-    /// removed.
+    /// Serves the API on a socket that is already listening, instead of one of its own. That socket
+    /// is never removed.
     pub fn inherited_socket(mut self, socket: UnixListener) -> Self {
         self.0.inherited_socket = Some(Arc::new(socket));
         self
     }
 
-    /// Where the container engine listens. Default: `/var/run/docker.sock`. It may come up after
-    /// the node, and go away and come back.
+    /// Sets the socket of the container engine. Default: `/var/run/docker.sock`. The engine may
+    /// start after the node, and may stop and start again.
     pub fn docker_socket(mut self, path: impl Into<PathBuf>) -> Self {
         self.0.docker_socket = path.into();
         self
@@ -150,35 +151,35 @@ impl NodeBuilder {
         self
     }
 
-    /// Where the addresses of containers come from. Default: `10.244.0.0/16` in blocks of /24.
-    /// Nodes that share an engine need pools that do not overlap.
+    /// Sets the address pool of the containers. Default: `10.244.0.0/16` in blocks of /24. Nodes
+    /// that share an engine need pools that do not overlap.
     pub fn ipam(mut self, pool: Pool) -> Self {
         self.0.ipam = pool;
         self
     }
 
-    /// The version shown to members and clients. Default: this crate's.
+    /// Sets the version shown to members and clients. Default: this crate's.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.0.version = version.into();
         self
     }
 
-    /// Lets operators of this machine kill single actors. Default: `false`.
+    /// Allows operators on this machine to kill single actors. Default: `false`.
     pub fn fault_injection(mut self, allowed: bool) -> Self {
         self.0.fault_injection = allowed;
         self
     }
 
-    /// The source of timestamps. Default: the system's clock.
+    /// Sets the source of timestamps. Default: the system's clock.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.0.clock = clock;
         self
     }
 
-    /// The configuration, checked, for a start later on.
+    /// Validates the settings and returns the configuration, for a later start.
     ///
     /// # Errors
-    /// The first setting that no node can be started with.
+    /// The first invalid setting.
     pub fn build(self) -> Result<NodeConfig, ConfigError> {
         let mut config = self.0;
         if config.data_dir.as_os_str().is_empty() {
@@ -206,7 +207,7 @@ impl NodeBuilder {
             check_socket("unix_socket", path)?;
         }
         check_socket("docker_socket", &config.docker_socket)?;
-        // The ingress takes its port on every address.
+        // The ingress binds its port on every address.
         let ingress = config
             .http_port
             .map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
@@ -240,7 +241,7 @@ impl NodeBuilder {
     }
 }
 
-/// Whether two TCP listeners cannot both be had.
+/// Whether two TCP listeners cannot both be bound.
 fn collide(one: Option<SocketAddr>, other: SocketAddr) -> bool {
     one.is_some_and(|one| {
         one.port() == other.port()
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_all_a_node_needs() {
+    fn data_dir_alone_is_a_valid_configuration() {
         let config = Node::builder("/somewhere").build().unwrap();
         assert_eq!(config.data_dir, Path::new("/somewhere"));
         let listeners = (config.listen_addr, config.unix_socket, config.http_port);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_names_every_advertised_address_once() {
+    fn certificate_names_each_advertised_address_once() {
         let config = Node::builder("/d")
             .listen_addr(address("10.0.0.5:7000"))
             .cluster_addr(address("10.0.0.5:7001"))
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_node_can_run_with_is_refused_by_its_setting() {
+    fn invalid_settings_are_refused() {
         let new = || Node::builder("/d");
         let long = "/".repeat(SOCKET_PATH_BYTES + 1);
         let undialable = |setting, text| ConfigError::Undialable {

@@ -1,4 +1,4 @@
-//! What a node is started with.
+//! Configuration of a node.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,7 +11,7 @@ use jaco_net::pki::{ADDRESSES, dialable};
 
 use crate::{clock::Clock, network::ipam::Pool};
 
-/// Everything a node takes from outside; made and checked by a [`super::NodeBuilder`].
+/// Settings of a node; built and validated by a [`super::NodeBuilder`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeConfig {
@@ -21,27 +21,28 @@ pub struct NodeConfig {
     pub hostname: Option<String>,
     /// TCP address of the API over TLS, bound and advertised. `None`: it is not served.
     pub listen_addr: Option<SocketAddr>,
-    /// UDP address of the peer transport, advertised to members. `None`: there are no others.
+    /// UDP address of the peer transport, advertised to members. `None`: the node has no peers.
     pub cluster_addr: Option<SocketAddr>,
     /// Addresses a client may dial this node by; named in its certificate.
     pub certificate_ips: Vec<IpAddr>,
     /// Path of the API's unix socket. `None`: there is none.
     pub unix_socket: Option<PathBuf>,
-    /// A socket that listens already and takes the place of `unix_socket`, which is then neither
-    /// made nor removed.
+    /// A socket that is already listening, used instead of `unix_socket`, which is then neither
+    /// created nor removed.
     pub inherited_socket: Option<Arc<UnixListener>>,
     /// Path of the engine's unix socket.
     pub docker_socket: PathBuf,
     /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose. `None`:
-    /// routes are kept, and served by nobody.
+    /// routes are stored but not served.
     pub http_port: Option<u16>,
-    /// Where metrics are served over plain HTTP, if anywhere; port 0 lets the system choose.
+    /// Address of the metrics endpoint over plain HTTP, if there is one; port 0 lets the system
+    /// choose.
     pub metrics_addr: Option<SocketAddr>,
     /// Address pool of the containers.
     pub ipam: Pool,
     /// Version shown to members and clients.
     pub version: String,
-    /// Whether actors may be killed by an operator of this machine.
+    /// Whether an operator on this machine may kill actors.
     pub fault_injection: bool,
     /// Source of timestamps.
     pub clock: Clock,
@@ -55,8 +56,7 @@ pub(crate) fn is_dialable(address: &str) -> bool {
 }
 
 impl NodeConfig {
-    /// The addresses that a certificate signed by another node may carry, those first at which
-    /// this node is dialled.
+    /// Addresses that a certificate signed by another node may carry, the advertised ones first.
     pub(super) fn dialable_ips(&self) -> Vec<IpAddr> {
         let advertised = [self.cluster_addr, self.listen_addr].into_iter().flatten();
         let mut ips: Vec<IpAddr> = advertised.map(|address| address.ip()).collect();

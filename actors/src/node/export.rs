@@ -1,4 +1,4 @@
-//! A backup of a node whose daemon does not run, from what it has applied.
+//! Backup of a stopped node, from the state it has applied.
 
 use std::{io::Write, path::Path};
 
@@ -15,7 +15,7 @@ use crate::clock::Clock;
 /// The state of a stopped node, ready to be written.
 #[derive(Debug)]
 pub struct Export {
-    /// What the archive says about itself.
+    /// Description of the archive.
     pub meta: Meta,
     state: State,
 }
@@ -43,21 +43,21 @@ impl Export {
             .with("data_dir", data_dir.display())
         };
         let layout = Layout::new(data_dir);
-        // Held while the state is read, if a daemon was ever here.
+        // Held while the state is read. There is no lock file if no daemon ever used the directory.
         let _lock = layout.claim().map_err(|error| failed(&error))?;
         if !layout.is_member().map_err(|error| failed(&error))? {
             return Err(none());
         }
         let (state, position) = storage::examine(&layout.raft()).map_err(|error| failed(&error))?;
-        // Written nobody could restore it.
+        // A larger archive could not be restored.
         archive::check_size(&state, &Limits::default()).map_err(|error| failed(&error))?;
-        // Nobody leads a node that does not run.
+        // The host of the leader is empty: a stopped node knows none.
         let meta = Meta::new(&state, position.term, version, "", clock.timestamp());
         let meta = meta.ok_or_else(none)?;
         Ok(Self { meta, state })
     }
 
-    /// SHA-256 over every entity of the state, as each member that was as far would show it.
+    /// SHA-256 over every entity of the state; the same on each member at this log index.
     #[must_use]
     pub fn state_digest(&self) -> [u8; 32] {
         self.state.digest()
@@ -66,7 +66,7 @@ impl Export {
     /// Writes the archive.
     ///
     /// # Errors
-    /// What `out` fails with.
+    /// Errors of `out`.
     pub fn write(&self, out: impl Write) -> std::io::Result<()> {
         archive::write(&self.meta, &self.state, out)
     }

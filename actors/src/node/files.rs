@@ -1,4 +1,4 @@
-//! The files of a node under its data directory, apart from the raft database.
+//! Files of a node in its data directory, apart from the raft database.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ use crate::{
     peer::{Origin, Record},
 };
 
-/// Flags with which a file that is no link is opened, and nothing that one would wait for.
+/// Flags to open a file without following a symlink, and without blocking on a FIFO.
 const NO_LINK: i32 = OFlags::NOFOLLOW
     .union(OFlags::NONBLOCK)
     .bits()
@@ -38,26 +38,26 @@ pub enum FilesError {
     /// A file or directory cannot be read or written.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         action: &'static str,
-        /// Where.
+        /// Path it failed on.
         path: PathBuf,
-        /// Why it failed.
+        /// Cause.
         #[source]
         source: io::Error,
     },
     /// Another daemon uses the directory.
     #[error("another daemon is using {0}")]
     Locked(PathBuf),
-    /// A file holds something else than it should.
+    /// A file has unexpected content.
     #[error("{path} is corrupt: {reason}")]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Defect that was found.
         reason: String,
     },
-    /// Raft state without the membership that belongs to it, or the other way round.
+    /// Raft state without its membership file, or the other way round.
     #[error("{0} is missing, although this node is a member of a cluster")]
     Missing(PathBuf),
     /// The configured name is not the one the node joined with.
@@ -79,7 +79,7 @@ pub enum FilesError {
     Storage {
         /// Its directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Defect that was found.
         #[source]
         source: jaco_raftnode::storage::Error,
     },
@@ -99,24 +99,24 @@ impl FilesError {
     }
 }
 
-/// Certificates that are remembered after they were in force.
+/// Number of former certificates that are kept.
 const FORMER: usize = 4;
 
-/// The certificates of a bundle of this node's own making; what does not parse is left out.
+/// Parses a bundle that this node wrote; entries that do not parse are skipped.
 fn split(bundle: &str) -> Vec<NodeCert> {
     let each = bundle.split_inclusive("-----END CERTIFICATE-----");
     each.filter_map(|pem| NodeCert::from_pem(pem).ok())
         .collect()
 }
 
-/// `node/join.json`: who this node is in its cluster.
+/// `node/join.json`: identity of this node in its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Membership {
     pub(super) cluster_id: String,
     pub(super) hostname: String,
     pub(super) raft_id: u64,
     pub(super) advertise_addr: String,
-    /// The members it joined, as the leader told them; empty for the founder.
+    /// Members at the time of the join, as reported by the leader; empty on the bootstrap node.
     pub(super) peers: Vec<KnownPeer>,
 }
 
@@ -132,14 +132,15 @@ pub(super) struct KnownPeer {
 }
 
 impl KnownPeer {
-    /// The member that a Node row speaks of.
+    /// Takes the fields of a Node row.
     pub(super) fn of(node: &v1::Node) -> Self {
         let print = <[u8; 32]>::try_from(node.server_cert_fingerprint.as_slice());
         Self {
             hostname: node.hostname.clone(),
             raft_id: node.raft_id,
             address: node.address.clone(),
-            // A member that has not told its fingerprint yet is known once the state is there.
+            // Empty if the member has not published one yet; the replicated state provides it
+            // later.
             fingerprint: print
                 .map(|bytes| Fingerprint::from_bytes(bytes).to_string())
                 .unwrap_or_default(),
@@ -170,13 +171,12 @@ impl Layout {
         self.root.join("node")
     }
 
-    /// Certificate and token of a node that waits to be initialised.
+    /// Certificate and token of a node that waits for an init or a join.
     pub(super) fn bootstrap(&self) -> PathBuf {
         self.root.join("bootstrap")
     }
 
-    /// Key, certificate, CA and membership that were here when a restore put its own in their
-    /// place.
+    /// Identity (key, certificate, CA and membership) that a restore moved aside to place its own.
     fn identity_aside(&self) -> PathBuf {
         self.root.join("node.aside")
     }
@@ -185,7 +185,7 @@ impl Layout {
         self.node().join("join.json")
     }
 
-    /// Says that this node was removed from its cluster, and is to do nothing any more.
+    /// Marker of a node that was removed from its cluster and must stay inactive.
     fn removed(&self) -> PathBuf {
         self.node().join("removed")
     }
@@ -196,7 +196,7 @@ impl Layout {
         path.try_exists().map_err(FilesError::io("look at", &path))
     }
 
-    /// Remembers that it was.
+    /// Records that this node was removed from its cluster.
     pub(super) fn mark_removed(&self) -> Result<(), FilesError> {
         Ok(pki::files::replace(
             &self.removed(),
@@ -205,24 +205,25 @@ impl Layout {
         )?)
     }
 
-    /// Where a certificate waits until the cluster knows it.
+    /// Path of a new certificate until the cluster knows its fingerprint.
     fn staged_certificate(&self, hostname: &str) -> PathBuf {
         self.node().join(format!("{hostname}.crt.next"))
     }
 
-    /// Where the certificates are that were in force, or about to be, newest first.
+    /// Path of the certificates that were in force or staged before, newest first.
     fn former_certificates(&self, hostname: &str) -> PathBuf {
         self.node().join(format!("{hostname}.crt.former"))
     }
 
-    /// The certificate that waits, if one does.
+    /// Returns the staged certificate, if there is one.
     pub(super) fn staged(&self, hostname: &str) -> Option<NodeCert> {
         let pem = fs::read_to_string(self.staged_certificate(hostname)).ok()?;
         NodeCert::from_pem(&pem).ok()
     }
 
-    /// Certificates for the key of this node besides the one in force. A member may know any of
-    /// them: it has not heard yet of a newer one, or heard of it before this node did.
+    /// Certificates for this node's key other than the one in force. A peer may know any of them:
+    /// it may not have applied a newer fingerprint yet, or may have applied it before this node
+    /// did.
     pub(super) fn other_certificates(&self, files: &NodeFiles) -> Vec<NodeCert> {
         let former = fs::read_to_string(self.former_certificates(&files.hostname));
         let mut others: Vec<NodeCert> = self.staged(&files.hostname).into_iter().collect();
@@ -232,10 +233,10 @@ impl Layout {
         others
     }
 
-    /// Remembers a certificate that is about to be replaced.
+    /// Records a certificate that is about to be replaced.
     fn remember_certificate(&self, hostname: &str, pem: &str) -> Result<(), FilesError> {
         let path = self.former_certificates(hostname);
-        // What cannot be read is of no use to anybody.
+        // An unreadable list is of no use; it is overwritten.
         let known = fs::read_to_string(&path).unwrap_or_default();
         let mut former = split(pem);
         for cert in split(&known) {
@@ -250,8 +251,8 @@ impl Layout {
         Ok(pki::files::replace(&path, text.as_bytes(), PUBLIC)?)
     }
 
-    /// Keeps a certificate for the key of this node until the cluster knows it. One that waits
-    /// already may be known to some by now.
+    /// Stages a certificate for this node's key until the cluster knows its fingerprint. A
+    /// certificate that is already staged may have been published, so it is recorded.
     pub(super) fn stage_certificate(
         &self,
         hostname: &str,
@@ -264,8 +265,8 @@ impl Layout {
         Ok(pki::files::replace(&path, cert.pem().as_bytes(), PUBLIC)?)
     }
 
-    /// Puts the certificate that waits in the place of the one in force, which is remembered;
-    /// `false` if none waits.
+    /// Replaces the certificate in force by the staged one and records the former; `false` if none
+    /// is staged.
     pub(super) fn promote_certificate(&self, hostname: &str) -> Result<bool, FilesError> {
         let path = self.staged_certificate(hostname);
         let pem = match fs::read(&path) {
@@ -281,17 +282,17 @@ impl Layout {
         Ok(true)
     }
 
-    /// Says that the cluster was restored; consumed at the first start after it.
+    /// Marker of a restore that is not in the audit trail yet; deleted at the first start after it.
     pub(super) fn marker(&self) -> PathBuf {
         self.root.join("restore.txt")
     }
 
-    /// The file whose lock makes the directory that of one process.
+    /// The file whose lock gives the directory to one process.
     pub(super) fn lock_file(&self) -> PathBuf {
         self.root.join("LOCK")
     }
 
-    /// Creates the directory if need be and takes its lock for the life of the process.
+    /// Creates the directory if it is missing, and takes its lock.
     pub(super) fn open(&self) -> Result<DirectoryLock, FilesError> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -310,7 +311,7 @@ impl Layout {
         self.lock(lock)
     }
 
-    /// Takes the lock if there is one to take; creates nothing.
+    /// Takes the lock if the lock file exists; creates nothing.
     pub(super) fn claim(&self) -> Result<Option<DirectoryLock>, FilesError> {
         let path = self.lock_file();
         match File::options().read(true).custom_flags(NO_LINK).open(&path) {
@@ -326,14 +327,14 @@ impl Layout {
             .ok_or_else(|| FilesError::Locked(self.root.clone()))
     }
 
-    /// Removes what a crash left of building a membership: never part of one.
+    /// Removes what a crash left in the staging directories; these are never part of a membership.
     ///
-    /// What a restore had set aside comes back, unless that restore was completed.
+    /// Moves an identity that a restore had moved aside back, unless that restore was completed.
     pub(super) fn sweep(&self) -> Result<(), FilesError> {
         let (aside, node) = (self.identity_aside(), self.node());
         let exists = |path: &Path| path.try_exists().map_err(FilesError::io("look at", path));
         if self.is_member()? {
-            // The marker is there until the first start after a restore that was completed.
+            // A completed restore leaves its marker until the first start.
             if exists(&self.marker())? {
                 self.drop_identity_aside()?;
             }
@@ -343,8 +344,8 @@ impl Layout {
                 fs::rename(&aside, &node).map_err(FilesError::io("move back", &aside))?;
             }
             pki::files::remove(&self.marker())?;
-            // Only an empty one goes. It would make what is placed before raft state look like a
-            // membership that lost its own.
+            // Removes the raft directory only if it is empty. Left there, it would make an identity
+            // that is placed before its raft state look like a membership that lost its state.
             let _ = fs::remove_dir(self.raft());
         }
         let staged = [self.raft(), self.node()].map(|path| pki::files::staging_path(&path));
@@ -356,7 +357,7 @@ impl Layout {
         ))?)
     }
 
-    /// Moves key, certificate and membership of whoever this node was out of the way.
+    /// Moves key, certificate and membership of a previous identity aside.
     pub(super) fn set_identity_aside(&self) -> Result<(), FilesError> {
         let node = self.node();
         match fs::rename(&node, self.identity_aside()) {
@@ -367,20 +368,20 @@ impl Layout {
         }
     }
 
-    /// Removes what was set aside, if anything was.
+    /// Removes the identity that was moved aside, if there is one.
     pub(super) fn drop_identity_aside(&self) -> Result<(), FilesError> {
         remove_tree(&self.identity_aside())
     }
 
-    /// Removes the identity that a restore has placed, if it does not go on to place its raft
-    /// state, and brings back what was there before it.
+    /// Removes the identity placed by a restore that does not go on to place its raft state, and
+    /// moves the previous identity back.
     pub(super) fn undo_identity(&self) -> Result<(), FilesError> {
         remove_tree(&self.node())?;
         self.sweep()
     }
 
-    /// Whether raft state says that this node is a member. An empty directory says nothing, unless
-    /// there is a membership: then the state is lost, which nobody must take for a new node.
+    /// Whether raft state makes this node a member. An empty raft directory does so only beside a
+    /// membership file: its state was lost, and the node must not start as a new one.
     pub(super) fn is_member(&self) -> Result<bool, FilesError> {
         let raft = self.raft();
         match fs::read_dir(&raft) {
@@ -393,14 +394,14 @@ impl Layout {
                 }
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            // Whatever it is, opening it says what is wrong with it.
+            // Opening it later reports what is wrong with it.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(true),
             Err(error) => Err(FilesError::io("look at", &raft)(error)),
         }
     }
 
-    /// Puts key, certificate and membership in their place, in that of whatever a crash left
-    /// there: without raft state they are nobody's. `staged` is called just before.
+    /// Places key, certificate and membership, replacing what a crash left there: without raft
+    /// state those belong to no membership. Calls `staged` just before placing them.
     pub(super) fn place_identity(
         &self,
         files: &NodeFiles,
@@ -416,7 +417,7 @@ impl Layout {
         Ok(staging.commit()?)
     }
 
-    /// Who this node is, if it is a member.
+    /// Reads the identity of this node in its cluster; `None` if it is not a member.
     pub(super) fn read_membership(
         &self,
         config: &NodeConfig,
@@ -446,7 +447,7 @@ impl Layout {
         }
     }
 
-    /// What a member proves itself with.
+    /// TLS identity of a member.
     pub(super) fn identity(&self, member: &Membership) -> Result<Identity, FilesError> {
         let dir = self.node();
         let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
@@ -454,15 +455,15 @@ impl Layout {
         Ok(identity.with_others(&self.other_certificates(&files)))
     }
 
-    /// Certificate of the cluster's authority, PEM.
+    /// CA certificate of the cluster, PEM.
     pub(super) fn authority(&self, member: &Membership) -> Result<String, FilesError> {
         let dir = self.node();
         let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
         Ok(files.ca_pem)
     }
 
-    /// The certificate and token of the setup phase, made on the first start and kept, so that
-    /// an operator's pin survives a restart.
+    /// Certificate and token of the setup phase, generated at the first start and kept, so that a
+    /// fingerprint pinned by an operator survives a restart.
     pub(super) fn setup(
         &self,
         hostname: &str,
@@ -490,7 +491,7 @@ impl Layout {
                 secret.expose().as_bytes(),
                 pki::files::SECRET,
             )?;
-            // One that lacks a file is of no use to anybody.
+            // A set that lacks a file is of no use.
             remove_tree(&dir)?;
             staging.commit()?;
         }
@@ -507,19 +508,19 @@ impl Layout {
         Ok((Identity::bootstrap(&cert)?, hash))
     }
 
-    /// Ends the setup phase; what is left of it after a crash is removed at the next start.
+    /// Ends the setup phase; files that a crash leaves are removed at the next start.
     pub(super) fn remove_setup(&self) {
         let path = self.bootstrap();
         match fs::remove_dir_all(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(subsystem = "jacod", path = %path.display(), %error, "setup files stay");
+                tracing::warn!(subsystem = "jacod", path = %path.display(), %error, "setup files were not removed");
             }
             Ok(()) | Err(_) => {}
         }
     }
 }
 
-/// Removes a directory with everything in it, if it is there.
+/// Removes a directory and everything in it, if it exists.
 fn remove_tree(path: &Path) -> Result<(), FilesError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -529,8 +530,8 @@ fn remove_tree(path: &Path) -> Result<(), FilesError> {
     }
 }
 
-/// An error over the files in `dir` that names what it is about: a file that cannot be read is
-/// named already, one that does not parse is not.
+/// Maps an error over the files in `dir` to one that names a path: I/O errors carry theirs already,
+/// parse errors do not.
 fn unusable(dir: &Path) -> impl FnOnce(pki::Error) -> FilesError {
     let dir = dir.to_owned();
     move |error| match error {
@@ -547,7 +548,7 @@ fn corrupt(path: &Path, error: &dyn std::error::Error) -> FilesError {
 }
 
 impl Membership {
-    /// This node and the members it joined; one whose fingerprint is not one is left out.
+    /// This node and the members it joined; members without a valid fingerprint are skipped.
     pub(super) fn origin(&self) -> Origin {
         let known = self.peers.iter().filter_map(|peer| {
             let print: Fingerprint = peer.fingerprint.parse().ok()?;
@@ -566,7 +567,7 @@ impl Membership {
         }
     }
 
-    /// The file's content.
+    /// Content of the file.
     pub(super) fn to_json(&self) -> Vec<u8> {
         // A struct of strings and numbers always serialises.
         serde_json::to_vec_pretty(self).unwrap_or_default()

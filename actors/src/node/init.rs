@@ -1,5 +1,5 @@
-//! Founding a cluster: everything is built beside its place and renamed last, so a crash at any
-//! moment leaves either a node without a cluster or a member, never something between.
+//! Bootstraps a cluster: everything is built in staging directories and renamed into place last, so
+//! a crash at any point leaves either a node without a cluster or a member.
 
 use jaco_net::pki::{
     ClusterCa,
@@ -23,26 +23,27 @@ use super::{
 };
 use crate::api::admission;
 
-/// Raft id of the node that founds a cluster.
+/// Raft id of the bootstrap node.
 const FIRST_RAFT_ID: u64 = 1;
-/// Identity of the command itself, whoever on this machine gave it.
+/// Identity of the command for every caller but the one with the setup token.
 const BOOTSTRAP: &str = "bootstrap";
-/// Log index of the founding command: the first snapshot holds its outcome.
+/// Log index of the bootstrap command; the first snapshot holds its outcome.
 const FOUNDING_INDEX: u64 = 1;
 
-/// A cluster that somebody wants to exist. Its id and token are chosen by who asks, so that the
-/// same question after a crash of the actor in between gets the same answer.
+/// Request to bootstrap a cluster. The requester chooses id and token, so that a retry after a
+/// crash of the actor gets the same answer.
 #[derive(Clone)]
 pub struct Founding {
     pub(super) cluster_id: String,
     pub(super) operator_token: SecretString,
     pub(super) name: String,
-    /// Who founds it, as the audit trail says.
+    /// Identity of the command, as the audit trail shows it.
     pub(super) identity: &'static str,
 }
 
 impl Founding {
-    /// A new cluster called `name`, or by its id if that is empty, for the caller `asked_by`.
+    /// Creates a request of the caller `asked_by` for a cluster called `name`, or by its id if that
+    /// is empty.
     pub(super) fn new(name: String, asked_by: &str) -> Result<Self, Error> {
         let cluster_id = uuid::Uuid::new_v4().to_string();
         Ok(Self {
@@ -68,7 +69,7 @@ impl Founding {
     }
 }
 
-/// Why a member founds no cluster and joins none.
+/// Error of a member that is to bootstrap or join another cluster.
 pub(crate) fn already(cluster_id: &str) -> Error {
     Error::new(
         ErrorCode::ClusterAlreadyInitialized,
@@ -77,19 +78,19 @@ pub(crate) fn already(cluster_id: &str) -> Error {
     .with("cluster_id", cluster_id)
 }
 
-/// Creates a cluster of this one node on disk.
+/// Creates a single-node cluster on disk.
 ///
 /// # Errors
-/// `internal` with the reason if a key cannot be made or a file not be written; the node stays
-/// without a cluster then.
+/// `cluster_already_initialized` on a member; `internal` with the reason if a key cannot be made or
+/// a file not be written: the node stays without a cluster then.
 pub(super) fn found(
     layout: &Layout,
     config: &NodeConfig,
     hostname: &str,
     founding: Founding,
 ) -> Result<v1::ClusterInitResponse, Error> {
-    // An actor that was killed while it waited for this leaves it running; the next one waits
-    // here and then sees what it made.
+    // An actor that was killed while it waited leaves this function running; the next call waits
+    // for the caller's lock and then finds the membership here.
     if layout.is_member().map_err(internal)? {
         return Err(Error::new(
             ErrorCode::ClusterAlreadyInitialized,
@@ -146,7 +147,7 @@ pub(super) fn found(
     Ok(founding.response())
 }
 
-/// An error of the machine, told with its causes.
+/// Maps a local error, with its causes, to `internal`.
 fn internal(error: impl std::error::Error) -> Error {
     Error::new(ErrorCode::Internal, "the cluster could not be created")
         .with("reason", chain(&error))

@@ -1,5 +1,5 @@
-//! Joining a cluster: nothing is sent before the peer has proved to be of the cluster that the
-//! token names, and nothing is kept unless all of it is.
+//! Joins a cluster: nothing is sent before the peer has proved that it belongs to the cluster the
+//! token names, and the membership is stored completely or not at all.
 
 mod dial;
 mod member;
@@ -24,14 +24,14 @@ use super::{
 pub(super) use dial::Address;
 pub(crate) use token::JoinToken;
 
-/// A cluster that somebody wants this node to join.
+/// A validated request to join a cluster.
 pub(super) struct Joining {
     peer: Address,
     token: JoinToken,
 }
 
 impl Joining {
-    /// Checks what can be checked before anybody is called.
+    /// Validates the request before any connection is made.
     ///
     /// # Errors
     /// `validation_failed` for the peer's address, `join_token_invalid` for a token that does
@@ -54,7 +54,7 @@ impl Joining {
     }
 }
 
-/// Who this node is to its cluster, once it was admitted.
+/// Identity and membership of this node, once a member admitted it.
 pub(super) struct Admitted {
     files: NodeFiles,
     membership: Membership,
@@ -63,8 +63,8 @@ pub(super) struct Admitted {
 /// Asks a member of the cluster to admit this node.
 ///
 /// # Errors
-/// `peer_unreachable` or `ca_digest_mismatch` if nothing was sent; the member's own answer;
-/// `internal` if what it answered cannot be used.
+/// `peer_unreachable` or `ca_digest_mismatch` if nothing was sent; the member's own error;
+/// `internal` if its answer cannot be used.
 pub(super) async fn ask(
     config: &NodeConfig,
     hostname: &str,
@@ -89,7 +89,7 @@ pub(super) async fn ask(
     check(config, hostname, key, joining, response)
 }
 
-/// Takes from the answer what this node becomes, if it is what was asked for.
+/// Takes the membership from the answer, after checking it against the request.
 fn check(
     config: &NodeConfig,
     hostname: &str,
@@ -161,7 +161,7 @@ impl Admitted {
     }
 }
 
-/// An error of this machine or in the peer's answer, told with its causes.
+/// Maps an error of this machine or of the peer's answer, with its causes, to `internal`.
 fn internal(error: impl std::error::Error) -> Error {
     unusable(chain(&error))
 }

@@ -1,4 +1,4 @@
-//! Where the leader is, and how it is called.
+//! Location of the leader, and calls to it.
 
 use std::{
     task::{Context, Poll},
@@ -15,7 +15,7 @@ use tower::Service;
 
 use crate::peer::{CallError, Peers};
 
-/// How long a leader that was replaced, or lost, may still answer what it was asked before.
+/// Time that a replaced or lost leader has left to answer earlier requests.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// A member that leads.
@@ -25,18 +25,18 @@ pub(crate) struct Leader {
     pub(crate) raft_id: u64,
 }
 
-/// Where the leader is, as one node knows it.
+/// Location of the leader, as this node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
-    /// This node leads, and its state holds everything that was acknowledged before.
+    /// This node leads, and its state includes every write that was acknowledged before.
     Here,
     /// Another member leads.
     There(Leader),
-    /// Nobody is known to lead.
+    /// No leader is known.
     Unknown,
 }
 
-/// The way of one node to whoever leads.
+/// Routes calls from this node to the current leader.
 #[derive(Clone)]
 pub(crate) struct LeaderLink {
     raft: RaftHandle,
@@ -73,7 +73,7 @@ impl LeaderLink {
         })
     }
 
-    /// Why nothing can be written now.
+    /// Returns the error that explains why no write is possible now.
     pub(crate) fn leaderless(&self) -> Error {
         let status = self.raft.status();
         if status.role == Role::Stopped || status.halted.is_some() {
@@ -97,7 +97,7 @@ impl LeaderLink {
         }
     }
 
-    /// Why a read could not be confirmed in time.
+    /// Returns the error of a read that was not confirmed in time.
     pub(crate) fn quorum_lost(&self) -> Error {
         match quorum_lost(&self.raft.status()) {
             Some(lost) => lost.into(),
@@ -116,11 +116,12 @@ impl LeaderLink {
         self.asking(leader, deadline, call).await
     }
 
-    /// Waits for an answer of `leader` for as long as it leads.
+    /// Waits for an answer of `leader`, at most until the deadline or shortly after it was
+    /// replaced.
     ///
     /// # Errors
-    /// [`CallError`]; a leader that was replaced while it was asked, or that took too long, is
-    /// said to be [`CallError::Unanswered`].
+    /// [`CallError`]; it is [`CallError::Unanswered`] if the leader was replaced or the deadline
+    /// passed.
     pub(crate) async fn asking<T>(
         &self,
         leader: &Leader,
@@ -139,12 +140,12 @@ impl LeaderLink {
         }
     }
 
-    /// Calls a member, whether it leads or not.
+    /// Connections to the members, leader or not.
     pub(crate) fn peers(&self) -> &Peers {
         &self.peers
     }
 
-    /// Returns once `leader` leads no more and had its time to answer.
+    /// Returns once `leader` no longer leads and its time to answer is over.
     async fn replaced(&self, leader: &Leader) {
         let mut status = self.raft.subscribe_status();
         let gone = status.wait_for(|status| {
@@ -156,7 +157,8 @@ impl LeaderLink {
         tokio::time::sleep(GRACE).await;
     }
 
-    /// Returns once the state here shows what the leader had applied at `index`, or at `until`.
+    /// Waits until the local state includes the log up to `index`; `false` if it does not by
+    /// `until`.
     pub(crate) async fn shown(&self, index: u64, until: Instant) -> bool {
         let mut states = self.raft.subscribe();
         let shown = states.wait_for(|state| state.applied_index >= index);
@@ -172,7 +174,7 @@ pub(crate) async fn reached(deadline: Option<Instant>) {
     }
 }
 
-/// How few of the voters can be reached.
+/// Loss of the quorum: voters in reach, and voters needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QuorumLost {
     reachable: usize,
@@ -190,7 +192,8 @@ impl From<QuorumLost> for Error {
     }
 }
 
-/// Whether this side of the cluster has been without a majority for two election timeouts.
+/// Returns the loss of the quorum on this side of the cluster, once it has lasted two election
+/// timeouts.
 pub(crate) fn quorum_lost(status: &RaftStatus) -> Option<QuorumLost> {
     match status.writes() {
         Writes::QuorumLost { reachable, needed } => Some(QuorumLost { reachable, needed }),
@@ -198,8 +201,8 @@ pub(crate) fn quorum_lost(status: &RaftStatus) -> Option<QuorumLost> {
     }
 }
 
-/// What the generated clients speak to in order to call one leader, and to learn whether a call
-/// that failed may have been served.
+/// Transport for the generated clients that calls one leader and keeps the cause of a failure,
+/// which says whether the call may have been served.
 #[derive(Clone)]
 pub(crate) struct LeaderChannel {
     link: LeaderLink,
@@ -236,14 +239,14 @@ impl Service<Request<Body>> for LeaderChannel {
     }
 }
 
-/// How a call on a [`LeaderChannel`] failed.
+/// Failure of a call on a [`LeaderChannel`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failed {
-    /// The leader refused it, and says why.
+    /// The leader refused the request with this error.
     Refused(Error),
-    /// It never arrived.
+    /// The request was not sent.
     NotSent,
-    /// It may have been served.
+    /// The request may have been served.
     Unanswered(String),
 }
 
@@ -256,14 +259,14 @@ impl From<Status> for Failed {
             Some(error @ CallError::Unanswered { .. }) => Self::Unanswered(error.to_string()),
             None => match typed(&status) {
                 Some(error) => Self::Refused(error),
-                // No member of ours answers so: the stream broke.
+                // Members always send a typed error: the stream broke.
                 None => Self::Unanswered(format!("the answer broke off: {}", status.message())),
             },
         }
     }
 }
 
-/// The typed error of an answer.
+/// Decodes the typed error in a status.
 pub(crate) fn typed(status: &Status) -> Option<Error> {
     if status.details().is_empty() {
         return None;
@@ -277,7 +280,7 @@ pub(crate) fn typed(status: &Status) -> Option<Error> {
     })
 }
 
-/// Whether a leader that answers `error` has appended nothing, so that asking again is safe.
+/// Whether `error` of a leader implies that nothing was appended, so that a retry is safe.
 pub(crate) fn not_appended(error: &Error) -> bool {
     matches!(
         error.code,

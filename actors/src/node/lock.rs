@@ -1,16 +1,16 @@
-//! What makes a data directory that of one process.
+//! Lock that gives a data directory to one process.
 
 use std::{
     fs::{File, TryLockError},
     io,
 };
 
-/// A locked file, and the lock for as long as this lives (flock(2)).
+/// A file locked with flock(2) for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct DirectoryLock(File);
 
 impl DirectoryLock {
-    /// Takes the lock; `None` while another opening of the file has it.
+    /// Takes the lock; `None` if another open file description holds it.
     pub(super) fn take(file: File) -> io::Result<Option<Self>> {
         match file.try_lock() {
             Ok(()) => Ok(Some(Self(file))),
@@ -21,10 +21,10 @@ impl DirectoryLock {
 }
 
 impl Drop for DirectoryLock {
-    /// Ends the lock rather than leave that to the last descriptor: a child of this process that
-    /// is between `fork` and `exec` holds copies of all of them, and would hold the lock.
+    /// Unlocks explicitly instead of relying on close: a child process between `fork` and `exec`
+    /// holds copies of all descriptors and would keep the lock.
     fn drop(&mut self) {
-        // What fails here is done by closing the file, where there is no such child.
+        // If this fails, closing the file unlocks it, unless there is such a child.
         let _ = self.0.unlock();
     }
 }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_even_while_a_child_holds_copies_of_descriptors() {
+    fn drop_unlocks_despite_inherited_descriptors() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("LOCK");
         let lock = DirectoryLock::take(File::create_new(&path).unwrap())

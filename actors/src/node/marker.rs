@@ -1,8 +1,8 @@
-//! `restore.txt`: a restored cluster that has not said so yet.
+//! `restore.txt`: marker of a restore that the audit trail does not hold yet.
 //!
-//! The first start after a restore appends `restore_completed` to the audit trail, once, and
-//! then deletes the file. The trail itself tells whether that was done: a restored cluster goes
-//! on at the index of its snapshot, so every such event after that index is about this restore.
+//! The first start after a restore appends `restore_completed` to the audit trail, once, and then
+//! deletes the file. The trail itself shows whether that was done: a restored cluster continues at
+//! the index of its snapshot, so every such event after that index is about this restore.
 
 use std::{fs, io, sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use crate::clock::Clock;
 
 /// Identity of the event.
 const IDENTITY: &str = "restore";
-/// Wait before another attempt after one that certainly had no effect.
+/// Delay before the next attempt after one that certainly had no effect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the file says.
+/// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
     pub(super) cluster_id: String,
@@ -34,7 +34,7 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// The restore of the archive that `meta` describes, at `now`.
+    /// Describes the restore at `now` of the archive with `meta`.
     pub(super) fn new(meta: &Meta, now: Timestamp) -> Self {
         Self {
             cluster_id: meta.cluster_id.clone(),
@@ -58,7 +58,7 @@ impl Marker {
         )
     }
 
-    /// Lines of other keys are ignored.
+    /// Parses the file; unknown keys are ignored.
     fn parse(text: &str) -> Option<Self> {
         let value = |key: &str| {
             text.lines()
@@ -73,7 +73,7 @@ impl Marker {
         })
     }
 
-    /// The marker of a restore that was not told of yet, if there is one.
+    /// Reads the marker of a restore that is not recorded yet, if there is one.
     pub(super) fn read(layout: &Layout) -> Result<Option<Self>, FilesError> {
         let path = layout.marker();
         let text = match fs::read_to_string(&path) {
@@ -103,7 +103,7 @@ impl Marker {
         }
     }
 
-    /// Whether the trail has the event of this restore.
+    /// Whether the audit trail holds the event of this restore.
     fn is_recorded(&self, state: &State) -> bool {
         let after = self.snapshot_index.saturating_add(1);
         state
@@ -113,7 +113,7 @@ impl Marker {
     }
 }
 
-/// What telling of a restore needs.
+/// Appends the event of a restore to the audit trail, then deletes the marker.
 pub(super) struct Teller<P> {
     pub(super) raft: P,
     pub(super) is_leader: watch::Receiver<bool>,
@@ -123,15 +123,15 @@ pub(super) struct Teller<P> {
     pub(super) stopping: watch::Receiver<bool>,
 }
 
-/// Starts to tell of the restore that the disk knows of, if there is one. To be called once in
-/// the life of a node: two at once would tell it twice.
+/// Starts to record the restore whose marker is on disk, if there is one. Called once per node: two
+/// recorders at a time would append the event twice.
 pub(super) fn tell<P: Propose>(teller: Teller<P>) {
     match Marker::read(&teller.layout) {
         Ok(None) => {}
         Ok(Some(marker)) => {
             tokio::spawn(teller.tell(marker));
         }
-        // The cluster is sound without it.
+        // The cluster works without the event.
         Err(error) => {
             tracing::warn!(
                 subsystem = "jacod",
@@ -147,7 +147,7 @@ impl<P: Propose> Teller<P> {
         let mut stopping = self.stopping.clone();
         let recorded = tokio::select! {
             recorded = self.record(&marker) => recorded,
-            // An error is a node that is gone already.
+            // A receive error means that the node is already gone.
             _ = stopping.wait_for(|&stopping| stopping) => return,
         };
         if let Err(error) = recorded {
@@ -161,17 +161,21 @@ impl<P: Propose> Teller<P> {
                 index = marker.snapshot_index,
                 "restore is recorded"
             ),
-            // The next start finds the event and tries again.
+            // The next start finds the event and retries the deletion.
             Err(error) => {
-                tracing::warn!(subsystem = "jacod", error = chain(&error), "marker stays");
+                tracing::warn!(
+                    subsystem = "jacod",
+                    error = chain(&error),
+                    "restore marker was not deleted"
+                );
             }
         }
     }
 
-    /// Returns when the trail has the event.
+    /// Returns once the audit trail holds the event.
     async fn record(&mut self, marker: &Marker) -> Result<(), ProposeError> {
         loop {
-            // A leader has applied whatever earlier runs appended.
+            // A leader has applied every entry that earlier runs appended.
             let leads = self.is_leader.wait_for(|&leading| leading).await;
             leads.map_err(|_| ProposeError::Unavailable)?;
             if marker.is_recorded(&self.raft.state()) {
@@ -184,8 +188,8 @@ impl<P: Propose> Teller<P> {
             match self.raft.propose(proposal).await {
                 Ok(_) => break,
                 Err(error @ ProposeError::Rejected(_)) => return Err(error),
-                // It may still be applied, and then it is not to be proposed again. If it never
-                // is, the next start sees that for certain.
+                // The event may still be applied, so it must not be proposed again. If it never is,
+                // the next start sees that for certain.
                 Err(ProposeError::Unknown(_)) => break,
                 Err(ProposeError::NoLeader | ProposeError::Busy | ProposeError::Unavailable) => {
                     tokio::time::sleep(RETRY).await;

@@ -1,7 +1,7 @@
-//! A node that is no member any more: how it learns of it, and what it still does.
+//! A node that was removed from its cluster: how it detects that, and what it does afterwards.
 //!
-//! The others stop speaking to it before it can hear why, so it takes their refusal for an answer
-//! if each of a majority refuses for long enough. Its data stays until somebody empties the directory.
+//! Peers disconnect before the removal entry arrives, so sustained rejection by a majority counts
+//! as removal. The data stays until an operator empties the directory.
 
 use std::{
     collections::BTreeSet,
@@ -20,10 +20,10 @@ use crate::{
     runtime::engine::{Engine, EngineError, Status},
 };
 
-/// Wait before the engine is asked again.
+/// Delay before the next attempt to stop containers.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What a removed node answers to everything but `Cluster.Status`.
+/// Error of a removed node for every method but `Cluster.Status`.
 pub(crate) fn removed() -> Error {
     Error::new(
         ErrorCode::ClusterUninitialized,
@@ -33,20 +33,20 @@ pub(crate) fn removed() -> Error {
     .with("reason", "removed")
 }
 
-/// What there is to know about whether this node is a member.
+/// Evidence of whether this node is a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It is, or nothing says otherwise.
+    /// It is a member, or nothing indicates otherwise.
     Member,
-    /// Most of the others refuse it for certain.
+    /// A majority of the other voters has rejected it for long enough.
     Refused,
-    /// Its own state says that it is none.
+    /// Its own state no longer holds its row.
     Removed,
 }
 
-/// Judges by the newest state and by who refuses for certain. `arrived` says that the state held this node's
-/// row before, so that its absence means something; `joined` is how many members there were when
-/// this node joined them.
+/// Judges by the newest state and by the members that reject this node for certain. `arrived`: the
+/// state held this node's row before, so that its absence is evidence; `joined`: number of members
+/// when this node joined.
 fn judge(
     state: &State,
     (hostname, raft_id): (&str, u64),
@@ -68,8 +68,8 @@ fn judge(
         all += 1;
         refusing += usize::from(refused_by.contains(&other.hostname));
     }
-    // Without a state there are only those that were known when it joined. One of several that
-    // refuses may be cut off from the others, and not know of the join.
+    // Without a state only the members known at the join count. A single one of several that
+    // rejects this node may be partitioned and not know of the join.
     if all == 0 && !arrived {
         (all, refusing) = (joined, refused_by.len());
     }
@@ -80,12 +80,12 @@ fn judge(
     }
 }
 
-/// Returns once it is certain that this node is no member any more. A certificate that waits to
-/// be put in force is tried first, by `another_try`: the others may know no other by now.
+/// Returns once this node is certainly no longer a member. When a majority rejects it, a staged
+/// certificate is promoted first, by `another_try`: the peers may know only that one by now.
 pub(super) async fn told(node: Arc<Running>, another_try: impl Fn() -> bool + Send) {
     let mut refusals = match &node.network {
         Some(network) => network.refusals(),
-        // Nobody is there to refuse.
+        // Without a network there are no rejections.
         None => watch::channel(Refusals::default()).1,
     };
     let mut states = node.raft.subscribe();
@@ -125,10 +125,10 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Stops the containers of this host, and returns when none runs; they are not removed.
+/// Stops the containers on this host and returns once none runs; they are not removed.
 ///
-/// `state` is the last one the node had. What it gave to other hosts is not touched: nodes may
-/// share an engine.
+/// `state` is the last state of the node. Containers that it assigns to other hosts are left alone:
+/// nodes may share an engine.
 pub(super) async fn stop_replicas(
     engine: Arc<dyn Engine>,
     cluster_id: &str,
@@ -141,7 +141,7 @@ pub(super) async fn stop_replicas(
             Ok(()) => return,
             Err(error) => {
                 if failures.is_news(&error) {
-                    tracing::warn!(subsystem = "runtime/reconciler", %error, "replicas of a removed node run on");
+                    tracing::warn!(subsystem = "runtime/reconciler", %error, "replicas of a removed node are still running");
                 }
                 tokio::time::sleep(RETRY).await;
             }
@@ -170,7 +170,7 @@ async fn stop_once(
     Ok(())
 }
 
-/// The last state of a removed node that does not open it any more.
+/// Reads the last state of a removed node whose database is not open.
 pub(super) fn last_state(layout: &Layout) -> State {
     match jaco_raftnode::storage::examine(&layout.raft()) {
         Ok((state, _)) => state,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_gone_and_a_majority_that_refuses_say_it() {
+    fn missing_row_or_majority_rejection_means_removal() {
         use Verdict::{Member, Refused, Removed};
         type Row = (
             &'static [(&'static str, u64)],
@@ -215,13 +215,13 @@ mod tests {
             (three, true, &[1, 2, 9], &[], Member),
             (three, true, &[1, 2, 9], &["a"], Member),
             (three, true, &[1, 2, 9], &["a", "b"], Refused),
-            // A learner's opinion does not count.
+            // A learner's rejection does not count.
             (three, true, &[1], &["b"], Member),
             (three, true, &[1], &["a"], Refused),
             (&[("a", 1), ("b", 2)], true, &[1, 2], &[], Removed),
-            // Another node has the name by now.
+            // Another node has taken the name.
             (&[("a", 1), ("me", 10)], true, &[1], &[], Removed),
-            // It replays a past in which it was no member yet.
+            // The replayed log has not reached this node's join yet.
             (&[("a", 1)], false, &[1], &[], Member),
             (&[("a", 1)], false, &[1], &["a"], Refused),
             (&[], false, &[], &[], Member),

@@ -1,13 +1,12 @@
-//! A new certificate for a node whose addresses changed.
+//! Renews the certificate of a node whose addresses changed.
 //!
-//! The key stays, so one file is replaced, as a whole: whatever moment a crash picks, the node
-//! has a certificate that fits its key. The new one waits beside the old one until the cluster
-//! knows its fingerprint.
+//! The key stays, so that one file is replaced, atomically: after a crash at any point the node has
+//! a certificate that matches its key. The new certificate is staged beside the old one until the
+//! cluster knows its fingerprint.
 //!
-//! Members are shown both from before the new one is published, and the old one for good: it
-//! proves to whoever has not applied the new fingerprint that this is the same node. So nobody
-//! has to have heard of it first, and a leader can renew its certificate as any other member,
-//! the only voter included.
+//! The node presents both to its peers from before the new one is published, and the old one for
+//! good: it proves its identity to peers that have not applied the new fingerprint. No peer has to
+//! apply it first, so a leader, even the only voter, renews its certificate as any other member.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -31,13 +30,13 @@ use crate::{api::sign, repeat::Repeats};
 
 /// Identity of the command that publishes the fingerprint.
 const IDENTITY: &str = "node-update-self";
-/// Longest time the leader may take to sign.
+/// Time limit for the leader's signature.
 const SIGN_BUDGET: Duration = Duration::from_secs(10);
-/// Wait before another attempt.
+/// Delay before the next attempt.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// Has a certificate with the addresses of the configuration signed, published and put in force,
-/// if the one in force has others; returns when there is nothing left to do.
+/// Has a certificate with the configured addresses signed, published and put in force, if the one
+/// in force has others; returns once that is done.
 pub(super) async fn renew(shared: Arc<Shared>, node: Arc<Running>, layout: Layout) {
     let mut failures = Repeats::default();
     loop {
@@ -65,7 +64,8 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
         cert.check_key(&files.key).map_err(internal)?;
         tls::check_member(&files.ca_pem, cert, &node.hostname, now).map_err(internal)
     };
-    // One that waits may be published already; another would only add to what is shown.
+    // A staged certificate may be published already; another one would only lengthen the list of
+    // certificates that are presented.
     let waits = layout.staged(&node.hostname);
     let waits = waits.filter(|cert| usable(cert).is_ok());
     let cert = match waits {
@@ -86,7 +86,7 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
         server_cert_fingerprint: print.as_bytes().to_vec(),
         ..Default::default()
     });
-    // The answer to the last attempt may have been lost, or the process.
+    // The answer to the previous attempt may have been lost, or the process restarted.
     let state = node.raft.state();
     let row = state.nodes.get(&node.hostname);
     if row.is_none_or(|row| row.server_cert_fingerprint != print.as_bytes()) {
@@ -97,7 +97,7 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
     Ok(())
 }
 
-/// The addresses in `cert` that another machine could dial, in order.
+/// Returns the dialable addresses in `cert`, sorted.
 fn names(cert: &NodeCert) -> Result<Vec<IpAddr>, Error> {
     let mut named = cert.ips().map_err(internal)?;
     named.retain(|ip| jaco_net::pki::dialable(*ip));
@@ -106,7 +106,7 @@ fn names(cert: &NodeCert) -> Result<Vec<IpAddr>, Error> {
     Ok(named)
 }
 
-/// A certificate for the key of this node and the addresses `wanted`, signed by whoever leads.
+/// Obtains a certificate for this node's key and the addresses `wanted`, signed by the leader.
 async fn sign(node: &Running, files: &NodeFiles, wanted: &[IpAddr]) -> Result<NodeCert, Error> {
     let csr = files
         .key
@@ -120,8 +120,8 @@ async fn sign(node: &Running, files: &NodeFiles, wanted: &[IpAddr]) -> Result<No
     NodeCert::from_pem(&String::from_utf8(cert).map_err(internal)?).map_err(internal)
 }
 
-/// Puts the certificate that waits in its place on disk, if the cluster knows it by now: a crash
-/// may have come in between.
+/// Promotes the staged certificate on disk if the cluster knows it already: a crash may have come
+/// between the two.
 pub(super) fn catch_up(layout: &Layout, hostname: &str, state: &State) -> Result<(), FilesError> {
     let row = state.nodes.get(hostname);
     let known = |cert: &NodeCert| {
@@ -154,7 +154,7 @@ async fn ask(node: &Running, leader: &str, csr: String) -> Result<Vec<u8>, Error
     }
 }
 
-/// Puts the certificate that waits in force, on disk and in the listeners; `false` if none waits.
+/// Puts the staged certificate in force, on disk and in the listeners; `false` if none is staged.
 pub(super) fn promote(shared: &Shared, layout: &Layout, hostname: &str) -> Result<bool, Error> {
     let promoted = layout.promote_certificate(hostname).map_err(internal)?;
     if promoted {
@@ -163,7 +163,7 @@ pub(super) fn promote(shared: &Shared, layout: &Layout, hostname: &str) -> Resul
     Ok(promoted)
 }
 
-/// Shows what is on disk from the next handshake on.
+/// Presents the certificates on disk from the next handshake on.
 fn show(shared: &Shared, layout: &Layout, hostname: &str) -> Result<(), Error> {
     let files = NodeFiles::load(&layout.node(), hostname).map_err(internal)?;
     let identity = Identity::node(&files).map_err(internal)?;

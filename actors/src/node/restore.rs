@@ -1,8 +1,8 @@
-//! Restoring a cluster from a backup, on one host whose daemon does not run.
+//! Restores a cluster from a backup, on a host whose daemon does not run.
 //!
-//! Nothing is written before the archive was read to its end. Then everything is built beside
-//! its place; the raft state is renamed into place last and makes the host a member, so a crash
-//! at any moment leaves a host without a cluster, on which the restore can be tried again, or a
+//! Nothing is written before the archive was read to its end. Everything is then built in staging
+//! directories. The raft state makes the host a member and is renamed into place last, so a crash
+//! at any point leaves either a host without a cluster, on which the restore can be retried, or a
 //! member.
 
 use std::{
@@ -36,14 +36,14 @@ use super::{
     marker::Marker,
 };
 
-/// Why a cluster was not restored; the host is as it was before.
+/// Why a cluster was not restored; the host is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// The name cannot be a node's.
+    /// The name is not a valid node name.
     #[error("{0:?} cannot be a node's name")]
     Hostname(String),
-    /// The configuration insists on another name, so the daemon would not start.
+    /// The configuration sets another name, so the daemon would not start.
     #[error("hostname {configured:?} is configured, not {asked:?}")]
     Renamed {
         /// Name in the configuration.
@@ -51,7 +51,7 @@ pub enum RestoreError {
         /// Name asked for.
         asked: String,
     },
-    /// The host is a member of a cluster, or holds what is left of one.
+    /// The host holds raft state: it is a member of a cluster, or was one.
     #[error("{0} holds raft state; refusing to overwrite it")]
     Occupied(PathBuf),
     /// The archive cannot be used.
@@ -63,49 +63,49 @@ pub enum RestoreError {
     /// The data directory is in use, or cannot be read or written.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// Whoever hears of the steps did not want the next one.
+    /// The `step` callback stopped the restore.
     #[error("the restore was stopped after {0:?}")]
     Stopped(RestoreStep),
 }
 
-/// What was restored.
+/// Result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// Id of the cluster.
     pub cluster_id: String,
-    /// Log index at which it goes on.
+    /// Log index of the snapshot, after which the log continues.
     pub snapshot_index: u64,
-    /// SHA-256 over every entity of the state in the archive, before what is gone was taken out.
+    /// SHA-256 over every entity of the archived state, before the restore dropped any.
     pub state_digest: [u8; 32],
     /// When the backup was taken; RFC 3339.
     pub taken_at: String,
-    /// Members at that time, this host apart; their certificates are refused from here on.
+    /// Members at that time other than this host; their certificates are refused from here on.
     pub former_members: Vec<String>,
-    /// Fields of the snapshot that this version does not know and has left out.
+    /// Fields of the snapshot that this version does not know and has dropped.
     pub unknown_fields: BTreeSet<u32>,
-    /// Whether this ran as root and the data directory is root's, with all that is in it: a daemon
-    /// of another user cannot use it.
+    /// Whether the restore ran as root in a data directory that root owns, with everything in it: a
+    /// daemon of another user cannot use it.
     pub owned_by_root: bool,
 }
 
-/// How far a restore has come; a crash between any two leaves what the first describes.
+/// Progress of a restore; a crash between two steps leaves what the first describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoreStep {
-    /// The archive was read and found good; nothing is written.
+    /// The archive was read and validated; nothing is written.
     Read,
-    /// The data directory is there and locked.
+    /// The data directory exists and is locked.
     Claimed,
-    /// There is an empty directory for the raft state beside its place.
+    /// The staging directory of the raft state exists and is empty.
     StateBegun,
-    /// The raft state is complete beside its place.
+    /// The raft state is complete in its staging directory.
     StateStaged,
-    /// Key and certificate are complete beside their place.
+    /// Key and certificate are complete in their staging directory.
     IdentityStaged,
-    /// They are in their place.
+    /// Key and certificate are in place.
     IdentityPlaced,
-    /// So is the marker of the restore.
+    /// The marker of the restore is in place.
     MarkerPlaced,
-    /// The raft state is in its place: the host is a member.
+    /// The raft state is in place: the host is a member.
     StatePlaced,
 }
 
@@ -123,11 +123,11 @@ impl RestoreStep {
     ];
 }
 
-/// Makes `hostname` the only member of the cluster in the archive `input`: [`Prepared::read`] and
-/// [`Prepared::place`] in one. `step` hears of each step once it is done.
+/// Makes `hostname` the only member of the cluster in the archive `input`: [`Prepared::read`]
+/// followed by [`Prepared::place`]. Calls `step` after each step.
 ///
 /// # Errors
-/// [`RestoreError`]; of what was built nothing is left in its place.
+/// [`RestoreError`]; nothing of what was built stays in place.
 pub fn restore(
     config: &NodeConfig,
     hostname: &str,
@@ -141,7 +141,7 @@ pub fn restore(
     Prepared::read(config, hostname, input, &mut step)?.place(&mut step)
 }
 
-/// A restore that can begin: the archive was read, and no daemon can take the data directory.
+/// A restore that is ready to be placed: the archive was read, and the data directory is locked.
 #[derive(Debug)]
 pub struct Prepared {
     config: NodeConfig,
@@ -154,17 +154,17 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Reads the archive `input` for the member `hostname`, and locks the data directory, which
-    /// is made if it is not there.
+    /// Reads the archive `input` for the member `hostname`, and locks the data directory, which is
+    /// created when missing.
     ///
     /// Directory, addresses, version and clock are those of `config`. As root, everything here and
-    /// in [`Prepared::place`] is done with the rights of the owner of the data directory, whose
-    /// links are followed no further than these reach. The threads that the database starts keep
-    /// these rights: a process that restores for another user had better do nothing else. `step` hears of each step once it is done, and says
-    /// whether to go on.
+    /// in [`Prepared::place`] is done with the rights of the data directory's owner, and links in
+    /// it are followed only as far as those rights reach. Threads that the database starts keep
+    /// these rights: a process that restores for another user should do nothing else. `step` is
+    /// called after each step and returns whether to continue.
     ///
     /// # Errors
-    /// [`RestoreError`]; at most an empty data directory with its lock file is new then.
+    /// [`RestoreError`]; at most an empty data directory with its lock file was created then.
     pub fn read(
         config: &NodeConfig,
         hostname: &str,
@@ -191,7 +191,7 @@ impl Prepared {
             Some(lock) => lock,
             None => layout.open()?,
         };
-        // Whoever held the lock in between may have founded a cluster.
+        // A daemon may have held the lock in between and bootstrapped a cluster.
         refuse_occupied(&layout)?;
         tell(step, RestoreStep::Claimed)?;
         Ok(Self {
@@ -205,21 +205,21 @@ impl Prepared {
         })
     }
 
-    /// Builds the node and puts it in its place; `step` as in [`Prepared::read`].
+    /// Builds the node and puts it in place; `step` as in [`Prepared::read`].
     ///
     /// # Errors
-    /// [`RestoreError`]; the data directory is as it was then.
+    /// [`RestoreError`]; the data directory is unchanged then.
     pub fn place(
         self,
         step: &mut impl FnMut(RestoreStep) -> ControlFlow<()>,
     ) -> Result<Restored, RestoreError> {
         let acting = act_as_owner(&self.config.data_dir)?;
-        // What a restore before this one left may stand in the way, or be somebody's identity.
+        // Files of an earlier, interrupted restore may be in the way, or be the previous identity.
         self.layout.sweep()?;
         let mut replaced = false;
         let placed = self.build(&mut replaced, step);
         if placed.is_err() && replaced && !self.layout.is_member().unwrap_or(true) {
-            // The failure that led here is the one to tell about.
+            // The caller gets the original failure.
             let _ = self.layout.undo_identity();
         }
         placed?;
@@ -239,7 +239,8 @@ impl Prepared {
         })
     }
 
-    /// `replaced` is set once what is in the place of the identity is what is put there here.
+    /// Sets `replaced` once the previous identity is moved aside: any identity in place is then
+    /// that of this restore.
     fn build(
         &self,
         replaced: &mut bool,
@@ -277,7 +278,7 @@ impl Prepared {
             peers: Vec::new(),
         };
         let mut go_on = Ok(());
-        // Without its raft state it may still be all that proves who this node was.
+        // Even without raft state, the previous identity may hold the only copy of this node's key.
         layout.set_identity_aside()?;
         *replaced = true;
         layout.place_identity(&self.files, &membership, || {
@@ -290,14 +291,15 @@ impl Prepared {
             .map_err(FilesError::from)?;
         tell(step, RestoreStep::MarkerPlaced)?;
         raft.commit().map_err(FilesError::from)?;
-        // Done, whoever wants no more; what was set aside goes at the next start at the latest.
+        // The restore is complete, whatever `step` returns; the identity that was moved aside is
+        // removed at the next start at the latest.
         let _ = layout.drop_identity_aside();
         let _ = step(RestoreStep::StatePlaced);
         Ok(())
     }
 }
 
-/// Tells of a step; an error if that is to be the last one.
+/// Calls `step`; an error if the restore is to stop there.
 fn tell(
     step: &mut impl FnMut(RestoreStep) -> ControlFlow<()>,
     done: RestoreStep,
@@ -340,7 +342,7 @@ fn identity(
     Ok((files, cluster_id))
 }
 
-/// The rights of whoever owns the data directory, for root where that is another user.
+/// Assumes the rights of the data directory's owner, if this process is root and the owner is not.
 fn act_as_owner(data_dir: &Path) -> Result<Option<ActingAs>, FilesError> {
     let found = match fs::metadata(data_dir) {
         Ok(found) => found,
@@ -356,7 +358,8 @@ fn act_as_owner(data_dir: &Path) -> Result<Option<ActingAs>, FilesError> {
         .map_err(FilesError::io("act as the owner of", data_dir))
 }
 
-/// The database makes its files as the umask says; these hold the keys of the cluster.
+/// Makes the database files private: the database creates them as the umask says, and they hold the
+/// keys of the cluster.
 fn keep_secret(dir: &Path) -> Result<(), FilesError> {
     for entry in fs::read_dir(dir).map_err(FilesError::io("list", dir))? {
         let path = entry.map_err(FilesError::io("list", dir))?.path();

@@ -1,4 +1,4 @@
-//! What the parts of a node share: configuration, and the cluster once there is one.
+//! State shared by the actors of a node: configuration, and the membership once there is one.
 
 use std::{
     fmt::Write as _,
@@ -51,74 +51,75 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Longest time a commit may take before its outcome counts as unknown.
+/// Time limit of a commit, after which its outcome counts as unknown.
 const COMMIT_BUDGET: Duration = Duration::from_secs(5);
-/// Longest time an init may take.
+/// Time limit of an init.
 const INIT_BUDGET: Duration = Duration::from_secs(60);
-/// Wait before an actor that died over an init is asked again.
+/// Delay before retrying an init that died with its actor instance.
 const INIT_RETRY: Duration = Duration::from_millis(50);
 
-/// What lives as long as the node, member of a cluster or not.
+/// State that lives as long as the node, whether it is a member of a cluster or not.
 pub struct Shared {
-    /// What the node was started with.
+    /// Configuration the node was started with.
     pub config: NodeConfig,
     pub(super) tree: OnceLock<Arc<Tree>>,
     pub(super) lifecycle: OnceLock<Handle<NodeMsg>>,
     pub(super) running: OnceLock<Arc<Running>>,
-    /// What was opened from disk; held while a cluster is founded or opened, since these touch
-    /// the same files.
+    /// Database and verticals opened from disk. Locked while a cluster is bootstrapped, joined or
+    /// opened, since these touch the same files.
     pub(super) opened: Mutex<Option<Opened>>,
     pub(super) setup_token: Mutex<Option<[u8; 32]>>,
     pub(super) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
     pub(super) failures: Mutex<FailureLimiter>,
-    /// What this node counts.
+    /// Metrics of this node.
     pub(super) metrics: Metrics,
-    /// Whether the disk says that this node belongs to a cluster.
+    /// Whether the data directory holds a membership.
     pub(super) member: AtomicBool,
     /// Whether this node was removed from its cluster.
     pub(super) removed: watch::Sender<bool>,
-    /// Name this node has, or will have in its cluster.
+    /// Name of this node in its cluster, or the name it will have there.
     pub(super) hostname: OnceLock<String>,
-    /// Held while a cluster is founded or joined.
+    /// Held while a cluster is bootstrapped or joined, so that only one attempt runs at a time.
     pub(super) founding: Arc<tokio::sync::Mutex<()>>,
-    /// Failed joins by address.
+    /// Join attempts by client address.
     pub(super) join_attempts: Mutex<JoinLimiter>,
-    /// Set once the disk was looked at, and what it says was done.
+    /// Set once startup has read the data directory and opened the membership in it, if there is
+    /// one.
     pub(super) settled: watch::Sender<bool>,
-    /// Set when the node stops. Whoever serves a client holds a receiver, and drops it once the
-    /// client knows.
+    /// Set when the node stops. Every task that serves a client holds a receiver and drops it once
+    /// the client has its answer; [`Node::drain`](super::Node::drain) waits until all are dropped.
     pub(super) stopping: watch::Sender<bool>,
-    /// The same for streams that the program around the node reads, or forgot to: it is the one
-    /// that stops the node, so nobody waits for it.
+    /// As `stopping`, for in-process streams. The embedding program is the one that stops the node
+    /// and may have stopped reading its streams, so a drain does not wait for these receivers.
     pub(super) stopping_here: watch::Sender<bool>,
-    /// The connections of the API listener, whichever instance of it let them in.
+    /// Connections of the API listeners; they outlive the listener actor that accepted them.
     pub(crate) gate: Arc<Mutex<Gate>>,
-    /// Backups that may still begin.
+    /// Permits for further concurrent backups.
     pub(crate) backups: Arc<Semaphore>,
-    /// Where something that no restart can mend is reported.
+    /// Channel for errors that a restart cannot fix.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
 
-/// The end of this node, as far as its clients go: it stops, or it is removed from its cluster.
+/// End of service for the clients of this node: it stops, or was removed from its cluster.
 pub(crate) struct Ending {
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) removed: watch::Receiver<bool>,
 }
 
 impl Ending {
-    /// Returns at that end with what a client is told.
+    /// Waits for the end and returns the error for the client.
     pub(crate) async fn reached(mut self) -> Error {
         tokio::select! {
             biased;
             Ok(_) = self.removed.wait_for(|&removed| removed) => removed(),
-            // An error is a node that is gone already.
+            // A receive error means that the node is already gone.
             _ = self.stopping.wait_for(|&stopping| stopping) => Shared::stopped(),
         }
     }
 }
 
-/// What exists once the node is a member.
+/// State of a node that is a member of a cluster.
 pub struct Running {
     /// Name of this node in the cluster.
     pub hostname: String,
@@ -128,34 +129,34 @@ pub struct Running {
     pub cluster_id: String,
     /// The container engine.
     pub engine: Arc<dyn Engine>,
-    /// The containers of this node, once the runtime was assembled.
+    /// Access to this node's containers; set once the runtime vertical is assembled.
     pub(super) runtime: OnceLock<Runtime>,
-    /// What gives networks their blocks, once the network was assembled.
+    /// Allocator of network address blocks; set once the network vertical is assembled.
     pub(super) allocator: OnceLock<SharedAllocator>,
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
-    /// The way to whoever leads.
+    /// Routes calls to the current leader.
     pub(crate) leader: LeaderLink,
-    /// The ways to them, if this node has any.
+    /// Transport to the other members; `None` without a cluster address.
     pub network: Option<Arc<Network>>,
-    /// Who is alive, and what this node says of that.
+    /// Failure detector: heartbeats, the members in reach, and the fencing of this node.
     pub heart: Arc<Heart>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
-    /// Held by the one apply, rollback or delete that may validate and commit.
+    /// Serialises apply, rollback and delete, from validation to commit.
     pub(crate) applies: Turn,
-    /// Held by the one join that may choose a raft id and commit.
+    /// Serialises joins, from the choice of a raft id to its commit.
     pub(crate) joins: Turn,
-    /// Held by whoever sets or clears the drain mark of a member.
+    /// Held while the drain mark of a member is set or cleared.
     pub(crate) marks: tokio::sync::Mutex<()>,
-    /// Who votes, on the leader.
+    /// Voter management, active on the leader.
     pub(super) membership: OnceLock<Membership>,
 }
 
 impl Shared {
-    /// The shared part of a node that has no membership and no actors yet.
+    /// Creates the shared state of a node without a membership or actors.
     pub(crate) fn idle(
         config: NodeConfig,
         certificate: Arc<CertSlot>,
@@ -198,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Puts a membership in place that has neither files nor actors.
+    /// Installs a membership that has neither files nor actors.
     pub(crate) fn become_member(
         &self,
         hostname: &str,
@@ -239,7 +240,7 @@ impl Shared {
         self.member.store(true, Ordering::Release);
     }
 
-    /// The membership, or why there is none.
+    /// Returns the membership, or the error that explains its absence.
     pub(crate) fn running(&self) -> Result<Arc<Running>, Error> {
         self.try_running().ok_or_else(|| {
             if self.is_member() {
@@ -280,7 +281,7 @@ impl Shared {
         self.tls.clone()
     }
 
-    /// Records a failed token check; its answer waits for the returned time.
+    /// Records a failed token check and returns the delay of its answer.
     pub(crate) fn failed_token_check(&self, address: IpAddr, now: Instant) -> Duration {
         self.failures
             .lock()
@@ -288,8 +289,8 @@ impl Shared {
             .failed(address, now)
     }
 
-    /// Counts an attempt to join from `address`; what is returned is how long the next one has to
-    /// wait if there were too many.
+    /// Counts an attempt to join from `address`; the error is the time until the next attempt is
+    /// allowed.
     pub(crate) fn join_attempt(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
         self.join_attempts
             .lock()
@@ -297,7 +298,7 @@ impl Shared {
             .attempt(address, now)
     }
 
-    /// The last attempt from `address` was that of somebody who may join.
+    /// Uncounts the last attempt from `address`: its token was valid.
     pub(crate) fn joined_from(&self, address: IpAddr) {
         self.join_attempts
             .lock()
@@ -305,7 +306,7 @@ impl Shared {
             .forgive(address);
     }
 
-    /// Creates a cluster of this one node for the caller `asked_by`.
+    /// Bootstraps a single-node cluster for the caller `asked_by`.
     pub(crate) async fn init(
         &self,
         name: String,
@@ -328,7 +329,8 @@ impl Shared {
             };
             match answer {
                 Ok(result) => return result,
-                // The actor died over it: the next instance knows what became of this cluster.
+                // The request died with its actor instance. The retry names the same cluster, so
+                // the next instance reports whether it was created.
                 Err(CallError::Unavailable | CallError::NoReply) if !left.is_zero() => {
                     tokio::time::sleep(INIT_RETRY).await;
                 }
@@ -339,7 +341,7 @@ impl Shared {
         }
     }
 
-    /// The right to make this node a member, until it is dropped.
+    /// Acquires the right to make this node a member; released on drop.
     pub(super) fn begin_membership(&self) -> Result<OwnedMutexGuard<()>, Error> {
         Arc::clone(&self.founding).try_lock_owned().map_err(|_| {
             let message = "another init or join is under way";
@@ -347,7 +349,8 @@ impl Shared {
         })
     }
 
-    /// Waits for a founding under way and drops what was assembled but never started.
+    /// Waits for a bootstrap in progress, then drops verticals that were assembled but never
+    /// started.
     pub(super) fn forget(&self) {
         self.opened
             .lock()
@@ -355,12 +358,12 @@ impl Shared {
             .take();
     }
 
-    /// Follows whether the node stops.
+    /// Subscribes to the shutdown signal.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
     }
 
-    /// The same, for a stream of `caller`.
+    /// Subscribes a stream of `caller` to the shutdown signal of its transport.
     pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
         match caller.transport {
             Transport::Process => self.stopping_here.subscribe(),
@@ -368,7 +371,7 @@ impl Shared {
         }
     }
 
-    /// What ends the streams of `caller`.
+    /// Returns the end of service for streams of `caller`.
     pub(crate) fn ending_for(&self, caller: &Caller) -> Ending {
         Ending {
             stopping: self.stopping_for(caller),
@@ -376,13 +379,13 @@ impl Shared {
         }
     }
 
-    /// What this node counts.
+    /// Metrics of this node.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// What a client of a stopping node is told.
+    /// Error for clients of a stopping node.
     pub(crate) fn stopped() -> Error {
         Error::new(ErrorCode::RaftUnavailable, "the node is stopping")
     }
@@ -396,7 +399,7 @@ impl Shared {
             .unwrap_or_default()
     }
 
-    /// Ends one actor, if fault injection is enabled.
+    /// Kills one actor, if fault injection is enabled.
     pub(crate) fn kill_actor(&self, path: &str, mode: KillMode) -> Result<(), Error> {
         if !self.config.fault_injection {
             return Err(Error::new(
@@ -419,7 +422,8 @@ impl Shared {
 }
 
 impl Running {
-    /// The state here, once it is not older than what a majority knows.
+    /// Returns the local state after a linearizable read: it includes every write committed before
+    /// the call.
     ///
     /// # Errors
     /// `no_leader`, `quorum_lost` or `raft_unavailable`.
@@ -439,38 +443,38 @@ impl Running {
         self.storage.raft_id()
     }
 
-    /// Who votes, on the leader.
+    /// Voter management, active on the leader.
     pub(crate) fn membership(&self) -> Result<&Membership, Error> {
         self.membership
             .get()
             .ok_or_else(|| Error::new(ErrorCode::StateUnavailable, "the node is starting"))
     }
 
-    /// The containers of this node.
+    /// Access to this node's containers.
     pub(crate) fn runtime(&self) -> Result<&Runtime, Error> {
         self.runtime
             .get()
             .ok_or_else(|| Error::new(ErrorCode::LogsUnavailable, "the runtime is starting"))
     }
 
-    /// What gives networks their blocks while this node leads.
+    /// Allocator of network address blocks, which allocates while this node leads.
     pub(crate) fn allocator(&self) -> Result<&SharedAllocator, Error> {
         self.allocator
             .get()
             .ok_or_else(|| Error::new(ErrorCode::IpamUnavailable, "the network is starting"))
     }
 
-    /// Where this node proposes what it has to say, whoever leads.
+    /// Returns a proposer that works on any node: it forwards to the leader.
     pub(crate) fn submitter(&self) -> Submitter {
         Submitter::new(self.leader.clone())
     }
 
-    /// Largest encoded command that raft takes.
+    /// Largest encoded command that raft accepts, in bytes.
     pub(crate) fn command_bytes(&self) -> usize {
         self.limits.command_bytes
     }
 
-    /// A command signed by `identity`, stamped now.
+    /// Builds a command written by `identity`, stamped now.
     pub(crate) fn command(&self, identity: &str, payload: Payload) -> v1::Command {
         v1::Command {
             ts: Some(self.clock.timestamp()),
@@ -480,7 +484,7 @@ impl Running {
         }
     }
 
-    /// A read's response, with the log index it reflects.
+    /// Builds the response of a read, with the log index it reflects.
     pub(crate) fn read_response<T>(&self, state: &State, message: T) -> Response<T> {
         let mut response = Response::new(message);
         response.metadata_mut().insert(
@@ -491,7 +495,7 @@ impl Running {
     }
 }
 
-/// Proposes a command for a client and says what became of it in the client's words.
+/// Proposes a command for a client and maps a failure to the client's error.
 ///
 /// # Errors
 /// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
@@ -517,7 +521,7 @@ pub(super) async fn outcome(
     }
 }
 
-/// What a client is told about a change that may or may not come.
+/// Error for a change that may or may not take effect.
 pub(crate) fn unknown_outcome(reason: String) -> Error {
     Error::new(
         ErrorCode::RaftApplyFailed,
@@ -527,17 +531,17 @@ pub(crate) fn unknown_outcome(reason: String) -> Error {
     .with("reason", reason)
 }
 
-/// A new secret: 32 random bytes as 64 lower-case hexadecimal digits.
+/// Generates a secret: 32 random bytes as 64 lower-case hexadecimal digits.
 ///
 /// # Errors
-/// `rand_failed` if the system has no randomness to give.
+/// `rand_failed` if the system provides no randomness.
 pub(crate) fn random_token() -> Result<SecretString, Error> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
-        let _ = write!(text, "{byte:02x}"); // a String never refuses
+        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
     }
     bytes.zeroize();
     Ok(SecretString::new(text))

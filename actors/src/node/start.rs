@@ -1,4 +1,4 @@
-//! Assembling a node: the tree, in start order.
+//! Assembles a node: its supervision tree, in start order.
 
 use std::{
     path::PathBuf,
@@ -41,16 +41,16 @@ use crate::{
     telemetry::{Metrics, TelemetryActor, TelemetryArgs},
 };
 
-/// Longest wait for clients that are being served when the node stops.
+/// Time limit for requests in progress when the node stops.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Longest wait for another voter to take over leadership when the node stops.
+/// Time limit for another voter to take over leadership when the node stops.
 const HANDOVER: Duration = Duration::from_secs(3);
 
 /// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The configuration cannot be that of a node.
+    /// The configuration is invalid.
     #[error("configuration")]
     Config(#[from] ConfigError),
     /// The data directory cannot be used.
@@ -59,41 +59,43 @@ pub enum StartError {
     /// The TLS configuration cannot be built.
     #[error("tls")]
     Tls(#[from] tls::Error),
-    /// The tree did not come up.
+    /// The supervision tree did not start.
     #[error("supervision tree")]
     Tree(#[from] StartTreeError),
-    /// The root gave up on a vertical.
+    /// The root supervisor gave up restarting a vertical.
     #[error("the supervision tree gave up")]
     GaveUp(#[from] GaveUp),
-    /// Something no restart can mend.
+    /// An error that a restart cannot fix.
     #[error("{0}")]
     Fatal(String),
-    /// The machine has no usable name and none is configured.
+    /// The system's hostname is not a valid node name, and none is configured.
     #[error("the system hostname {0:?} cannot be a node's name; set hostname")]
     Hostname(String),
 }
 
-/// A running node; it runs until [`Node::stop`], whoever drops this.
+/// A running node. Dropping this handle does not stop it; [`Node::stop`] does.
 pub struct Node {
     tree: Arc<Tree>,
     shared: Arc<Shared>,
     client: Arc<InProcess>,
     fatal: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
-    /// Held for the life of the node.
+    /// Lock on the data directory, held for the life of the node.
     _lock: DirectoryLock,
 }
 
 impl Node {
-    /// A node with its durable state in `data_dir`, which is created when missing.
+    /// Returns a builder for a node with its durable state in `data_dir`, which is created when
+    /// missing.
     pub fn builder(data_dir: impl Into<PathBuf>) -> NodeBuilder {
         NodeBuilder::new(data_dir.into())
     }
 
-    /// Starts a node; returns once its API answers, and a member can write unless
-    /// its peers are missing.
+    /// Starts a node; returns once its API answers and, on a member, raft runs (it waits at most
+    /// 5 s for raft). A single-node cluster accepts writes by then; in a larger one a write may
+    /// still have to wait for the other members.
     ///
     /// # Errors
-    /// [`StartError`]; nothing runs then.
+    /// [`StartError`]; no part of the node keeps running then.
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
         let layout = Layout::new(&config.data_dir);
         let lock = layout.open()?;
@@ -189,19 +191,20 @@ impl Node {
         }
     }
 
-    /// An operator of this node in this process: no socket, no token, identity `local`.
+    /// Returns an in-process client with operator rights: no socket, no token, identity `local`.
     #[must_use]
     pub fn client(&self) -> Client {
         Client::new(&self.client)
     }
 
-    /// What the node's parts share.
+    /// State shared by the node's actors.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// The replicated state: to read, to follow and to change; `None` before a cluster exists.
+    /// Handle of the replicated state, to read, follow and change it; `None` before a cluster
+    /// exists.
     #[must_use]
     pub fn raft(&self) -> Option<RaftHandle> {
         self.shared.try_running().map(|member| member.raft.clone())
@@ -213,7 +216,7 @@ impl Node {
         &self.tree
     }
 
-    /// Waits until the node cannot go on.
+    /// Waits until the node cannot continue.
     ///
     /// # Errors
     /// [`StartError`] with the reason; `Ok` only after [`Node::stop`].
@@ -226,28 +229,30 @@ impl Node {
         }
     }
 
-    /// Ends what is left of a node that cannot go on, so that its process may exit.
+    /// Stops the actors and waits for raft to close, without draining clients, so that the process
+    /// can exit.
     pub async fn abandon(&self) {
         self.tree.stop().await;
         if let Some(running) = self.shared.running.get() {
             running.raft.closed().await;
         }
-        // A founding goes on without its actor; the directory is nobody's before it has ended.
+        // A bootstrap continues without its actor and uses the directory until it ends.
         let shared = self.shared.clone();
         let _ = tokio::task::spawn_blocking(move || shared.forget()).await;
     }
 
     /// Stops the node; containers keep running.
     ///
-    /// Calls are answered as by [`Node::drain`] and leadership is handed over, before the actors
-    /// stop, in reverse start order.
+    /// Drains requests as [`Node::drain`], transfers leadership, then stops the actors in reverse
+    /// start order.
     pub async fn stop(&self) {
         self.drain().await;
         self.hand_over().await;
         self.abandon().await;
     }
 
-    /// Has another voter lead, if this node does and one is there; takes at most 3 seconds.
+    /// Transfers leadership to another voter, if this node leads and there is one; takes at most 3
+    /// seconds.
     pub async fn hand_over(&self) {
         if let Some(running) = self.shared.running.get()
             && running.raft.status().voters.len() > 1
@@ -260,8 +265,8 @@ impl Node {
         }
     }
 
-    /// Accepts no more clients, ends streams with `raft_unavailable`, and waits until the calls
-    /// under way are answered, at most 10 seconds.
+    /// Refuses new clients, ends streams with `raft_unavailable`, and waits for the requests in
+    /// progress, at most 10 seconds.
     pub async fn drain(&self) {
         self.shared.stopping.send_replace(true);
         self.shared.stopping_here.send_replace(true);
@@ -270,12 +275,15 @@ impl Node {
         }
         let served = self.shared.stopping.closed();
         if tokio::time::timeout(DRAIN, served).await.is_err() {
-            tracing::warn!(subsystem = "daemon/grpc", "clients did not let go in time");
+            tracing::warn!(
+                subsystem = "daemon/grpc",
+                "open client connections did not close within 10 s"
+            );
         }
     }
 }
 
-/// The configured name, or the system's.
+/// Returns the configured name, or the system's.
 fn hostname(config: &NodeConfig) -> Result<String, StartError> {
     let name = match &config.hostname {
         Some(name) => name.clone(),
@@ -288,14 +296,14 @@ fn hostname(config: &NodeConfig) -> Result<String, StartError> {
     Ok(name)
 }
 
-/// Reports something that no restart can mend, and fails the actor that met it.
+/// Reports an error that a restart cannot fix, and returns the failure of the actor that met it.
 pub(super) fn fatal(shared: &Shared, error: &dyn std::error::Error) -> Failure {
     let reason = chain(error);
-    let _ = shared.fatal.send(reason.clone()); // a node that nobody joins just stays down
+    let _ = shared.fatal.send(reason.clone()); // without a `Node::join` the node just stays down
     Failure::from(reason)
 }
 
-/// Opens the replicated state of a member, before any actor runs on it.
+/// Opens the replicated state of a member, before any actor uses it.
 pub(super) fn open(
     shared: &Shared,
     layout: &Layout,
@@ -333,13 +341,13 @@ pub(super) fn open(
     }))
 }
 
-/// The verticals of a member, in start order; called once in the life of a node.
+/// Builds the verticals of a member, in start order; called once per node.
 pub(super) fn verticals(
     shared: &Arc<Shared>,
     node: &Arc<Running>,
     ca_pem: String,
 ) -> Vec<ChildSpec> {
-    // For what only a leader decides, and for what any node has to say.
+    // `raft` proposes only on the leader; `submitter` forwards to it, for commands of any node.
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
     let submitter: Arc<dyn Propose> = Arc::new(node.submitter());
     let is_leader = leading(&node.raft);
@@ -409,7 +417,7 @@ pub(super) fn verticals(
     ]
 }
 
-/// The actor that owns raft; everything that hangs on it comes after it and restarts with it.
+/// Supervisor of the raft actor and its dependents, which start after it and restart with it.
 fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) -> ChildSpec {
     let report = shared.clone();
     let transport = node.network.as_ref().map(Network::transport);
@@ -452,7 +460,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) ->
     ChildSpec::supervisor("raft", spec.child(members)).0
 }
 
-/// Whether this node leads and has applied an entry of its own term, as it changes.
+/// Follows whether this node leads and has applied an entry of its own term.
 pub(super) fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
     let mut status = raft.subscribe_status();
     let (sender, receiver) = watch::channel(status.borrow().leading);

@@ -1,4 +1,4 @@
-//! Commands that a node makes itself, on their way to whoever leads.
+//! Proposals from any node: made locally on the leader, forwarded to it from the others.
 
 pub(crate) mod form;
 pub(crate) mod limits;
@@ -20,13 +20,13 @@ use tokio::{sync::watch, time::Instant};
 
 use super::leader::{Failed, Leader, LeaderChannel, LeaderLink, Whereabouts};
 
-/// How long the leader may take: longer than a commit there.
+/// Time limit of a forwarded proposal: longer than that of a commit on the leader.
 const BUDGET: Duration = Duration::from_secs(6);
 
-/// Proposes on this node while it leads, and on the leader else.
+/// Proposes locally while this node leads, and through the leader otherwise.
 ///
-/// What is committed there is answered once it shows here, or the budget is over. Nothing is
-/// tried twice: who proposes knows what is still true when there is a leader again.
+/// A forwarded proposal is answered once it is applied locally or the time is up. It is never
+/// retried: only the proposer knows whether it is still valid under the next leader.
 #[derive(Clone)]
 pub(crate) struct Submitter(LeaderLink);
 

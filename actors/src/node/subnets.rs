@@ -1,4 +1,4 @@
-//! Address blocks of a node that does not lead: the leader is asked.
+//! Address blocks on a node that does not lead, requested from the leader.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::network::{
     ipam::{Allocator, Error, SubnetKey, existing},
 };
 
-/// How long an answer and its row may take together.
+/// Time limit for the answer and for its row in the local state, together.
 const BUDGET: Duration = Duration::from_secs(10);
-/// Wait before the leader is asked again.
+/// Delay before the next request to the leader.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// The leader's allocator.
+/// Allocator that forwards to the leader's.
 pub(super) struct AtLeader(pub(super) LeaderLink);
 
 impl Allocator for AtLeader {
-    /// Asks as long as it makes sense to: a second question gets the same answer. The block is
-    /// given out once the state here shows it too.
+    /// Retries while that can help: allocation is idempotent. The block is returned once the local
+    /// state holds it too.
     fn ensure(
         &self,
         key: SubnetKey,
@@ -83,7 +83,7 @@ async fn ask(
                 ErrorCode::NodeNotFound => Error::UnknownHost(key.host.clone()),
                 ErrorCode::NoLeader => Error::NotLeader,
                 code => {
-                    tracing::debug!(subsystem = "ipam", %key, %code, "the leader gives no block");
+                    tracing::debug!(subsystem = "ipam", %key, %code, "the leader refused to allocate a block");
                     Error::Unavailable
                 }
             },

@@ -1,4 +1,4 @@
-//! Whose turn it is to change what only one request at a time may.
+//! Mutual exclusion for requests that propose a command based on the state they read.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use tokio::{sync::OwnedMutexGuard, task::JoinError};
 
 use super::shared::outcome;
 
-/// What one request at a time holds from its look at the state until its command is applied or
-/// certainly is not on its way any more.
+/// Mutex held from reading the state until the resulting command is applied or has definitely
+/// failed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turn(Arc<tokio::sync::Mutex<()>>);
 
-/// A turn that was given; dropped, it is the next one's.
+/// Guard of a [`Turn`]; dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct Taken {
     _until_dropped: OwnedMutexGuard<()>,
 }
 
 impl Turn {
-    /// Waits for the turn.
+    /// Waits for the lock.
     pub(crate) async fn take(&self) -> Taken {
         Taken {
             _until_dropped: Arc::clone(&self.0).lock_owned().await,
@@ -29,9 +29,9 @@ impl Turn {
 }
 
 impl Taken {
-    /// The same as [`propose`](super::propose). The turn ends with the proposal and not with this call: a caller
-    /// that leaves, or is told that the outcome is unknown, must not let somebody look at a state
-    /// that the command is about to change.
+    /// Proposes as [`propose`](super::propose). The lock is held until the proposal ends, not until
+    /// this call returns: when the caller is cancelled, or gets an unknown outcome, the next
+    /// request must not read a state that this command may still change.
     pub(crate) async fn propose(
         self,
         raft: &dyn Propose,
@@ -43,7 +43,7 @@ impl Taken {
             drop(self);
             ended
         });
-        // It ends early only with the process.
+        // The task ends early only when the runtime shuts down.
         let lost = |error: JoinError| Err(ProposeError::Unknown(error.to_string()));
         outcome(async { ended.await.unwrap_or_else(lost) }).await
     }
@@ -62,7 +62,7 @@ mod tests {
 
     type Outcome = Result<Committed, ProposeError>;
 
-    /// Commits when the test says so.
+    /// Commits when the test sends the outcome.
     struct Slow(Mutex<Option<oneshot::Receiver<Outcome>>>);
 
     impl Propose for Slow {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_lasts_until_its_proposal_has_ended_whatever_its_caller_does() {
+    async fn lock_is_held_until_the_proposal_ends() {
         for leaves in [true, false] {
             let turns = Turn::default();
             let (end, raft) = slow();

@@ -34,7 +34,7 @@ use crate::{
 
 /// Members `n1`, `n2` and so on, of which the first leads.
 ///
-/// There is an operator `ci` with the token `secret` and a deployment `app`.
+/// The state holds an operator `ci` with the token `secret`, and a deployment `app`.
 pub(crate) struct Cluster {
     pub(crate) group: MemoryGroup,
     pub(crate) wire: Arc<Wire>,
@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-/// What carries calls between members, and what goes wrong with them.
+/// Transport between members, with fault injection.
 #[derive(Default)]
 pub(crate) struct Wire {
     nodes: Mutex<Vec<Weak<Shared>>>,
@@ -51,16 +51,16 @@ pub(crate) struct Wire {
     calls: Mutex<Vec<Carried>>,
 }
 
-/// What becomes of a call.
+/// Fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It does not leave.
+    /// Not sent.
     NotSent,
-    /// It is served, and nobody hears of it.
+    /// Served, but the answer is lost.
     Lose,
-    /// It does not arrive, and nobody hears of that.
+    /// Never arrives, and gets no answer.
     Hang,
-    /// It is served, and the answer breaks off in the middle.
+    /// Served, but the answer ends before its status.
     Break,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Carried {
     pub(crate) headers: HeaderMap,
 }
 
-/// Member `raft_id`, with the certificate that the state names.
+/// Member `raft_id`, with the certificate in the state.
 fn member(raft_id: u64) -> Sender {
     let print = Fingerprint::from_bytes([u8::try_from(raft_id).unwrap(); 32]);
     Sender::new(&format!("n{raft_id}"), raft_id, [print])
@@ -138,7 +138,7 @@ impl Cluster {
         self.nodes[usize::try_from(id - 1).unwrap()].clone()
     }
 
-    /// The API of member `id`, as it answers on `transport`.
+    /// Returns the API of member `id` on `transport`.
     pub(crate) fn door(&self, id: u64, transport: Transport) -> Door {
         Door {
             shared: self.node(id),
@@ -147,7 +147,7 @@ impl Cluster {
         }
     }
 
-    /// The API of member `id`, as it answers member `sender`.
+    /// Returns the API of member `id` for calls of the member `sender`.
     pub(crate) fn peer_door(&self, id: u64, sender: u64) -> Door {
         Door {
             shared: self.node(id),
@@ -156,19 +156,19 @@ impl Cluster {
         }
     }
 
-    /// The newest state of member `id`.
+    /// Returns the newest state of member `id`.
     pub(crate) fn state(&self, id: u64) -> Arc<State> {
         jaco_raftnode::Propose::state(&self.group.handle(id))
     }
 }
 
 impl Wire {
-    /// What becomes of the next calls, one each.
+    /// Queues faults for the next calls, one each.
     pub(crate) fn faults(&self, faults: &[Fault]) {
         self.faults.lock().unwrap().extend(faults);
     }
 
-    /// The calls so far, those that went wrong included.
+    /// Returns the calls so far, failed ones included.
     pub(crate) fn calls(&self) -> Vec<Carried> {
         self.calls.lock().unwrap().clone()
     }
@@ -237,7 +237,7 @@ impl Link for FakeLink {
     }
 }
 
-/// The API of one member on one transport; what the generated clients speak to.
+/// The API of one member on one transport, for the generated clients.
 #[derive(Clone)]
 pub(crate) struct Door {
     shared: Arc<Shared>,

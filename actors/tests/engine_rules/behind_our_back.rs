@@ -1,4 +1,4 @@
-//! What others do to a container, and how containers end.
+//! External changes to a container, and exits of containers.
 
 use jaco_proto::v1::ReplicaState;
 use jaco_raftnode::Propose;
@@ -15,7 +15,7 @@ async fn replaced(world: &World, service: &str, old: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ends_are_told_with_their_reason() {
+async fn exits_are_reported_with_their_reason() {
     let world = World::new("ends").await;
     let eater = "busybox sleep 6; exec busybox tail /dev/zero";
     let cases = [
@@ -48,7 +48,7 @@ async fn ends_are_told_with_their_reason() {
         assert_eq!(seen.state(), ReplicaState::Failed, "{service}");
         let told = seen.details.get("exit_code").map(String::as_str);
         assert_eq!(told, code, "{service}");
-        // Podman 4.3 does not tell that memory ran out.
+        // Podman 4.3 does not report that memory ran out.
         let words = if is_podman() && service == "eating" {
             "137"
         } else {
@@ -60,12 +60,12 @@ async fn ends_are_told_with_their_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_others_do_there_is_one_container_of_ours() {
+async fn external_changes_leave_exactly_one_container() {
     let world = World::new("others").await;
     world.apply_one(FOREVER, "").await;
     let first = world.running("web").await.container_id;
 
-    // A busy machine may not manage to freeze it at once.
+    // A busy machine may fail to freeze the container at once.
     let pause = || try_docker(&["pause", &first]).is_ok();
     world.until("it can be paused", pause).await;
     world
@@ -76,7 +76,7 @@ async fn whatever_others_do_there_is_one_container_of_ours() {
     docker(&["unpause", &first]);
     assert_eq!(world.running("web").await.container_id, first);
 
-    // A name means nothing: the labels do.
+    // A container is identified by its labels, not by its name.
     docker(&["rename", &first, &format!("{}-x", world.deployment)]);
     let written = world.raft.committed().len();
     docker(&["kill", &first]);
@@ -94,7 +94,7 @@ async fn whatever_others_do_there_is_one_container_of_ours() {
     docker(&["stop", "-t", "1", &third]);
     let fourth = replaced(&world, "web", &third).await;
 
-    // A copy with all the labels goes with the next sweep; the one we know stays.
+    // A copy with all the labels is removed by the next sweep; the known container stays.
     let labels = docker(&["inspect", "-f", "{{json .Config.Labels}}", &fourth]);
     let labels: std::collections::BTreeMap<String, String> =
         serde_json::from_str(&labels).expect("labels");
@@ -116,7 +116,7 @@ async fn whatever_others_do_there_is_one_container_of_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_container_that_somebody_starts_again_is_ours_again() {
+async fn exhausted_container_started_externally_changes_nothing() {
     let world = World::new("again").await;
     world.apply_one("exit 3", "").await;
     let spent = world
@@ -125,7 +125,7 @@ async fn a_container_that_somebody_starts_again_is_ours_again() {
         })
         .await;
     let container = spent.container_id;
-    // It fails again, which is no news, and is left where it is.
+    // It exits again, which changes no state, and is left in place.
     docker(&["start", &container]);
     let written = world.raft.committed().len();
     world
@@ -139,7 +139,7 @@ async fn a_container_that_somebody_starts_again_is_ours_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_made_and_outdated_containers_make_way() {
+async fn incomplete_and_outdated_containers_are_replaced() {
     let world = World::new("leftover").await;
     let image = "jaco-test/rules:2";
     let label = |key: &str, value: &str| format!("jaco.{key}={value}");
@@ -152,8 +152,8 @@ async fn half_made_and_outdated_containers_make_way() {
         let runs = [image, "/bin/busybox", "sleep", "600"];
         docker(&[verb, labels.as_slice(), &ends_at_once, &runs].concat())
     };
-    // The row will have index 2: a created one was never proven complete, a running one of
-    // another index or of none is outdated.
+    // The row will have index 2: a container that was only created may be incomplete, and a running
+    // one with another index or none is outdated.
     let old = [
         make(&["create"], "2"),
         make(&["run", "-d"], "1"),
@@ -168,7 +168,7 @@ async fn half_made_and_outdated_containers_make_way() {
     assert_eq!(world.containers("web"), [seen.container_id.as_str()]);
     assert!(!old.contains(&seen.container_id));
 
-    // A container of somebody else that has the name is not touched.
+    // A container without our labels that has the name is not touched.
     let taken = world.container("later");
     docker(&["create", "--name", &taken, image, "/bin/busybox", "true"]);
     let services = [

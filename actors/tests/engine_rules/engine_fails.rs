@@ -1,4 +1,4 @@
-//! An engine that hangs, restarts, forgets, or does not tell.
+//! An engine that hangs, restarts, loses its containers, or sends no events.
 
 use jaco_proto::v1::ReplicaState;
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +12,7 @@ use super::{
 const ALONE: &str = "network_mode: none";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_death_that_is_not_told_is_found() {
+async fn death_without_an_event_is_detected() {
     let relay = Relay::new(&socket());
     let world = World::behind("untold", &relay.path(), &socket()).await;
     world.apply_one(FOREVER, ALONE).await;
@@ -30,7 +30,7 @@ async fn a_death_that_is_not_told_is_found() {
         })
         .await
         .container_id;
-    // With the stream back, ends are told again, those in between included.
+    // The stream replays events once it is back, including those in between.
     relay.deafen(false);
     docker(&["kill", &second]);
     world
@@ -42,9 +42,9 @@ async fn a_death_that_is_not_told_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_becomes_of_the_engine_its_containers_come_back() {
+async fn containers_recover_after_engine_failures() {
     if is_podman() {
-        return; // it has no daemon that could fail
+        return; // Podman has no daemon that could fail
     }
     let mut engine = PrivateEngine::start();
     let world = World::behind("engine", &engine.socket(), &engine.socket()).await;
@@ -53,7 +53,7 @@ async fn whatever_becomes_of_the_engine_its_containers_come_back() {
     let pid = world.inspect("web", "{{.State.Pid}}");
     let pid = pid.parse().ok().and_then(Pid::from_raw);
 
-    // A death while it hangs is found when it goes on.
+    // A death while the engine hangs is detected when it resumes.
     engine.signal(Signal::STOP);
     kill_process(pid.expect("its process"), Signal::KILL).expect("killed");
     engine.signal(Signal::CONT);
@@ -68,7 +68,7 @@ async fn whatever_becomes_of_the_engine_its_containers_come_back() {
     for signal in [Signal::TERM, Signal::KILL] {
         engine.end(signal);
         world
-            .observed("web", "it says that the engine is gone", |seen| {
+            .observed("web", "the engine is reported as unreachable", |seen| {
                 seen.code == "docker_error" && seen.details["reason"].contains("unreachable")
             })
             .await;

@@ -13,7 +13,7 @@ fn check(test: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_declared_check_counts() {
     if is_podman() {
-        return; // timers of systemd run its checks; see docs/podman.md
+        return; // its checks are run by systemd timers; see docs/podman.md
     }
     let world = World::new("checks").await;
     let image = format!("jaco-test/{}:1", world.deployment);
@@ -69,9 +69,9 @@ async fn only_a_declared_check_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_check_leads_through_all_states() {
+async fn health_check_drives_all_states() {
     if is_podman() {
-        return; // timers of systemd run its checks; see docs/podman.md
+        return; // its checks are run by systemd timers; see docs/podman.md
     }
     let world = World::new("health").await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -99,7 +99,7 @@ async fn a_check_leads_through_all_states() {
     assert_eq!(sick.container_id, first);
     std::fs::write(&well, "").expect("written");
     let healed = world.running("web").await;
-    assert_ne!(healed.container_id, first, "a degraded one is restarted");
+    assert_ne!(healed.container_id, first, "replaced when degraded");
     assert_eq!(world.containers("web"), [healed.container_id]);
     let states: Vec<ReplicaState> = world
         .reports("web")
@@ -115,7 +115,7 @@ async fn a_check_leads_through_all_states() {
         "{states:?}"
     );
 
-    // At rest, nothing is written.
+    // Without changes, nothing is written.
     let written = world.raft.committed().len();
     let checked = || {
         docker(&[

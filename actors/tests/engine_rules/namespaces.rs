@@ -1,13 +1,13 @@
-//! Networks of a container and names on them, and namespaces that containers share.
+//! Networks of a container and names on them, and shared namespaces.
 
 use jaco_proto::v1::ReplicaState;
 
 use super::world::{FOREVER, World, is_podman};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn networks_are_joined_in_order_and_names_lead_to_addresses() {
+async fn networks_join_in_order_and_names_resolve() {
     let world = World::new("names").await;
-    // By priority, then by name; the override by its own order.
+    // Order: by priority, then by name; an override has its own order.
     let byfile = "networks: {aaa: {}, zzz: {priority: 9}}";
     let services = [
         world.service("byfile", FOREVER, byfile),
@@ -90,7 +90,7 @@ async fn networks_are_joined_in_order_and_names_lead_to_addresses() {
             wrong.push(format!("{name} not reached: {reached}"));
         }
     }
-    // A network is a scope: nobody else's neighbours are known.
+    // Names are scoped to a network: those of other networks do not resolve.
     let found = world.exec("byfile", "busybox nslookup neighbour 2>&1");
     if found.contains(address.as_str()) {
         wrong.push(format!("a name leads out of its network: {found}"));
@@ -100,9 +100,9 @@ async fn networks_are_joined_in_order_and_names_lead_to_addresses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn namespaces_are_those_of_a_running_replica_of_the_lender() {
+async fn namespaces_come_from_the_lenders_running_replica() {
     let world = World::new("borrow").await;
-    // Borrowers come first by name, so they have to wait for the lender.
+    // Borrowers precede the lender by name, so they have to wait for it.
     let borrow = |kind: &str| format!("{kind}: service:lender");
     let lender = "hostname: lent\nipc: shareable";
     let services = [
@@ -131,7 +131,7 @@ async fn namespaces_are_those_of_a_running_replica_of_the_lender() {
         let link = format!("busybox readlink /proc/self/ns/{namespace}");
         let seen = world.running(service).await;
         let shared = world.exec(service, &link) == world.exec("lender", &link);
-        // Docker shares no namespace of host names, and ignores that it is asked to.
+        // Docker shares no UTS namespace, and ignores the request.
         assert_eq!(shared, namespace != "uts" || is_podman(), "{service}");
         // Podman shows the lender's addresses as the borrower's.
         let addressed = seen.details.keys().any(|key| key.starts_with("ip."));
@@ -145,10 +145,10 @@ async fn namespaces_are_those_of_a_running_replica_of_the_lender() {
         assert_eq!(world.exec("hosts", &link), own.display().to_string());
     }
     if is_podman() {
-        return world.close().await; // keeps a lender as long as there is a borrower
+        return world.close().await; // Podman keeps a lender while it has borrowers
     }
 
-    // A replica that starts anew joins the container that runs by then.
+    // A replica that restarts joins the lender's current container.
     super::world::docker(&["kill", &lender]);
     let next = world
         .observed("lender", "another lender", |seen| {

@@ -1,4 +1,4 @@
-//! A dockerd that a test may hurt.
+//! A dockerd for a single test, which may damage it.
 
 use std::{
     path::Path,
@@ -13,7 +13,7 @@ use super::world::try_docker_at;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A dockerd in a directory of its own; it and its containers end when it is dropped.
+/// A dockerd in its own directory; it and its containers end on drop.
 pub(crate) struct PrivateEngine {
     folder: TempDir,
     process: Option<Child>,
@@ -41,9 +41,9 @@ impl PrivateEngine {
         self.at("s")
     }
 
-    /// Starts the process, with whatever an earlier one left, and waits until it answers.
+    /// Starts the process on the files of an earlier one and waits until it answers.
     pub(crate) fn spawn(&mut self) {
-        // A killed one leaves its file, and its number may be somebody else's by now.
+        // A killed dockerd leaves its pid file, and the pid may belong to another process by now.
         let _ = std::fs::remove_file(self.at("pid"));
         let log = std::fs::File::create(self.at("log")).expect("a log");
         let process = Command::new("dockerd")
@@ -83,7 +83,7 @@ impl PrivateEngine {
         process.wait().expect("ended");
     }
 
-    /// Forgets every container, as if its disk had been replaced.
+    /// Deletes every container's metadata, as if the disk had been replaced.
     pub(crate) fn forget_containers(&self) {
         std::fs::remove_dir_all(Path::new(&self.at("data")).join("containers")).expect("forgotten");
     }
@@ -92,7 +92,7 @@ impl PrivateEngine {
 impl Drop for PrivateEngine {
     fn drop(&mut self) {
         if self.process.is_none() {
-            self.spawn(); // to end what a killed one left
+            self.spawn(); // to remove the containers of a killed one
         }
         self.signal(Signal::CONT);
         let socket = self.socket();

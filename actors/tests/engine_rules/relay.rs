@@ -1,4 +1,4 @@
-//! A way to an engine that can lose its events.
+//! A relay to an engine, which can interrupt event streams.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Passes everything on but, while it is told so, event streams.
+/// Forwards connections to an engine; while `deaf` is set, it closes event streams.
 pub(crate) struct Relay {
     folder: TempDir,
     deaf: Arc<watch::Sender<bool>>,
@@ -42,7 +42,7 @@ impl Relay {
         self.folder.path().join("engine").display().to_string()
     }
 
-    /// Ends event streams and lets no other begin, or lets them be.
+    /// Closes event streams and refuses new ones, or permits them again.
     pub(crate) fn deafen(&self, deaf: bool) {
         self.deaf.send_replace(deaf);
     }

@@ -2,7 +2,7 @@
 
 use super::world::{FOREVER, World, is_podman};
 
-/// How a rule is seen.
+/// Method of observing a rule's effect.
 enum Seen {
     /// Output of a script in the container.
     In(&'static str),
@@ -152,7 +152,7 @@ const RULES: &[Rule] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn containers_are_what_the_document_says() {
+async fn containers_have_the_documents_settings() {
     let world = World::new("settings").await;
     let services: String = RULES
         .iter()
@@ -180,7 +180,7 @@ async fn containers_are_what_the_document_says() {
     world.close().await;
 }
 
-/// What Podman 4.3 drops; docs/podman.md says more.
+/// Settings that Podman 4.3 drops; see docs/podman.md.
 fn dropped_by_podman(seen: &str) -> bool {
     is_podman() && seen.contains("Domainname")
 }

@@ -1,9 +1,9 @@
-//! Volumes: what they are called, what they hold, and when they go.
+//! Volumes: names, content and removal.
 
 use super::world::{FOREVER, World, docker, is_podman};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_have_their_names_and_only_anonymous_ones_go_with_the_container() {
+async fn only_anonymous_volumes_are_removed_with_the_container() {
     let world = World::new("volumes").await;
     let deployment = world.deployment.clone();
     let [verbatim, outside] = ["verbatim", "outside"].map(|name| format!("{name}-{deployment}"));
@@ -43,7 +43,7 @@ async fn volumes_have_their_names_and_only_anonymous_ones_go_with_the_container(
     assert_eq!(write("/data/file"), "yes");
     assert!(write("/named/file").contains("Read-only file system"));
 
-    // A restart gets another anonymous volume and the same named ones.
+    // A restart gets a new anonymous volume and the same named ones.
     let before = world.containers("web");
     docker(&["kill", &before[0]]);
     world
@@ -71,7 +71,7 @@ async fn volumes_have_their_names_and_only_anonymous_ones_go_with_the_container(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bound_paths_are_made_unless_the_document_forbids_it() {
+async fn missing_bind_paths_are_created_unless_forbidden() {
     let world = World::new("binds").await;
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
@@ -108,7 +108,7 @@ async fn bound_paths_are_made_unless_the_document_forbids_it() {
     assert!(std::path::Path::new(&at("missing/file")).is_file());
 
     if is_podman() {
-        return world.close().await; // makes the path all the same
+        return world.close().await; // Podman creates the path anyway
     }
     let seen = world
         .observed("refused", "the engine refuses", |seen| {

@@ -1,4 +1,4 @@
-//! A node's runtime and networks on a state machine in memory and a real engine.
+//! A node's runtime and networks on an in-memory state machine and a real engine.
 
 use std::{
     io::Write as _,
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 /// Hostname of the one node.
 pub(crate) const HOST: &str = "node-1";
-/// Stays up, and ends at once when it is told to.
+/// Script that runs until SIGTERM and then exits at once.
 pub(crate) const FOREVER: &str = "trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
 const IMAGE: &str = "jaco-test/rules:2";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ impl World {
         Self::behind(name, &socket(), &socket()).await
     }
 
-    /// A world that reaches the engine at `socket` by another way.
+    /// Creates a world whose node reaches the engine at `socket` through the socket `way`.
     pub(crate) async fn behind(name: &str, way: &str, socket: &str) -> Self {
         import(socket);
         let unique = uuid::Uuid::new_v4().simple().to_string();
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// A service of a compose file: what runs in it, and what else is said about it.
+    /// Returns a service of a compose file that runs `script`, with the lines `extra`.
     pub(crate) fn service(&self, name: &str, script: &str, extra: &str) -> String {
         let image = if extra.lines().any(|line| line.starts_with("image:")) {
             String::new()
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// Waits for an observation of a service that may have been replaced by now.
+    /// Waits for an observation of a service, even one that has been replaced since.
     pub(crate) async fn told(
         &self,
         service: &str,
@@ -226,7 +226,7 @@ impl World {
             let changed = tokio::time::timeout_at(deadline, states.changed()).await;
             assert!(
                 changed.is_ok(),
-                "{service}: not told: {what}; reports: {reports:#?}"
+                "{service}: not reported: {what}; reports: {reports:#?}"
             );
         }
     }
@@ -253,7 +253,7 @@ impl World {
         reports
     }
 
-    /// Waits for something that only the engine knows.
+    /// Waits for a condition that only the engine knows.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         let waited = async {
@@ -285,7 +285,7 @@ impl World {
         try_docker_at(&self.socket, &args).unwrap_or_else(|error| error)
     }
 
-    /// What `docker inspect` shows of a service's container.
+    /// Returns a field of `docker inspect` for a service's container.
     pub(crate) fn inspect(&self, service: &str, template: &str) -> String {
         let args = ["inspect", "-f", template, &self.container(service)];
         try_docker_at(&self.socket, &args).unwrap_or_else(|error| error)
@@ -299,7 +299,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The node of a test that failed would make anew what is removed here.
+        // The node of a failed test would recreate what is removed here.
         tokio::task::block_in_place(|| {
             let stopped = tokio::time::timeout(PATIENCE, self.tree.stop());
             let _ = tokio::runtime::Handle::current().block_on(stopped);
@@ -307,7 +307,7 @@ impl Drop for World {
         let filter = format!("label=jaco.cluster_id={}", self.cluster_id);
         let lists: [(&[&str], &[&str]); 3] = [
             (&["ps", "-aq"], &["rm", "-fv"]),
-            // Podman removes no container whose namespaces another one shares.
+            // Podman does not remove a container while another one shares its namespaces.
             (&["ps", "-aq"], &["rm", "-fv"]),
             (&["network", "ls", "-q"], &["network", "rm"]),
         ];
@@ -328,8 +328,8 @@ impl Drop for World {
     }
 }
 
-/// Addresses for one world that no interface of this machine has; others on the same engine pick
-/// theirs at random, too.
+/// Returns addresses for one world that no interface of this machine has; other worlds on the same
+/// engine choose theirs at random, too.
 fn pool() -> Pool {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let output = Command::new("ip").args(["-4", "-o", "addr"]).output();
@@ -343,12 +343,12 @@ fn pool() -> Pool {
     let (second, third) = free
         .take(64 * 16)
         .find(|(second, _)| !addresses.contains(&format!(" 10.{second}.")))
-        .expect("addresses that nobody has");
+        .expect("free addresses");
     let range = format!("10.{second}.{third}.0/20");
     Pool::new(range.parse().expect("a range"), 24).expect("a pool")
 }
 
-/// Whether the engine is Podman, which has words and limits of its own.
+/// Whether the engine is Podman, which has its own messages and limits.
 pub(crate) fn is_podman() -> bool {
     docker(&["version"]).contains("Podman")
 }
@@ -381,7 +381,7 @@ pub(crate) fn try_docker_at(socket: &str, args: &[&str]) -> Result<String, Strin
     }
 }
 
-/// An image of nothing but a static busybox, made once and kept.
+/// Imports an image with nothing but a static busybox, once, and keeps it.
 fn import(socket: &str) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -390,7 +390,7 @@ fn import(socket: &str) {
     }
 }
 
-/// Makes the image anew under a name, with more instructions.
+/// Imports the image again under another name, with more instructions.
 pub(crate) fn import_as(image: &str, changes: &[&str]) {
     import_at(&socket(), image, changes);
 }

@@ -1,5 +1,5 @@
-//! The table of manifest cases in `proto/tests/manifest/`: the create request that the engine is
-//! sent for a service, without what every container has.
+//! The table of manifest cases in `proto/tests/manifest/`: the create request of a service, without
+//! the parts that every container has.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[test]
-fn every_service_becomes_the_create_request_of_the_table() {
+fn create_requests_match_the_table() {
     let plain = request("deployment: d", "services: {web: {}}", "web");
     let asked = cases::check(&["body"], |case: &Case, section| {
         let service = match section.argument.as_str() {
@@ -25,10 +25,10 @@ fn every_service_becomes_the_create_request_of_the_table() {
 }
 
 #[test]
-fn every_key_of_a_service_is_in_the_table() {
+fn every_service_key_is_in_the_table() {
     let cases = cases::all();
     for key in SERVICE_KEYS {
-        // What is the client's never gets here.
+        // The client resolves `env_file`, so it never gets here.
         let question = if key == "env_file" { "fold" } else { "body" };
         let line = format!("{key}:");
         let cases = cases.iter().filter(|case| {
@@ -42,7 +42,7 @@ fn every_key_of_a_service_is_in_the_table() {
 }
 
 #[test]
-fn a_service_without_keys_becomes_a_bare_container() {
+fn service_without_keys_becomes_a_bare_container() {
     let text = request("deployment: d", "services: {web: {image: nginx}}", "web");
     let expected = r#"
 C.Env []
@@ -60,14 +60,15 @@ H.ReadonlyRootfs false
     );
 }
 
-/// Keys of the create request, host configuration apart, and the networks joined after it.
+/// Keys of the create request, those of the host configuration apart, and the networks joined after
+/// it.
 #[derive(Default)]
 struct Request {
     keys: BTreeMap<String, Value>,
     connects: Vec<String>,
 }
 
-/// The request for a service of two manifests.
+/// Returns the request for a service of two manifests.
 fn request(jaco: &str, compose: &str, name: &str) -> Request {
     let start = request::start(jaco, compose, name);
     let Value::Object(mut body) = serde_json::to_value(start.body).unwrap() else {
@@ -88,7 +89,7 @@ fn request(jaco: &str, compose: &str, name: &str) -> Request {
     }
 }
 
-/// One line per key in which a request differs from the plain one.
+/// Returns one line per key in which a request differs from the plain one.
 fn difference(plain: &Request, request: &Request) -> String {
     let mut text = String::new();
     for (key, value) in &request.keys {

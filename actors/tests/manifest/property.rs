@@ -1,7 +1,7 @@
-//! What resolves never fails later: not in the hash, the plan, the names, the create request or
-//! the route table.
+//! A manifest that resolves never fails later: not in the hash, the plan, the names, the create
+//! request or the route table.
 //!
-//! Manifests are made key by key from values that are right or almost right.
+//! Manifests are generated key by key from valid and almost valid values.
 
 use std::{
     cell::Cell,
@@ -33,8 +33,8 @@ use proptest::{
 
 use crate::request::{Anything, project};
 
-/// Values of a key of a service, right ones first, then `|` and almost right ones; `;` parts
-/// them.
+/// Values of a service key: valid ones first, then `|` and almost valid ones, each separated by
+/// `;`.
 fn values(key: &str) -> &'static str {
     match key {
         "build" | "restart" | "name" => "x;{a: [b]};[1];5|",
@@ -101,7 +101,7 @@ fn values(key: &str) -> &'static str {
     }
 }
 
-/// One value out of `values`: almost right in one case of thirty.
+/// Picks one of `values`: an almost valid one if `slip` is 0, once in thirty.
 fn pick(values: &str, index: Index, slip: u8) -> String {
     let (right, wrong) = values.split_once('|').unwrap();
     let pool = if slip == 0 && !wrong.is_empty() {
@@ -166,7 +166,7 @@ fn compose() -> impl Strategy<Value = String> {
     })
 }
 
-/// The entries of a flow mapping as lines of a block mapping.
+/// Converts the entries of a flow mapping to lines of a block mapping.
 fn top_level(entries: &str) -> String {
     let mut depth = 0;
     let mut text = String::new();
@@ -238,7 +238,7 @@ fn jaco() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn what_resolves_never_fails_later() {
+fn resolved_manifest_never_fails_later() {
     let config = Config {
         failure_persistence: None,
         ..Config::with_cases(1500)
@@ -248,7 +248,7 @@ fn what_resolves_never_fails_later() {
     runner
         .run(&(jaco(), compose()), |(jaco, compose)| {
             tried.set(tried.get() + 1);
-            // An open variable must never make validation fail where the apply does not.
+            // An open variable must never make the validation fail where the apply does not.
             let checked = manifest::validate(Some(jaco.as_bytes()), Some(compose.as_bytes()));
             match manifest::resolve(jaco.as_bytes(), compose.as_bytes(), &Anything) {
                 Ok(resolved) => {
@@ -317,7 +317,7 @@ fn later_stages(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), Te
         prop_assert_eq!(start.connects.len(), spec.networks.len().saturating_sub(1));
     }
 
-    // Written again by the client, the file means the same.
+    // The file has the same meaning after the client has rewritten it.
     let root = yaml::parse(compose.as_bytes()).unwrap().root.unwrap();
     let again = yaml::to_string(&root);
     let after = manifest::resolve(jaco.as_bytes(), again.as_bytes(), &Anything).unwrap();
@@ -336,7 +336,7 @@ fn later_stages(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), Te
     scheduled(jaco, compose, resolved)
 }
 
-/// Commits the revision, lets the scheduler plan it, and reads the route table.
+/// Commits the revision, has the scheduler plan it, and reads the route table.
 fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestCaseError> {
     let mut state = State::default();
     for host in ["h0", "h1", "h2", "h3"] {
@@ -388,7 +388,7 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
     };
     let table = route_table(&state, &facts, &BTreeSet::new());
     for route in &resolved.routes {
-        // Host names have no case on the wire.
+        // Host names are case-insensitive on the wire.
         let found = table.routes(&route.domain.to_ascii_lowercase());
         prop_assert!(
             found.iter().any(|rule| rule.path() == route.path),

@@ -1,4 +1,4 @@
-//! From two manifests to the create request of one service, on the way a start takes.
+//! Builds the create request of one service from two manifests, in the same steps as a start.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use jaco_proto::{
     v1::{ReplicaDesired, ServiceSpec},
 };
 
-/// A cluster that has every host, owns nothing and lets anyone do anything.
+/// A cluster that has every host, owns no name or port and permits everything.
 pub(crate) struct Anything;
 
 impl ClusterView for Anything {
@@ -40,7 +40,7 @@ impl ClusterView for Anything {
     }
 }
 
-/// What a start asks of the engine.
+/// Requests of a start to the engine.
 pub(crate) struct Start {
     /// The create request.
     pub(crate) body: ContainerCreateBody,
@@ -48,7 +48,7 @@ pub(crate) struct Start {
     pub(crate) connects: Vec<String>,
 }
 
-/// The start of replica 0 of a service.
+/// Returns the start of replica 0 of a service.
 pub(crate) fn start(jaco: &str, compose: &str, name: &str) -> Start {
     let resolved = manifest::resolve(jaco.as_bytes(), compose.as_bytes(), &Anything)
         .unwrap_or_else(|error| panic!("{error}: {:?}\n{compose}", error.details));
@@ -58,7 +58,7 @@ pub(crate) fn start(jaco: &str, compose: &str, name: &str) -> Start {
     project(&resolved.deployment, &document, name, service, spec)
 }
 
-/// The start of replica 0 of a service that was read already.
+/// Returns the start of replica 0 of a service that is already parsed.
 pub(crate) fn project(
     deployment: &str,
     document: &Project,

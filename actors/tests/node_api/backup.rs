@@ -22,7 +22,7 @@ use tonic::Streaming;
 
 use crate::lab::{Client, Lab, state, until};
 
-/// Version that the lab's nodes say they have.
+/// Version reported by the lab's nodes.
 const VERSION: &str = "0.0.0-test";
 
 pub(crate) fn opened(bytes: &[u8]) -> Archive {
@@ -43,13 +43,13 @@ pub(crate) async fn backup(client: &Client) -> Result<Vec<u8>, DecodedError> {
     Ok(pieces.into_iter().flat_map(|piece| piece.data).collect())
 }
 
-/// Adds something to the state that does not compress.
+/// Adds incompressible data to the state.
 async fn fill(node: &Node, blobs: u8) {
     let raft = node.raft().unwrap();
     for n in 0..blobs {
         let mut seed = u64::from(n) + 1;
         let noise = std::iter::repeat_with(|| {
-            // xorshift: any sequence without a pattern will do.
+            // xorshift: the sequence only has to be incompressible.
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
@@ -73,7 +73,7 @@ fn backups_in(state: &State) -> Vec<Arc<v1::AuditEvent>> {
 }
 
 #[tokio::test]
-async fn a_backup_is_the_state_at_its_index_and_is_recorded_after_it() {
+async fn backup_holds_the_state_and_is_recorded() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     fill(&node, 1).await;
@@ -88,7 +88,7 @@ async fn a_backup_is_the_state_at_its_index_and_is_recorded_after_it() {
     assert_eq!(meta.jaco_version, VERSION);
     let leader = format!("{}:7001", lab.address().ip());
     assert_eq!(meta.leader_at_snapshot, leader);
-    // The end of the stream comes after the record.
+    // The end of the stream follows the record.
     let after = state(&node);
     let events = backups_in(&after);
     assert_eq!(events.len(), 1);
@@ -104,7 +104,7 @@ async fn a_backup_is_the_state_at_its_index_and_is_recorded_after_it() {
 }
 
 #[tokio::test]
-async fn a_backup_needs_a_cluster_and_a_token() {
+async fn backup_needs_a_cluster_and_a_token() {
     let lab = Lab::new();
     let node = lab.start().await;
     let error = backup(&lab.local()).await.unwrap_err();
@@ -116,10 +116,10 @@ async fn a_backup_needs_a_cluster_and_a_token() {
 }
 
 #[tokio::test]
-async fn callers_that_go_away_make_room_for_others() {
+async fn disconnected_callers_free_their_backup_slots() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
-    // More than is ever on the way between an encoder and a caller that does not read.
+    // More than is ever buffered between an encoder and a caller that does not read.
     fill(&node, 3).await;
     let client = lab.local();
     let stalled = join_all((0..4).map(|_| begin(&client))).await;
@@ -138,7 +138,7 @@ async fn callers_that_go_away_make_room_for_others() {
         }
     };
     assert!(opened(&bytes).state.cert_blobs.len() == 3);
-    // Those who went away have a part of an archive.
+    // The disconnected callers have a part of an archive.
     until(&node, "every backup is recorded", |state| {
         backups_in(state).len() == 5
     })
@@ -147,7 +147,7 @@ async fn callers_that_go_away_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn backups_under_load_are_each_of_one_moment() {
+async fn backups_under_load_are_consistent() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     let client = lab.local();
@@ -172,7 +172,8 @@ async fn backups_under_load_are_each_of_one_moment() {
     assert!(archives.len() > 1);
     for archive in &archives {
         let index = archive.meta.snapshot_index;
-        // Each token is there exactly if its command came before: the trail names them all.
+        // An archive holds a token if and only if its command is not after the index; the audit
+        // trail lists all of them.
         let issued = last.audit.range(..=(index, u32::MAX)).map(|(_, e)| e);
         let issued: Vec<_> = issued
             .filter(|e| e.r#type() == AuditEventType::TokenIssue)
@@ -202,7 +203,7 @@ fn files(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_stopped_node_is_exported_without_a_trace_and_a_running_one_is_not() {
+async fn export_reads_a_stopped_node_without_writing() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     lab.local().issue("ci", false).await.unwrap();

@@ -1,4 +1,4 @@
-//! Actors killed in the middle of requests: nothing acknowledged is lost, the node goes on.
+//! Actors killed during requests: no acknowledged change is lost, and the node continues.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -18,7 +18,7 @@ use super::lab::{Client, Lab, PATIENCE, state};
 const WEB: &str = "services: {web: {image: nginx}}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_init_survives_the_actor_that_carries_it_out() {
+async fn init_survives_the_death_of_its_actor() {
     for delay in [0, 3, 10, 25] {
         let lab = Lab::new();
         let node = lab.start().await;
@@ -32,7 +32,7 @@ async fn an_init_survives_the_actor_that_carries_it_out() {
         });
         let founded = init.unwrap_or_else(|error| panic!("after {delay} ms: {error:?}"));
         assert!(kills > 0);
-        // The token that was returned is the one that counts, and the node writes.
+        // The returned token is valid, and the node accepts writes.
         let operator = lab.pinned(Some(&founded.operator_token));
         assert!(operator.status().await.unwrap().initialized);
         written(&operator, "deployment: d", WEB).await;
@@ -44,7 +44,7 @@ async fn an_init_survives_the_actor_that_carries_it_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_lifecycle_does_not_disturb_a_member() {
+async fn killed_lifecycle_does_not_disturb_a_member() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     running(&node, "node/raft/raft").await;
@@ -60,7 +60,7 @@ async fn a_killed_lifecycle_does_not_disturb_a_member() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_acknowledged_write_is_lost_whichever_actor_dies() {
+async fn no_acknowledged_write_is_lost_when_actors_die() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     let victims = [
@@ -97,7 +97,7 @@ async fn no_acknowledged_write_is_lost_whichever_actor_dies() {
         for mode in [KillMode::Kill, KillMode::Panic] {
             tokio::time::sleep(Duration::from_millis(60)).await; // some writes in between
             if mode == KillMode::Panic && victim == "node/api" {
-                continue; // its children were counted already
+                continue; // its children have been killed already
             }
             restart(&node, victim, mode).await;
         }
@@ -119,12 +119,12 @@ async fn no_acknowledged_write_is_lost_whichever_actor_dies() {
     check(&node, &all);
     node.stop().await;
     drop(node);
-    let node = lab.start().await; // and what is on disk says the same
+    let node = lab.start().await; // the disk holds the same
     check(&node, &all);
     node.stop().await;
 }
 
-/// Every acknowledged revision is there, or a newer one whose answer was lost.
+/// Checks that every acknowledged revision is there, or a newer one whose answer was lost.
 fn check(node: &Node, acknowledged: &BTreeMap<String, (u64, String)>) {
     let state = state(node);
     for (name, (revision, image)) in acknowledged {
@@ -143,7 +143,7 @@ fn check(node: &Node, acknowledged: &BTreeMap<String, (u64, String)>) {
     }
 }
 
-/// A failure over a dying actor says that trying again may help, or that nobody knows.
+/// Checks that a failure during an actor's death is retryable or has an unknown outcome.
 fn assert_retryable(error: &DecodedError) {
     let unknown = error
         .details
@@ -156,13 +156,13 @@ fn assert_retryable(error: &DecodedError) {
         "unavailable",
     ]
     .contains(&error.code.as_str());
-    // What the client library makes of a connection that broke.
+    // Codes of the client library for a broken connection.
     let broken = ["cancelled", "unknown"].contains(&error.code.as_str())
         || error.message.starts_with("h2 protocol error");
     assert!(unknown || known || broken, "{error:?}");
 }
 
-/// Applies until it is acknowledged.
+/// Retries an apply until it is acknowledged.
 async fn written(client: &Client, jaco: &str, compose: &str) {
     let attempts = async {
         while let Err(error) = client.apply(jaco, compose).await {

@@ -1,4 +1,4 @@
-//! Workloads through the API: what an apply says, does and leaves behind.
+//! Workloads through the API: results and effects of applies.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const ROUTED: &str = "{deployment: shop, services: [{name: web, replicas: 2}], \
                       routes: [{domain: shop.test, service: web, port: 80, tls: off}]}";
 
 #[tokio::test]
-async fn a_revision_is_previewed_applied_rolled_back_and_deleted() {
+async fn revision_is_previewed_applied_rolled_back_deleted() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     let local = lab.local();
@@ -75,7 +75,7 @@ async fn a_revision_is_previewed_applied_rolled_back_and_deleted() {
     let state = state(&node);
     assert!(state.deployments.is_empty() && state.routes.is_empty());
     assert!(state.replicas_desired.is_empty());
-    local.deploy().delete(delete).await.unwrap(); // of nothing
+    local.deploy().delete(delete).await.unwrap(); // a second delete succeeds
     let gone = v1::RollbackRequest { deployment: name() };
     let gone = local.deploy().rollback(gone).await.unwrap_err();
     assert_eq!(gone.message(), "deployment_not_found");
@@ -83,7 +83,7 @@ async fn a_revision_is_previewed_applied_rolled_back_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_bad_manifest_is_refused_with_its_place_and_changes_nothing() {
+async fn bad_manifest_is_refused_and_changes_nothing() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     let before = state(&node);
@@ -143,7 +143,7 @@ async fn a_bad_manifest_is_refused_with_its_place_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_another_deployment_is_not_taken() {
+async fn route_of_another_deployment_is_refused() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     lab.local().apply(ROUTED, WEB).await.unwrap();
@@ -155,7 +155,7 @@ async fn what_belongs_to_another_deployment_is_not_taken() {
 }
 
 #[tokio::test]
-async fn concurrent_applies_get_a_revision_each() {
+async fn each_concurrent_apply_gets_its_own_revision() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     let clients = [lab.local(), lab.pinned(Some(&token))];
@@ -180,7 +180,7 @@ async fn concurrent_applies_get_a_revision_each() {
 }
 
 #[tokio::test]
-async fn a_read_says_which_index_it_reflects_and_may_be_confirmed() {
+async fn reads_carry_their_index_and_can_be_linearizable() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     for client in [lab.local(), lab.pinned(Some(&token))] {
@@ -211,7 +211,7 @@ async fn a_read_says_which_index_it_reflects_and_may_be_confirmed() {
 }
 
 #[tokio::test]
-async fn logs_of_nothing_are_refused_and_without_an_engine_unavailable() {
+async fn logs_fail_for_unknown_names_or_missing_engine() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     lab.local().apply(ROUTED, WEB).await.unwrap();

@@ -1,4 +1,4 @@
-//! Nodes of this process, driven by this process: no socket, no port.
+//! Nodes embedded in this process and operated by it: no socket, no port.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -16,7 +16,7 @@ fn node(dir: &Path) -> NodeBuilder {
 }
 
 #[tokio::test]
-async fn two_nodes_live_in_one_process_and_share_nothing() {
+async fn embedded_nodes_share_nothing() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let mut nodes = Vec::new();
     for (dir, name) in dirs.iter().zip(["first", "second"]) {
@@ -39,7 +39,7 @@ async fn two_nodes_live_in_one_process_and_share_nothing() {
         let names: Vec<_> = state.deployments.keys().collect();
         assert_eq!(names, [name]);
     }
-    // One of them stops, and the other does not notice.
+    // Stopping one node does not affect the other.
     nodes[0].stop().await;
     nodes[1].client().delete("second").await.unwrap();
     until(&nodes[1], "an empty state", |state| {
@@ -50,7 +50,7 @@ async fn two_nodes_live_in_one_process_and_share_nothing() {
 }
 
 #[tokio::test]
-async fn no_listener_is_opened_that_was_not_asked_for() {
+async fn no_listener_is_opened_by_default() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(dir.path()).start().await.unwrap();
     node.client().init("").await.unwrap();
@@ -62,7 +62,7 @@ async fn no_listener_is_opened_that_was_not_asked_for() {
 }
 
 #[tokio::test]
-async fn the_program_is_a_local_operator_in_the_audit_trail() {
+async fn embedding_program_is_audited_as_local_operator() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(dir.path())
         .fault_injection(true)
@@ -82,7 +82,7 @@ async fn the_program_is_a_local_operator_in_the_audit_trail() {
     };
     let mut trail = client.audit().query(query).await.unwrap().into_inner();
     assert_eq!(trail.message().await.unwrap().unwrap().identity, "local");
-    // As on the unix socket, and nowhere else.
+    // Allowed as on the unix socket, and not over TCP.
     let kill = v1::KillActorRequest {
         path: "node/scheduler/reconcile".to_owned(),
         ..Default::default()
@@ -91,26 +91,26 @@ async fn the_program_is_a_local_operator_in_the_audit_trail() {
     node.stop().await;
 }
 
-/// A stream that the program holds and does not read.
+/// Returns a stream that the program holds without reading it.
 async fn watched(client: &Client) -> tonic::Streaming<v1::SubscribeEvent> {
     client.watch(v1::SubscribeRequest::default()).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_stop_ends_streams_and_calls_and_waits_for_no_reader() {
+async fn stop_ends_streams_without_waiting_for_readers() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(dir.path()).start().await.unwrap();
     let client = node.client();
     client.init("one").await.unwrap();
     let mut stream = watched(&client).await;
-    // Clients of a listener are given 10 s to take what they were sent.
+    // Clients of a listener have 10 s to receive the rest of their answers.
     tokio::time::timeout(Duration::from_secs(8), node.stop())
         .await
-        .expect("the stop waits for a reader that is its caller");
+        .expect("the stop waits for the stream of its own caller");
     loop {
         match stream.message().await {
             Ok(Some(_)) => {}
-            Ok(None) => panic!("an end without a reason"),
+            Ok(None) => panic!("the stream ended without an error"),
             Err(status) => {
                 assert_eq!(status.message(), "raft_unavailable");
                 break;
@@ -122,7 +122,7 @@ async fn a_stop_ends_streams_and_calls_and_waits_for_no_reader() {
 }
 
 #[tokio::test]
-async fn a_client_does_not_keep_the_directory_of_a_stopped_node() {
+async fn client_does_not_keep_a_stopped_node_open() {
     let dir = tempfile::tempdir().unwrap();
     let first = node(dir.path()).start().await.unwrap();
     let (client, founded) = (first.client(), first.client().init("one").await.unwrap());
@@ -138,7 +138,7 @@ async fn a_client_does_not_keep_the_directory_of_a_stopped_node() {
 }
 
 #[tokio::test]
-async fn a_setting_that_cannot_be_fails_the_start_with_its_name() {
+async fn invalid_setting_fails_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let error = node(dir.path()).hostname("no spaces").start().await.err();
     let Some(StartError::Config(error)) = error else {

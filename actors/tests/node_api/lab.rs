@@ -1,4 +1,4 @@
-//! A node of a test, and its clients.
+//! A node under test, and its clients.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -34,7 +34,7 @@ use tonic::{
 };
 use tower::service_fn;
 
-/// A directory and addresses that nodes are started on, one after the other.
+/// A directory and addresses on which nodes are started, one after the other.
 pub(crate) struct Lab {
     dir: TempDir,
     address: SocketAddr,
@@ -87,7 +87,7 @@ impl Lab {
         Node::start(self.config()).await
     }
 
-    /// A node that has a cluster, and the operator token of it.
+    /// Starts a node with a cluster, and returns it with its operator token.
     pub(crate) async fn founded(&self) -> (Node, String) {
         let node = self.start().await;
         let token = self.init().await.unwrap().operator_token;
@@ -102,7 +102,7 @@ impl Lab {
         Ok(response.into_inner())
     }
 
-    /// A client on the unix socket.
+    /// Returns a client on the unix socket.
     pub(crate) fn local(&self) -> Client {
         let socket = self.socket();
         let connect = service_fn(move |_| {
@@ -112,12 +112,12 @@ impl Lab {
         Client::new(endpoint().connect_with_connector_lazy(connect), None)
     }
 
-    /// A client over TLS.
+    /// Returns a client over TLS.
     pub(crate) fn remote(&self, trust: &Trust, token: Option<&str>) -> Client {
         self.remote_from(Ipv4Addr::UNSPECIFIED.into(), trust, token)
     }
 
-    /// A client over TLS at another address of this machine.
+    /// Returns a client over TLS that connects from another address of this machine.
     pub(crate) fn remote_from(&self, source: IpAddr, trust: &Trust, token: Option<&str>) -> Client {
         let (tls, address) = (tls::api_client(trust).unwrap(), self.address);
         let connect = service_fn(move |_| {
@@ -138,7 +138,7 @@ impl Lab {
         Client::new(endpoint().connect_with_connector_lazy(connect), token)
     }
 
-    /// A client over TLS that pins the cluster's CA.
+    /// Returns a client over TLS that pins the cluster's CA.
     pub(crate) fn pinned(&self, token: Option<&str>) -> Client {
         self.remote(&Trust::Ca(self.ca()), token)
     }
@@ -179,10 +179,10 @@ pub(crate) async fn until(node: &Node, what: &str, check: impl Fn(&State) -> boo
     }
 }
 
-/// How long a test waits for what must happen.
+/// Time limit for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Calls of one caller.
+/// Clients of one caller for all services.
 #[derive(Clone)]
 pub(crate) struct Client(InterceptedService<Channel, Bearer>);
 

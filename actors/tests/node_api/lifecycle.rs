@@ -1,4 +1,4 @@
-//! From an empty directory to a member, and back again after a stop.
+//! Life cycle of a node: from an empty directory to a member, through stops and restarts.
 
 use std::{fs, net::TcpListener, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use jaco_raftnode::Propose as _;
 use super::lab::{Lab, PATIENCE, state, until};
 
 #[tokio::test]
-async fn before_init_only_the_calls_of_the_setup_phase_are_served() {
+async fn only_setup_calls_are_served_before_init() {
     let lab = Lab::new();
     let node = lab.start().await;
     let local = lab.local();
@@ -26,7 +26,7 @@ async fn before_init_only_the_calls_of_the_setup_phase_are_served() {
 }
 
 #[tokio::test]
-async fn a_second_init_is_told_which_cluster_there_is() {
+async fn second_init_returns_the_existing_cluster_id() {
     let lab = Lab::new();
     let node = lab.start().await;
     let founded = lab.init().await.unwrap();
@@ -40,7 +40,7 @@ async fn a_second_init_is_told_which_cluster_there_is() {
 }
 
 #[tokio::test]
-async fn of_several_inits_at_once_one_founds_the_cluster() {
+async fn one_of_several_concurrent_inits_succeeds() {
     let lab = Lab::new();
     let node = lab.start().await;
     let attempts = (0..6).map(|_| lab.init());
@@ -60,7 +60,7 @@ async fn of_several_inits_at_once_one_founds_the_cluster() {
 }
 
 #[tokio::test]
-async fn a_restart_resumes_the_membership_as_it_was() {
+async fn restart_resumes_the_membership() {
     let mut lab = Lab::new();
     let (node, token) = lab.founded().await;
     let compose = "services: {web: {image: nginx}}";
@@ -72,7 +72,7 @@ async fn a_restart_resumes_the_membership_as_it_was() {
     let before = state(&node);
     drop(node);
 
-    lab.hostname = None; // what the node joined as is stored
+    lab.hostname = None; // the name is stored with the membership
     let node = lab.start().await;
     let after = node.raft().unwrap().state();
     assert_eq!(after.nodes, before.nodes);
@@ -89,7 +89,7 @@ async fn a_restart_resumes_the_membership_as_it_was() {
 }
 
 #[tokio::test]
-async fn the_setup_phase_survives_a_restart_and_ends_with_init() {
+async fn setup_files_survive_restarts_until_init() {
     let lab = Lab::new();
     let node = lab.start().await;
     let (token, trust) = (lab.setup_token(), lab.setup_trust());
@@ -103,7 +103,7 @@ async fn the_setup_phase_survives_a_restart_and_ends_with_init() {
 }
 
 #[tokio::test]
-async fn incomplete_files_of_the_setup_phase_are_made_anew() {
+async fn incomplete_setup_files_are_recreated() {
     let lab = Lab::new();
     lab.start().await.stop().await;
     for missing in ["setup-token", "server.crt", "server.key"] {
@@ -118,9 +118,9 @@ async fn incomplete_files_of_the_setup_phase_are_made_anew() {
 }
 
 #[tokio::test]
-async fn what_a_crash_left_of_an_init_is_no_membership() {
+async fn leftovers_of_a_crashed_init_are_no_membership() {
     let lab = Lab::new();
-    // A crash between the two renames: identity in place, state not. And one during each of them.
+    // A crash between the two renames (identity placed, state not), and one during each of them.
     for (path, text) in [
         ("node/join.json", "{}"),
         ("node/one.key", "key of a cluster that never was"),
@@ -140,7 +140,7 @@ async fn what_a_crash_left_of_an_init_is_no_membership() {
 }
 
 #[tokio::test]
-async fn a_directory_has_one_daemon() {
+async fn second_daemon_on_a_directory_is_refused() {
     let lab = Lab::new();
     let node = lab.start().await;
     let second = lab.try_start().await.err().unwrap();
@@ -153,7 +153,7 @@ async fn a_directory_has_one_daemon() {
 }
 
 #[tokio::test]
-async fn a_member_keeps_the_name_it_joined_with() {
+async fn start_under_another_name_is_refused() {
     let mut lab = Lab::new();
     let (node, _) = lab.founded().await;
     node.stop().await;
@@ -168,7 +168,7 @@ async fn a_member_keeps_the_name_it_joined_with() {
 }
 
 #[tokio::test]
-async fn damaged_files_of_a_member_stop_the_start_and_are_named() {
+async fn damaged_files_fail_the_start_by_name() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     node.stop().await;
@@ -197,18 +197,18 @@ async fn damaged_files_of_a_member_stop_the_start_and_are_named() {
                 .err()
                 .unwrap_or_else(|| panic!("{file} {damage:?}"));
             let text = chain(&error);
-            // At least the directory is named.
+            // The error names at least the directory.
             let dir = path.parent().unwrap().to_str().unwrap();
             assert!(text.contains(dir), "{file} {damage:?}: {text}");
         }
         fs::write(&path, good).unwrap();
     }
-    let node = lab.start().await; // nothing of this made it worse
+    let node = lab.start().await; // the failed starts did no damage
     node.stop().await;
 }
 
 #[tokio::test]
-async fn an_address_in_use_stops_the_start() {
+async fn address_in_use_fails_the_start() {
     let lab = Lab::new();
     let _taken = TcpListener::bind(lab.address()).unwrap();
     let error = chain(&lab.try_start().await.err().unwrap());
@@ -218,7 +218,7 @@ async fn an_address_in_use_stops_the_start() {
 }
 
 #[tokio::test]
-async fn two_nodes_of_one_process_know_nothing_of_each_other() {
+async fn two_nodes_in_one_process_are_independent() {
     let (one, two) = (Lab::new(), Lab::new());
     let (first, token) = one.founded().await;
     let (second, _) = two.founded().await;
@@ -231,7 +231,7 @@ async fn two_nodes_of_one_process_know_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_go_of_everything_even_with_clients_connected() {
+async fn stop_releases_everything_despite_connected_clients() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     let (local, remote) = (lab.local(), lab.pinned(Some(&token)));
@@ -259,14 +259,14 @@ async fn a_stop_lets_go_of_everything_even_with_clients_connected() {
     }
     drop(node);
     let node = lab.start().await;
-    // The same clients find the next daemon by themselves.
+    // The same clients reconnect to the next daemon.
     assert!(local.status().await.unwrap().initialized);
     assert!(remote.status().await.unwrap().initialized);
     node.stop().await;
 }
 
 #[tokio::test]
-async fn a_stopped_node_leaves_nothing_behind_in_the_process() {
+async fn stopped_node_is_freed() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     lab.pinned(Some(&token)).status().await.unwrap();
@@ -283,7 +283,7 @@ async fn a_stopped_node_leaves_nothing_behind_in_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_in_the_middle_of_an_init_leaves_a_member_or_nothing() {
+async fn stop_during_init_leaves_a_member_or_nothing() {
     for delay in [0, 2, 5, 10, 20, 40] {
         let lab = Lab::new();
         let node = lab.start().await;
@@ -301,7 +301,7 @@ async fn a_stop_in_the_middle_of_an_init_leaves_a_member_or_nothing() {
                 assert!(operator.status().await.unwrap().initialized);
             }
             Err(_) if initialized => {
-                // Founded, but the answer was lost: the socket still gets an operator in.
+                // The cluster exists, but the answer was lost: the socket still admits an operator.
                 lab.local().issue("me", false).await.unwrap();
             }
             Err(_) => {

@@ -1,4 +1,4 @@
-//! What a node counts of itself.
+//! Metrics of a node.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const WEB: &str = "services: {web: {image: 'nginx:1'}, idle: {image: 'nginx:1'}}
 const SHOP: &str = "{deployment: shop, services: [{name: web, replicas: 2}, \
                     {name: idle, replicas: 0}]}";
 
-/// Value of a sample.
+/// Value of a sample, if it is there.
 fn sample(node: &Node, series: &str) -> Option<f64> {
     let text = node.shared().metrics().render();
     let line = text.lines().find(|line| {
@@ -34,7 +34,7 @@ async fn becomes(node: &Node, series: &str, value: f64) {
 }
 
 #[tokio::test]
-async fn a_node_shows_what_it_does() {
+async fn metrics_follow_the_nodes_activity() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     let name = state(&node).nodes.keys().next().cloned();
@@ -53,7 +53,7 @@ async fn a_node_shows_what_it_does() {
     )
     .await;
 
-    // Every state of every service is there, and the replicas are in one of them.
+    // Every state of every service has a series, and the replicas are in one of them.
     let states = [
         "pending", "pulling", "running", "degraded", "updating", "failed", "stopped",
     ];

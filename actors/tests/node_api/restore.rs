@@ -1,4 +1,4 @@
-//! Restoring: what is refused, what a crash leaves, and what lives on.
+//! Restores: refused input, crashes in between, and the restored cluster.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
@@ -75,7 +75,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The state on disk is what a restore makes of the archive, for the node that the files name.
+/// Checks that the state on disk is the restored archive, for the node in the files.
 fn check_disk(config: &NodeConfig, archive: &Archive) {
     let (found, position) = storage::examine(&config.data_dir.join("raft")).unwrap();
     assert_eq!(position, archive.meta.position());
@@ -91,7 +91,7 @@ fn check_disk(config: &NodeConfig, archive: &Archive) {
 }
 
 #[tokio::test]
-async fn a_restored_cluster_is_the_old_one_on_a_new_host() {
+async fn restored_cluster_runs_on_a_new_host() {
     let (old, token, bytes) = source().await;
     let archive = opened(&bytes);
     let (lab, config) = target();
@@ -120,7 +120,7 @@ async fn a_restored_cluster_is_the_old_one_on_a_new_host() {
     assert_eq!(old.ca(), lab.ca());
 
     let node = lab.start().await;
-    // The archive's cluster, its operators and their secrets.
+    // The archive's cluster, its operators and their secrets work.
     let status = lab.pinned(Some(&token)).status().await.unwrap();
     assert!(status.initialized);
     assert_eq!(status.leader_hostname, "two");
@@ -141,7 +141,7 @@ async fn a_restored_cluster_is_the_old_one_on_a_new_host() {
     .await;
     assert_eq!(new.routes.len(), 1);
 
-    // Told once, whatever follows.
+    // The restore is recorded once, even after a restart.
     node.stop().await;
     drop(node);
     assert!(!lab.data().join("restore.txt").exists());
@@ -159,7 +159,7 @@ async fn a_restored_cluster_is_the_old_one_on_a_new_host() {
 }
 
 #[tokio::test]
-async fn a_backup_of_a_restored_cluster_restores_again() {
+async fn backup_of_a_restored_cluster_restores_again() {
     let (_old, _, bytes) = source().await;
     let (lab, config) = target();
     run(&config, &bytes).unwrap();
@@ -178,7 +178,7 @@ async fn a_backup_of_a_restored_cluster_restores_again() {
 
 const CRASH: &str = "JACO_TEST_CRASH";
 
-/// Not a test of its own: the process that dies in the one below.
+/// Not a test of its own: the process that dies in the test below.
 #[test]
 fn restoring_process_dies() {
     let Ok(at) = std::env::var(CRASH) else {
@@ -195,7 +195,7 @@ fn restoring_process_dies() {
     let input = fs::File::open(archive).unwrap();
     let _ = restore(&config, "two", input, |done| {
         if format!("{done:?}") == step {
-            // Without unwinding: nothing cleans up.
+            // Exits without unwinding, so that nothing cleans up.
             std::process::exit(42);
         }
     });
@@ -215,7 +215,7 @@ fn die_at(step: RestoreStep, config: &NodeConfig, archive: &Path) {
 }
 
 #[tokio::test]
-async fn a_crash_at_any_step_leaves_no_cluster_or_the_restored_one() {
+async fn crash_at_any_step_leaves_all_or_nothing() {
     let (_old, _, bytes) = source().await;
     let archive = opened(&bytes);
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +244,7 @@ async fn a_crash_at_any_step_leaves_no_cluster_or_the_restored_one() {
 }
 
 #[tokio::test]
-async fn what_a_crash_left_makes_no_member_and_its_marker_tells_nothing() {
+async fn leftovers_of_a_crash_are_no_membership() {
     let (_old, _, bytes) = source().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("archive");
@@ -268,14 +268,14 @@ async fn what_a_crash_left_makes_no_member_and_its_marker_tells_nothing() {
     node.stop().await;
 }
 
-/// Puts the identity of an earlier membership into a data directory without its raft state, as an
-/// operator leaves it who moves only that out of the way.
+/// Puts the identity of an earlier membership into a data directory without its raft state, like an
+/// operator that moves only the raft state away.
 fn leave_identity(data: &Path) {
     fs::create_dir_all(data.join("node")).unwrap();
     fs::write(data.join("node/old.key"), "key").unwrap();
 }
 
-/// What is left of the identity and what a restore may leave beside it.
+/// Returns the identity files that are left, and the files that a restore may leave beside them.
 fn identity_in(data: &Path) -> Vec<String> {
     let mut found: Vec<_> = below(data)
         .into_iter()
@@ -287,7 +287,7 @@ fn identity_in(data: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_failed_restore_leaves_an_earlier_identity_where_it_is() {
+async fn failed_restore_keeps_the_earlier_identity() {
     let (_old, _, bytes) = source().await;
     for (fails_after, in_the_way) in [
         (RestoreStep::Claimed, "raft.new"),
@@ -302,7 +302,7 @@ async fn a_failed_restore_leaves_an_earlier_identity_where_it_is() {
             let at = lab.data().join(in_the_way);
             let failed = restore(&config, "two", &*bytes, |done| {
                 if done == fails_after {
-                    // As no disk full can be arranged: what is to be written is there already.
+                    // A full disk cannot be arranged, so the path to be written exists already.
                     fs::create_dir_all(at.parent().unwrap()).unwrap();
                     fs::write(&at, "").unwrap();
                 }
@@ -324,7 +324,7 @@ async fn a_failed_restore_leaves_an_earlier_identity_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_killed_restore_gives_an_earlier_identity_back_at_the_next_start() {
+async fn start_after_killed_restore_recovers_earlier_identity() {
     let (_old, _, bytes) = source().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("archive");
@@ -342,9 +342,9 @@ async fn a_killed_restore_gives_an_earlier_identity_back_at_the_next_start() {
 }
 
 #[tokio::test]
-async fn what_a_killed_restore_leaves_can_be_cleared_by_the_owner_of_the_directory() {
+async fn killed_restore_leaves_files_to_the_owner() {
     if !rustix::process::geteuid().is_root() {
-        return; // nobody else leaves what is not theirs
+        return; // without root all files have one owner
     }
     let (_old, _, bytes) = source().await;
     let dir = tempfile::tempdir().unwrap();
@@ -353,7 +353,7 @@ async fn what_a_killed_restore_leaves_can_be_cleared_by_the_owner_of_the_directo
     for step in RestoreStep::ALL {
         let (lab, config) = target();
         if step == RestoreStep::Read {
-            continue; // nothing is there yet
+            continue; // no file exists yet
         }
         fs::create_dir(lab.data()).unwrap();
         std::os::unix::fs::chown(lab.data(), Some(4242), Some(4243)).unwrap();
@@ -371,7 +371,7 @@ async fn what_a_killed_restore_leaves_can_be_cleared_by_the_owner_of_the_directo
 }
 
 #[tokio::test]
-async fn an_empty_raft_directory_is_none_unless_a_membership_belongs_to_it() {
+async fn empty_raft_directory_counts_only_with_a_membership() {
     let (_old, _, bytes) = source().await;
     let (lab, config) = target();
     fs::create_dir_all(lab.data().join("raft")).unwrap();
@@ -390,7 +390,7 @@ async fn an_empty_raft_directory_is_none_unless_a_membership_belongs_to_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_restored_is_refused_and_nothing_is_written() {
+async fn invalid_restore_is_refused_and_writes_nothing() {
     let (_old, _, bytes) = source().await;
     let archive = opened(&bytes);
     let write = |meta: &Meta, state: &State| {
@@ -438,7 +438,7 @@ async fn what_cannot_be_restored_is_refused_and_nothing_is_written() {
     ] {
         let (lab, config) = target();
         let error = run(&config, &input).unwrap_err();
-        // A flipped bit may be met as damage of the stream or of what is in it.
+        // A flipped bit shows as damage of the stream or of its content.
         let text = jaco_proto::chain(&error);
         assert!(text.contains(word) || what == "flipped", "{what}: {text}");
         assert!(!lab.data().exists(), "{what}");
@@ -458,7 +458,7 @@ async fn what_cannot_be_restored_is_refused_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn a_directory_in_use_is_left_alone() {
+async fn directory_in_use_is_refused() {
     let (_old, _, bytes) = source().await;
     let (lab, config) = target();
     let node = lab.start().await;
@@ -467,11 +467,11 @@ async fn a_directory_in_use_is_left_alone() {
     assert!(!lab.data().join("raft").exists());
     node.stop().await;
     drop(node);
-    // What an uninitialized daemon has left is no obstacle.
+    // The files of an uninitialized daemon do not prevent a restore.
     run(&config, &bytes).unwrap();
 }
 
-/// Gives the data directory to another user, if the test may do that.
+/// Gives the data directory to another user, if the test has the rights.
 fn give(lab: &Lab) {
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(lab.data(), Some(4242), Some(4243)).unwrap();
@@ -482,11 +482,11 @@ fn give(lab: &Lab) {
 }
 
 #[tokio::test]
-async fn what_the_owner_of_the_directory_has_put_there_leads_root_nowhere() {
+async fn root_does_not_follow_links_of_the_owner() {
     let (_old, _, bytes) = source().await;
     let elsewhere = tempfile::tempdir().unwrap();
     let planted = elsewhere.path().join("planted");
-    // A link in the place of the lock.
+    // A symlink in the place of the lock file.
     let (lab, config) = target();
     fs::create_dir(lab.data()).unwrap();
     symlink(&planted, lab.data().join("LOCK")).unwrap();
@@ -498,8 +498,8 @@ async fn what_the_owner_of_the_directory_has_put_there_leads_root_nowhere() {
 
 const OWNED: &str = "JACO_TEST_OWNED";
 
-/// Not a test of its own: the process that restores in the one below. The threads that the
-/// database starts keep its rights, so nothing else may go on in it.
+/// Not a test of its own: the process that restores in the test below. Threads of the database keep
+/// its rights, so it does nothing else.
 #[test]
 fn restoring_process_acts_as_the_owner() {
     let Ok(paths) = std::env::var(OWNED) else {
@@ -516,7 +516,7 @@ fn restoring_process_acts_as_the_owner() {
         steps += 1;
         assert_eq!(rustix::process::geteuid().as_raw(), owner.uid());
         assert_eq!(rustix::process::getegid().as_raw(), owner.gid());
-        // Whatever is swapped under its hands, root reaches no more than the owner does.
+        // Even if a path is swapped in between, root reaches no more than the owner.
         let reached = fs::write(paths[2], "").is_ok();
         assert_eq!(reached, owner.uid() == me.as_raw());
     });
@@ -528,7 +528,7 @@ fn restoring_process_acts_as_the_owner() {
 }
 
 #[tokio::test]
-async fn everything_belongs_to_the_owner_of_the_directory() {
+async fn restored_files_belong_to_the_directory_owner() {
     let (_old, _, bytes) = source().await;
     let dir = tempfile::tempdir().unwrap();
     let (archive, planted) = (dir.path().join("archive"), dir.path().join("planted"));

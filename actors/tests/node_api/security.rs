@@ -1,4 +1,4 @@
-//! Who gets in, how, and with what.
+//! Access to a node: transports, credentials and limits.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -20,7 +20,7 @@ use tower::ServiceExt as _;
 use super::lab::{Client, Lab, PATIENCE, fingerprint, state};
 
 #[tokio::test]
-async fn an_operator_gets_in_with_a_token_under_either_pin() {
+async fn operator_token_works_with_every_pin() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     let print = fingerprint(&lab.ca());
@@ -37,7 +37,7 @@ async fn an_operator_gets_in_with_a_token_under_either_pin() {
 }
 
 #[tokio::test]
-async fn a_daemon_with_another_certificate_is_sent_nothing() {
+async fn daemon_with_another_certificate_is_refused() {
     let (lab, other) = (Lab::new(), Lab::new());
     let (node, token) = lab.founded().await;
     let (stranger, _) = other.founded().await;
@@ -53,7 +53,7 @@ async fn a_daemon_with_another_certificate_is_sent_nothing() {
 }
 
 #[tokio::test]
-async fn a_stranger_learns_that_there_is_a_cluster_and_nothing_else() {
+async fn anonymous_status_reveals_only_that_a_cluster_exists() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     let audit = state(&node).audit.clone();
@@ -81,7 +81,7 @@ async fn a_stranger_learns_that_there_is_a_cluster_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_remote_init_needs_the_setup_token() {
+async fn remote_init_needs_the_setup_token() {
     let lab = Lab::new();
     let node = lab.start().await;
     let (setup, trust) = (lab.setup_token(), lab.setup_trust());
@@ -110,7 +110,7 @@ async fn a_remote_init_needs_the_setup_token() {
     let founded = init(Some(setup.clone())).await.unwrap();
     let audit = state(&node).audit.clone();
     assert_eq!(audit.values().next().unwrap().identity, "setup");
-    // The daemon shows its new certificate at once, and the setup token is worth nothing.
+    // The daemon presents its new certificate at once, and the setup token is no longer valid.
     let old = lab.remote(&trust, Some(&setup)).status().await.unwrap_err();
     assert_eq!(old.grpc, Code::Unavailable);
     let setup = lab.pinned(Some(&setup)).status().await.unwrap_err();
@@ -124,7 +124,7 @@ async fn a_remote_init_needs_the_setup_token() {
 }
 
 #[tokio::test]
-async fn a_revocation_reaches_new_calls_and_open_streams() {
+async fn revocation_ends_new_calls_and_open_streams() {
     let lab = Lab::new();
     let (node, bootstrap) = lab.founded().await;
     let operator = lab.pinned(Some(&bootstrap));
@@ -173,7 +173,7 @@ async fn a_revocation_reaches_new_calls_and_open_streams() {
 }
 
 #[tokio::test]
-async fn a_new_secret_ends_the_old_one_at_once() {
+async fn new_secret_replaces_the_old_one_at_once() {
     let lab = Lab::new();
     let (node, bootstrap) = lab.founded().await;
     let operator = lab.pinned(Some(&bootstrap));
@@ -188,7 +188,7 @@ async fn a_new_secret_ends_the_old_one_at_once() {
 }
 
 #[tokio::test]
-async fn calls_of_members_are_refused_to_everyone_else() {
+async fn internal_calls_are_refused_to_clients() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     for client in [lab.local(), lab.pinned(Some(&token)), lab.pinned(None)] {
@@ -204,7 +204,7 @@ async fn calls_of_members_are_refused_to_everyone_else() {
 }
 
 #[tokio::test]
-async fn only_the_socket_of_a_willing_daemon_kills_actors() {
+async fn only_local_callers_kill_actors_where_enabled() {
     for willing in [false, true] {
         let mut lab = Lab::new();
         lab.fault_injection = willing;
@@ -238,7 +238,7 @@ async fn only_the_socket_of_a_willing_daemon_kills_actors() {
 }
 
 #[tokio::test]
-async fn the_fence_around_privileged_services_leaves_one_event_with_the_apply() {
+async fn privileged_apply_needs_permission_and_is_audited() {
     let lab = Lab::new();
     let (node, bootstrap) = lab.founded().await;
     let compose = "services: {web: {image: nginx, privileged: true, \
@@ -271,14 +271,14 @@ async fn the_fence_around_privileged_services_leaves_one_event_with_the_apply() 
 }
 
 #[tokio::test]
-async fn a_request_that_is_too_large_is_refused_in_our_words() {
+async fn oversized_request_gets_a_typed_error() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     let padded = |mib: usize| {
         let comment = "#".repeat(mib << 20);
         format!("services: {{web: {{image: nginx}}}}\n{comment}")
     };
-    // A manifest that is too large is refused as one, a message that is too large as such.
+    // An oversized manifest is refused as a manifest, an oversized message as a message.
     let manifest = lab.local().apply("deployment: d", &padded(6)).await;
     let manifest = manifest.unwrap_err();
     assert_eq!(manifest.code, "validation_failed");
@@ -291,7 +291,7 @@ async fn a_request_that_is_too_large_is_refused_in_our_words() {
     node.stop().await;
 }
 
-/// Calls `path` with a body of which the first `bytes` come at once, and the end never.
+/// Calls `path` with a body whose first `bytes` arrive at once and whose end never does.
 async fn endless(client: &Client, path: &str, bytes: usize) -> DecodedError {
     let first = Ok::<_, Status>(Frame::data(Bytes::from(vec![0; bytes])));
     let body = stream::iter([first]).chain(stream::pending());
@@ -305,7 +305,7 @@ async fn endless(client: &Client, path: &str, bytes: usize) -> DecodedError {
 }
 
 #[tokio::test]
-async fn strangers_may_send_little() {
+async fn anonymous_requests_have_small_limits() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     let stranger = lab.pinned(None);
@@ -322,7 +322,7 @@ async fn strangers_may_send_little() {
 }
 
 #[tokio::test]
-async fn idle_connections_of_one_address_keep_nobody_else_out() {
+async fn idle_connections_do_not_block_other_addresses() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     // More than one address may have, whatever the limit of descriptors is.
@@ -330,7 +330,7 @@ async fn idle_connections_of_one_address_keep_nobody_else_out() {
     for _ in 0..140 {
         idle.push(TcpStream::connect(lab.address()).await.unwrap());
     }
-    // It comes after all of those, so these were judged when it is served.
+    // This connection comes after the idle ones, so the listener has handled all of them before.
     let trust = Trust::Ca(lab.ca());
     let elsewhere = lab.remote_from([127, 0, 0, 2].into(), &trust, Some(&token));
     assert!(elsewhere.status().await.unwrap().initialized);
@@ -344,19 +344,19 @@ async fn idle_connections_of_one_address_keep_nobody_else_out() {
     drop(idle);
     let again = async { while lab.pinned(Some(&token)).status().await.is_err() {} };
     let again = tokio::time::timeout(PATIENCE, again).await;
-    again.expect("there is room again");
+    again.expect("connections are accepted again");
     node.stop().await;
 }
 
 #[tokio::test]
-async fn guessing_tokens_becomes_slow() {
+async fn repeated_invalid_tokens_are_delayed() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     let (guesser, started) = (lab.pinned(Some("guess")), std::time::Instant::now());
     for _ in 0..11 {
         guesser.status().await.unwrap_err();
     }
-    // The first ten may have taken longer than their second on a busy machine.
+    // On a busy machine the first ten may have taken more than a second.
     let slowed = started.elapsed() >= Duration::from_secs(1);
     assert!(slowed, "eleven guesses in {:?}", started.elapsed());
     assert!(lab.pinned(Some(&token)).status().await.is_ok());

@@ -1,4 +1,4 @@
-//! Streams: replay, then live.
+//! Streams: replay, then live events.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -12,7 +12,7 @@ use super::lab::{Lab, PATIENCE, state};
 
 const WEB: &str = "services: {web: {image: nginx}}";
 
-/// The next message; a stream that stays silent fails the test.
+/// Returns the next message; fails the test if there is none in time.
 async fn next<T>(stream: &mut Streaming<T>) -> T {
     let message = tokio::time::timeout(PATIENCE, stream.message());
     message
@@ -23,7 +23,7 @@ async fn next<T>(stream: &mut Streaming<T>) -> T {
 }
 
 #[tokio::test]
-async fn a_watch_replays_what_was_missed_and_goes_on_live() {
+async fn watch_replays_missed_events_then_continues_live() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     let local = lab.local();
@@ -59,7 +59,7 @@ async fn a_watch_replays_what_was_missed_and_goes_on_live() {
     node.stop().await;
 }
 
-/// The log index that a stream starts from.
+/// Log index from which a stream starts.
 fn index<T>(response: &tonic::Response<T>) -> u64 {
     let index = response.metadata().get("jaco-applied-index").unwrap();
     index.to_str().unwrap().parse().unwrap()
@@ -77,7 +77,7 @@ fn name(event: &v1::DeploymentEvent) -> &str {
 }
 
 #[tokio::test]
-async fn a_watch_of_something_unknown_is_refused() {
+async fn watch_of_an_unknown_entity_is_refused() {
     let lab = Lab::new();
     let (node, _) = lab.founded().await;
     let request = v1::SubscribeRequest {
@@ -92,14 +92,14 @@ async fn a_watch_of_something_unknown_is_refused() {
 }
 
 #[tokio::test]
-async fn the_audit_trail_tells_who_did_what_and_follows() {
+async fn audit_trail_names_identities_and_follows() {
     let lab = Lab::new();
     let (node, token) = lab.founded().await;
     let query = v1::AuditQueryRequest {
         follow: true,
         ..Default::default()
     };
-    // The node may be telling the cluster its version meanwhile.
+    // The node may be publishing its version meanwhile.
     let before = state(&node).applied_index;
     let response = lab.local().audit().query(query).await.unwrap();
     let after = state(&node).applied_index;

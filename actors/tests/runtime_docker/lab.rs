@@ -1,4 +1,4 @@
-//! A node's runtime on a state machine in memory and a real engine.
+//! A node's runtime on an in-memory state machine and a real engine.
 
 use std::{
     future::Future,
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 pub(crate) const HOST: &str = "node-1";
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// One node's runtime on a state machine in memory and a real engine.
+/// One node's runtime on an in-memory state machine and a real engine.
 pub(crate) struct Lab {
     pub(crate) cluster_id: String,
     pub(crate) deployment: String,
@@ -37,7 +37,7 @@ pub(crate) struct Lab {
     caught_up: watch::Sender<bool>,
 }
 
-/// Networks that the test made itself.
+/// Networks that the test created itself.
 struct Ready;
 
 #[async_trait]
@@ -94,7 +94,7 @@ impl Lab {
         }
     }
 
-    /// A compose file with one service `web` that runs `script`.
+    /// Returns a compose file with one service `web` that runs `script`.
     pub(crate) fn service(&self, script: &str, extra: &str) -> String {
         format!(
             "services:\n  web:\n    image: {}\n    pull_policy: never\n    network_mode: none\n    \
@@ -209,7 +209,7 @@ impl Lab {
         v1::ReplicaObserved::clone(&state.replicas_observed[&self.id])
     }
 
-    /// Waits for something outside the state; the engine has no notification for it here.
+    /// Waits for a condition outside the state, by polling.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         let waited = async {
@@ -222,7 +222,7 @@ impl Lab {
         }
     }
 
-    /// Waits no longer than a test may take.
+    /// Waits at most as long as a test may take.
     pub(crate) async fn soon<T>(&self, what: impl Future<Output = T>) -> T {
         tokio::time::timeout(PATIENCE, what).await.expect("in time")
     }
@@ -257,7 +257,7 @@ impl Lab {
         self.docker(&["inspect", "-f", "{{.State.Running}}", container]) == "true"
     }
 
-    /// Starts a container past the runtime.
+    /// Starts a container without the runtime.
     pub(crate) fn run_container(&self, labels: &[&str]) -> String {
         let mut args = vec!["run", "-d", "--network", "none"];
         for label in labels {
@@ -267,7 +267,7 @@ impl Lab {
         self.docker(&args)
     }
 
-    /// Starts the container that the next applied row will find as its own.
+    /// Starts the container that the runtime adopts for the next applied row.
     pub(crate) fn run_replica(&self, options: &[&str], script: &str) -> String {
         let labels = [
             format!("jaco.cluster_id={}", self.cluster_id),
@@ -284,7 +284,7 @@ impl Lab {
         self.docker(&args)
     }
 
-    /// Asks the engine past the runtime, without waiting for it.
+    /// Runs a command on the engine without blocking the caller's task.
     pub(crate) async fn docker_later(&self, args: &[&str]) {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         let asked = tokio::task::spawn_blocking(move || {
@@ -298,7 +298,7 @@ impl Lab {
         docker(args).unwrap_or_else(|error| panic!("docker {args:?}: {error}"))
     }
 
-    /// Ends the node; what it left is removed when the lab is dropped.
+    /// Stops the node; its remaining objects are removed when the lab is dropped.
     pub(crate) async fn close(self) {
         self.soon(self.tree.stop()).await;
     }
@@ -341,7 +341,7 @@ fn docker(args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// An image of nothing but a static busybox.
+/// Imports an image with nothing but a static busybox.
 fn import(image: &str) {
     let archive = Command::new("tar")
         .args(["-C", "/", "-c", "bin/busybox", "--transform", "s,^usr/,,"])

@@ -1,4 +1,4 @@
-//! Log tails over whatever becomes of a container.
+//! Log tails across restarts and replacements of a container.
 
 use std::{fs, path::Path};
 
@@ -7,11 +7,11 @@ use tempfile::TempDir;
 
 use super::lab::Lab;
 
-/// Lines a container writes between two pauses.
+/// Lines that a container writes between two pauses.
 const BURST: usize = 20;
 
-/// A service whose lines are numbered through all its containers, and noted in `/out/all` when
-/// they are written. It ends between two lines.
+/// A service that numbers its lines across all its containers, and records each in `/out/all` when
+/// it is written. It exits between two lines.
 fn numbered(lab: &Lab, folder: &TempDir) -> String {
     let script = format!(
         "trap 'stop=1' TERM; n=$(busybox wc -l </out/all); \
@@ -39,7 +39,7 @@ fn follow(lab: &Lab) -> Tail {
     })
 }
 
-/// Takes lines until one satisfies `last`.
+/// Reads lines until one satisfies `last`.
 async fn take(lab: &Lab, tail: &mut Tail, into: &mut Vec<String>, last: impl Fn(&str) -> bool) {
     loop {
         let line = lab.soon(tail.next()).await.expect("the tail goes on").line;
@@ -51,7 +51,7 @@ async fn take(lab: &Lab, tail: &mut Tail, into: &mut Vec<String>, last: impl Fn(
     }
 }
 
-/// Takes what is left of a tail that comes to its end.
+/// Reads the rest of a tail that ends.
 async fn rest(lab: &Lab, mut tail: Tail, into: &mut Vec<String>) {
     while let Some(line) = lab.soon(tail.next()).await {
         into.push(line.line);
@@ -76,7 +76,7 @@ fn assert_same(delivered: &[String], written: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_followed_log_has_every_line_of_every_successor_once() {
+async fn followed_log_spans_replaced_containers() {
     let lab = Lab::new("follow").await;
     let folder = tempfile::tempdir().expect("a folder");
     let service = numbered(&lab, &folder);
@@ -100,7 +100,7 @@ async fn a_followed_log_has_every_line_of_every_successor_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_followed_log_has_every_line_of_a_restarted_container_once() {
+async fn followed_log_spans_container_restarts() {
     let lab = Lab::new("restart").await;
     let folder = tempfile::tempdir().expect("a folder");
     lab.apply(&numbered(&lab, &folder), 1).await;
@@ -126,7 +126,7 @@ async fn a_followed_log_has_every_line_of_a_restarted_container_once() {
     lab.close().await;
 }
 
-/// Takes lines while something is still to happen.
+/// Reads lines until `holds`.
 async fn take_until(lab: &Lab, tail: &mut Tail, into: &mut Vec<String>, holds: impl Fn() -> bool) {
     while !holds() {
         take(lab, tail, into, |line| number(line).is_multiple_of(50)).await;
@@ -139,7 +139,7 @@ fn number(line: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_pauses_finds_every_line() {
+async fn slow_reader_gets_every_line() {
     let lab = Lab::new("slow").await;
     let script = "n=0; while [ $n -lt 20000 ]; do n=$((n+1)); echo line $n; done; \
                   trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
@@ -159,10 +159,10 @@ async fn a_reader_that_pauses_finds_every_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_line_is_cut_at_one_mebibyte_and_a_split_one_is_whole() {
+async fn long_lines_are_joined_and_cut_at_mebibytes() {
     const MEBIBYTE: usize = 1 << 20;
     let lab = Lab::new("long").await;
-    // What follows 16 KiB comes from the engine as a message of its own.
+    // Beyond 16 KiB, the engine sends the rest of a line as a separate message.
     let script = "busybox head -c 2500000 /dev/zero | busybox tr '\\\\0' x; echo; \
                   busybox head -c 40000 /dev/zero | busybox tr '\\\\0' y; echo; echo end; \
                   trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
@@ -186,8 +186,8 @@ async fn a_long_line_is_cut_at_one_mebibyte_and_a_split_one_is_whole() {
     lab.close().await;
 }
 
-/// Podman stamps each piece of a line that it read in several, and a terminal has no frames by
-/// which the pieces could be told apart.
+/// Removes a timestamp inside a line: Podman stamps each part of a line that it read in several,
+/// and the output of a terminal has no frames that would separate the parts.
 fn without_stamp(mut line: String) -> String {
     const SECONDS: usize = "2026-11-21T22:13:55".len();
     let is_stamp = |part: &str| {
@@ -208,10 +208,11 @@ fn without_stamp(mut line: String) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_terminal_is_read_as_standard_output() {
+async fn terminal_output_is_read_as_stdout() {
     let lab = Lab::new("tty").await;
     let script = "echo to-out; echo to-err >&2; echo; echo end; exec busybox sleep 600";
-    // A compose file cannot ask for one, so the container is made past the runtime, and adopted.
+    // A compose file cannot request a terminal, so the container is started without the runtime,
+    // which adopts it.
     let container = lab.run_replica(&["-t"], script);
     lab.apply(&lab.service(script, ""), 1).await;
     let (mut tail, mut lines) = (follow(&lab), Vec::new());
@@ -234,7 +235,7 @@ async fn a_terminal_is_read_as_standard_output() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_what_is_recent_enough_is_read() {
+async fn since_skips_older_lines() {
     let lab = Lab::new("since").await;
     let folder = tempfile::tempdir().expect("a folder");
     let script = "echo old; while [ ! -e /out/go ]; do busybox usleep 10000; done; echo new; \
@@ -248,7 +249,7 @@ async fn only_what_is_recent_enough_is_read() {
         .expect("a line")
         .ts
         .expect("a time");
-    // The engine knows whole seconds.
+    // The engine's resolution is one second.
     go_at(folder.path(), old.seconds + 2).await;
     take(&lab, &mut tail, &mut lines, |line| line == "new").await;
     let mut recent = lab.runtime.logs(&Query {
@@ -262,7 +263,7 @@ async fn only_what_is_recent_enough_is_read() {
     lab.close().await;
 }
 
-/// Lets the container go on in a given Unix second.
+/// Lets the container continue at a given Unix second.
 async fn go_at(folder: &Path, seconds: i64) {
     let now = || {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! The leader's answer to a request that was passed on.
+//! Answer of the leader to a forwarded request.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -13,18 +13,18 @@ use crate::{
     peer::{CallError, Peers},
 };
 
-/// Largest answer; the largest there is, the preview of an apply, is far below.
+/// Size limit of an answer, far above the largest one, the preview of an apply.
 const MAX_BYTES: usize = 16 << 20;
 
-/// What the leader answered.
+/// Answer of the leader.
 pub(super) enum Answer {
-    /// One message and its status, all here.
+    /// One message and its status, completely received.
     Whole {
         head: http::response::Parts,
         body: Bytes,
         trailers: Option<HeaderMap>,
     },
-    /// Messages that are still to come.
+    /// A stream of messages.
     Streaming(Response<Body>),
 }
 
@@ -36,8 +36,8 @@ impl Answer {
         }
     }
 
-    /// The failure that it says, as far as this version knows it; [`None`] also for a failure
-    /// that it does not know.
+    /// Returns the error that it carries; [`None`] also for an error that this version does not
+    /// know.
     pub(super) fn error(&self) -> Option<Error> {
         match self {
             Self::Whole {
@@ -48,7 +48,7 @@ impl Answer {
         }
     }
 
-    /// Up to where the leader had applied.
+    /// Returns the applied index of the leader.
     pub(super) fn applied(&self) -> Option<u64> {
         self.head().get(APPLIED)?.to_str().ok()?.parse().ok()
     }
@@ -74,16 +74,16 @@ impl Answer {
     }
 }
 
-/// The typed failure in headers or trailers.
+/// Decodes the typed error in headers or trailers.
 pub(super) fn error(headers: &HeaderMap) -> Option<Error> {
     let status = Status::from_header_map(headers)?;
     typed(&status)
 }
 
-/// Calls `host` and reads its answer to the end.
+/// Calls `host` and reads its whole answer.
 ///
 /// # Errors
-/// [`CallError::Unanswered`] also for an answer that breaks off, or is none.
+/// [`CallError::Unanswered`] also for an answer that is incomplete or has no status.
 pub(super) async fn exchange(
     peers: &Peers,
     host: &str,

@@ -1,4 +1,4 @@
-//! Requests on their way between members of one process.
+//! Requests that members forward to each other within one process.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
 
 const BEARER: (&str, &str) = ("authorization", "Bearer secret");
 
-/// Issues a token through `door` and says under which identity.
+/// Issues a token through `door` and returns its identity.
 async fn issue(door: Door, metadata: &[(&'static str, &str)]) -> Result<String, DecodedError> {
     let request = v1::TokenIssueRequest {
         identity: "new".to_owned(),
@@ -39,7 +39,7 @@ fn issued(cluster: &Cluster) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_passes_a_write_on_and_shows_it_then() {
+async fn follower_forwards_a_write_and_reads_it() {
     let cluster = Cluster::start(3).await;
     for (id, transport, metadata, identity) in [
         (2, Transport::Api, &[BEARER][..], "ci"),
@@ -51,7 +51,7 @@ async fn a_follower_passes_a_write_on_and_shows_it_then() {
         assert!(cluster.state(id).tokens.contains_key("new"));
         let commands = cluster.group.committed();
         assert_eq!(commands.last().unwrap().identity, identity);
-        // The leader calls nobody.
+        // The leader calls no other member.
         let made = cluster.wire.calls().len() - calls;
         assert_eq!(made, usize::from(id != 1));
     }
@@ -72,7 +72,7 @@ async fn a_follower_passes_a_write_on_and_shows_it_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answer_waits_until_it_can_be_read_here_but_not_for_ever() {
+async fn answer_waits_for_local_apply_up_to_limit() {
     let cluster = Cluster::start(2).await;
     cluster.group.lag(2, true);
     let begun = Instant::now();
@@ -100,7 +100,7 @@ async fn the_answer_waits_until_it_can_be_read_here_but_not_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_answer_says_what_it_reflects() {
+async fn every_answer_carries_its_applied_index() {
     let cluster = Cluster::start(2).await;
     for id in [1, 2] {
         let mut tokens = TokensClient::new(cluster.door(id, Transport::Local));
@@ -120,7 +120,7 @@ async fn every_answer_says_what_it_reflects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_did_not_leave_is_sent_again() {
+async fn unsent_request_is_retried() {
     let cluster = Cluster::start(2).await;
     cluster.wire.faults(&[Fault::NotSent; 3]);
     issue(cluster.door(2, Transport::Local), &[]).await.unwrap();
@@ -128,7 +128,7 @@ async fn what_did_not_leave_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_revoked_while_a_leader_is_looked_for_does_nothing_on_the_new_one() {
+async fn token_revoked_during_retries_is_refused() {
     let cluster = Cluster::start(2).await;
     cluster.group.elect(Some(2));
     cluster.wire.faults(&[Fault::NotSent; 100]);
@@ -143,12 +143,12 @@ async fn a_token_revoked_while_a_leader_is_looked_for_does_nothing_on_the_new_on
     };
     let (answer, ()) = tokio::join!(call, revoke);
     assert_eq!(code(answer), "token_revoked");
-    assert!(!cluster.wire.calls().is_empty(), "it was under way before");
+    assert!(!cluster.wire.calls().is_empty(), "the call had started");
     assert_eq!(issued(&cluster), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_been_served_is_not_sent_again() {
+async fn possibly_served_request_is_not_retried() {
     for fault in [Fault::Lose, Fault::Break] {
         let cluster = Cluster::start(2).await;
         cluster.wire.faults(&[fault]);
@@ -162,7 +162,7 @@ async fn what_may_have_been_served_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_does_not_know_the_outcome_is_believed() {
+async fn unknown_outcome_of_the_leader_is_returned() {
     let cluster = Cluster::start(2).await;
     for id in [1, 2] {
         cluster.group.lose_next_answers(1);
@@ -175,9 +175,9 @@ async fn a_leader_that_does_not_know_the_outcome_is_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_election_is_waited_for() {
+async fn write_waits_for_an_election() {
     let cluster = Cluster::start(3).await;
-    // Whoever is asked may lead in the end.
+    // The node that receives the request may become the leader.
     for (id, next) in [(2, 3), (3, 3), (1, 2)] {
         cluster.group.elect(None);
         let begun = Instant::now();
@@ -193,7 +193,7 @@ async fn an_election_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_leader_the_client_hears_so_before_it_gives_up() {
+async fn no_leader_is_reported_before_client_timeout() {
     let cluster = Cluster::start(2).await;
     cluster.group.elect(None);
     for (timeout, waited) in [(None, 9_000), (Some("2S"), 1_900), (Some("60S"), 9_000)] {
@@ -209,7 +209,7 @@ async fn without_a_leader_the_client_hears_so_before_it_gives_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_minority_says_at_once_that_it_is_one() {
+async fn minority_reports_quorum_lost_at_once() {
     let cluster = Cluster::start(5).await;
     cluster.group.isolate(2, &[2, 3]);
     let begun = Instant::now();
@@ -231,7 +231,7 @@ async fn the_minority_says_at_once_that_it_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stranger_has_no_leader_confirmed_and_does_not_hear_whether_there_is_one() {
+async fn anonymous_status_needs_no_linearizable_read() {
     let cluster = Cluster::start(3).await;
     cluster.group.elect(None);
     cluster.group.isolate(2, &[2]);
@@ -254,7 +254,7 @@ async fn a_stranger_has_no_leader_confirmed_and_does_not_hear_whether_there_is_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_finds_itself_in_the_minority_stops_to_wait() {
+async fn losing_the_quorum_ends_the_wait() {
     let cluster = Cluster::start(3).await;
     for hangs in [false, true] {
         if hangs {
@@ -271,7 +271,7 @@ async fn a_node_that_finds_itself_in_the_minority_stops_to_wait() {
         };
         let (answer, ()) = tokio::join!(write, insight);
         let error = answer.unwrap_err();
-        // What was on its way may have arrived.
+        // The forwarded request may have been served.
         let (code, waited) = if hangs {
             ("raft_apply_failed", 1_500)
         } else {
@@ -283,7 +283,7 @@ async fn a_node_that_finds_itself_in_the_minority_stops_to_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_out_of_reach_is_named() {
+async fn unreachable_leader_is_named_in_the_error() {
     let cluster = Cluster::start(2).await;
     cluster.wire.faults(&[Fault::NotSent; 1000]);
     let begun = Instant::now();
@@ -297,7 +297,7 @@ async fn a_leader_out_of_reach_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_passed_on_once() {
+async fn request_is_forwarded_only_once() {
     let cluster = Cluster::start(3).await;
     cluster.group.elect(Some(3));
     cluster.group.mislead(2, Some(1));
@@ -323,7 +323,7 @@ async fn a_request_is_passed_on_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_replaced_while_it_is_asked_is_not_waited_for() {
+async fn call_to_a_replaced_leader_ends() {
     let cluster = Cluster::start(3).await;
     cluster.wire.faults(&[Fault::Hang]);
     let begun = Instant::now();
@@ -340,7 +340,7 @@ async fn a_leader_that_is_replaced_while_it_is_asked_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_never_answers_costs_no_more_than_the_deadline() {
+async fn silent_leader_is_waited_for_until_deadline() {
     let cluster = Cluster::start(2).await;
     for (timeout, waited) in [(None, 60_000), (Some("3S"), 2_900)] {
         cluster.wire.faults(&[Fault::Hang]);
@@ -355,7 +355,7 @@ async fn a_leader_that_never_answers_costs_no_more_than_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_revoked_does_not_pass_the_leader() {
+async fn leader_refuses_a_revoked_token() {
     let cluster = Cluster::start(2).await;
     cluster.group.lag(2, true);
     let revoke = v1::TokenRevokeRequest {
@@ -365,13 +365,13 @@ async fn a_token_that_was_revoked_does_not_pass_the_leader() {
     tokens.revoke(revoke).await.unwrap();
     let answer = issue(cluster.door(2, Transport::Api), &[BEARER]).await;
     assert_eq!(code(answer), "token_revoked");
-    // Its own node would still have let it pass.
+    // The state of the follower still holds the token as valid.
     assert_eq!(cluster.wire.calls().len(), 1);
     assert_eq!(issued(&cluster), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_members_may_say_means_nothing_from_others() {
+async fn forwarding_metadata_of_clients_is_ignored() {
     let cluster = Cluster::start(2).await;
     let pretence = [
         ("jaco-forwarded", "1"),
@@ -388,7 +388,7 @@ async fn what_only_members_may_say_means_nothing_from_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_join_is_passed_on_without_an_identity() {
+async fn join_is_forwarded_without_an_identity() {
     let cluster = Cluster::start(2).await;
     let mut door = ClusterClient::new(cluster.door(2, Transport::Api));
     let _ = door.node_join(v1::NodeJoinRequest::default()).await;
@@ -398,7 +398,7 @@ async fn a_join_is_passed_on_without_an_identity() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_leader_validates_upon_its_own_state() {
+async fn leader_validates_against_its_own_state() {
     let cluster = Cluster::start(2).await;
     cluster.group.lag(2, true);
     let apply = |domain: &str, name: &str, dry_run| v1::ApplyRequest {
@@ -418,7 +418,7 @@ async fn the_leader_validates_upon_its_own_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_stay_here_and_confirmed_ones_wait_for_what_was_written() {
+async fn reads_are_local_and_linearizable_ones_wait() {
     let cluster = Cluster::start(2).await;
     cluster.group.lag(2, true);
     issue(cluster.door(1, Transport::Local), &[]).await.unwrap();
@@ -436,7 +436,7 @@ async fn reads_stay_here_and_confirmed_ones_wait_for_what_was_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_outlive_a_change_of_leaders_and_end_with_their_token_on_every_node() {
+async fn streams_survive_leader_change_and_end_on_revocation() {
     let cluster = Cluster::start(3).await;
     let mut streams = Vec::new();
     for id in [1, 2, 3] {
@@ -463,7 +463,7 @@ async fn streams_outlive_a_change_of_leaders_and_end_with_their_token_on_every_n
         let end = loop {
             match events.message().await {
                 Ok(Some(_)) => {}
-                Ok(None) => panic!("it ends with a reason"),
+                Ok(None) => panic!("the stream must end with an error"),
                 Err(status) => break status,
             }
         };
@@ -472,7 +472,7 @@ async fn streams_outlive_a_change_of_leaders_and_end_with_their_token_on_every_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_member_knows_the_leader_and_who_votes() {
+async fn every_member_reports_leader_and_voters() {
     let cluster = Cluster::start(3).await;
     for id in [1, 2, 3] {
         let mut door = ClusterClient::new(cluster.door(id, Transport::Local));

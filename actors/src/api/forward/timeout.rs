@@ -1,4 +1,4 @@
-//! `grpc-timeout`, read and written.
+//! The `grpc-timeout` header.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
 const HEADER: &str = "grpc-timeout";
-/// Most digits of a value.
+/// Largest number of digits in a value.
 const DIGITS: usize = 8;
-/// Longest part of a client's time that is kept to answer in.
+/// Longest part of the client's time limit that is reserved for the answer.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// Until when a request that came in at `now` is to be answered, if its client says so: a little
-/// before it stops to wait, so that it hears what became of it.
+/// Returns the time by which a request received at `now` must be answered, if the client sets a
+/// limit: slightly before that limit, so that the client gets the outcome.
 pub(in crate::api) fn deadline(headers: &HeaderMap, now: Instant) -> Option<Instant> {
     let timeout = parse(headers.get(HEADER)?.as_bytes())?;
     now.checked_add(timeout - SLACK.min(timeout / 10))
@@ -35,7 +35,7 @@ fn parse(text: &[u8]) -> Option<Duration> {
     })
 }
 
-/// Adds what is `left` to a request.
+/// Writes the time that is `left` to a request.
 pub(super) fn write(headers: &mut HeaderMap, left: Duration) {
     let (number, unit) = match left.as_millis() {
         millis if millis < 100_000_000 => (millis, 'm'),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_written_is_read_but_for_the_time_to_answer() {
+    async fn written_timeout_reads_back_less_slack() {
         let now = Instant::now();
         for (left, read) in [
             (Duration::from_secs(10), Duration::from_millis(9_900)),

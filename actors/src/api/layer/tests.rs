@@ -1,4 +1,4 @@
-//! Calls whose bodies come later than their headers.
+//! Calls whose bodies arrive after their headers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{api::admission::Transport, testing::cluster::Cluster};
 const ISSUE: &str = "/jaco.v1.Tokens/Issue";
 const LIST: &str = "/jaco.v1.Tokens/List";
 
-/// A call with a token whose message is sent when the returned end says so.
+/// A call with a token, whose message is sent on a signal through the returned sender.
 fn call(path: &str, message: &impl Message) -> (Request<Body>, oneshot::Sender<()>) {
     let mut framed = BytesMut::new();
     framed.put_u8(0);
@@ -55,7 +55,7 @@ fn new_token() -> v1::TokenIssueRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_revoked_before_the_body_came_does_nothing() {
+async fn token_revoked_before_the_body_is_refused() {
     for revoked in [false, true] {
         for path in [ISSUE, LIST] {
             let cluster = Cluster::start(1).await;
@@ -74,7 +74,7 @@ async fn a_token_that_was_revoked_before_the_body_came_does_nothing() {
                 }
                 send.send(()).unwrap();
             };
-            // The call is polled first: its headers are judged before the rest happens.
+            // The call is polled first: its headers are admitted before the rest happens.
             let (response, ()) = tokio::join!(door.oneshot(request), rest);
             let error = error(&response.unwrap()).map(|error| error.code);
             let expected = revoked.then_some("token_revoked");
@@ -88,7 +88,7 @@ async fn a_token_that_was_revoked_before_the_body_came_does_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_not_waited_for_without_end() {
+async fn missing_body_times_out() {
     let cluster = Cluster::start(2).await;
     for (id, path) in [(1, ISSUE), (2, ISSUE), (1, LIST)] {
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! The lines of several hosts as one stream.
+//! Merges the lines of several hosts into one stream.
 
 use std::collections::VecDeque;
 
@@ -14,16 +14,16 @@ use tonic::Status;
 
 use crate::{node::leader::typed, peer::PeerChannel};
 
-/// What clients show as a remark about the stream, and not as a line of it.
+/// Stream name of a line that clients show as a remark about the stream.
 const WARNING: &str = "warning";
 
-/// What comes from a host.
+/// Item from one host.
 pub(super) enum Piece {
     /// A line.
     Line(v1::LogLine),
-    /// The host could not be asked.
+    /// The host could not be reached.
     Skipped { host: String, reason: String },
-    /// It was asked, and stops before its end.
+    /// The host's stream failed before its end.
     Failed(Error),
 }
 
@@ -36,7 +36,7 @@ impl From<Result<v1::LogLine, Error>> for Piece {
     }
 }
 
-/// Asks a member for the lines of its replicas.
+/// Requests the lines of a member's replicas.
 pub(super) async fn remote(
     channel: PeerChannel,
     host: String,
@@ -80,8 +80,9 @@ fn broken(host: &str, status: &Status) -> Error {
     .with("reason", status.message())
 }
 
-/// The lines of all `sources` as they arrive. Hosts that could not be asked are named at the
-/// end, or at once if nobody waits for one; the first failure ends the stream after that.
+/// Merges the lines of all `sources` in the order of arrival. Hosts that could not be reached are
+/// named at the end, or at once while following, since a followed stream may never end. After that,
+/// the first failure ends the stream.
 pub(super) fn merge(
     sources: Vec<BoxStream<'static, Piece>>,
     follow: bool,
@@ -111,7 +112,7 @@ pub(super) fn merge(
                     merged.skipped.push_back(warning(host, &reason));
                 }
                 Some(Piece::Failed(error)) => {
-                    // Who follows the others would never see the end.
+                    // A following client would not see the end of the other hosts.
                     if merged.follow && !merged.sources.is_empty() {
                         let host = error.details.get("host").cloned().unwrap_or_default();
                         merged.skipped.push_back(warning(host, &error.message));

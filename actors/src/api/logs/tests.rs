@@ -1,4 +1,4 @@
-//! Lines of several hosts, of which some cannot be asked.
+//! Lines of several hosts, some of which are unreachable.
 
 use std::sync::{
     Arc,
@@ -40,7 +40,7 @@ fn source(pieces: Vec<Piece>) -> BoxStream<'static, Piece> {
     stream::iter(pieces).boxed()
 }
 
-/// What a client sees: `host:line`, `!host` for a warning, and the host of the error at the end.
+/// Result for a client: `host:line`, `!host` for a warning, and the host of the error at the end.
 async fn seen(
     merged: impl Stream<Item = Result<v1::LogLine, Error>>,
 ) -> (Vec<String>, Option<String>) {
@@ -74,7 +74,7 @@ fn sources() -> Vec<BoxStream<'static, Piece>> {
 }
 
 #[tokio::test]
-async fn a_host_that_fails_ends_only_its_part() {
+async fn failing_host_ends_only_its_part() {
     let (mut lines, error) = seen(merge(sources(), false)).await;
     assert_eq!(lines.pop().as_deref(), Some("!c"), "warnings come last");
     let of = |host: &str| -> Vec<&String> {
@@ -87,7 +87,7 @@ async fn a_host_that_fails_ends_only_its_part() {
 }
 
 #[tokio::test]
-async fn who_follows_hears_of_a_failure_while_the_others_go_on() {
+async fn follow_warns_of_failures_while_others_continue() {
     let mut sources = sources();
     sources.push(stream::pending().boxed());
     let mut merged = std::pin::pin!(merge(sources, true));
@@ -106,7 +106,7 @@ async fn who_follows_hears_of_a_failure_while_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn nothing_is_read_ahead_of_the_client() {
+async fn sources_are_not_read_ahead() {
     let read = Arc::new(AtomicUsize::new(0));
     let counted = |host: &'static str| {
         let read = read.clone();
@@ -123,7 +123,7 @@ async fn nothing_is_read_ahead_of_the_client() {
     assert!(read.load(Ordering::Relaxed) <= 12);
 }
 
-/// A member with two lines, after which its stream ends, or breaks.
+/// A member with two lines, after which its stream ends or fails.
 struct Member {
     breaks: bool,
 }
@@ -191,7 +191,7 @@ impl Link for To {
 }
 
 #[tokio::test]
-async fn a_member_is_asked_and_its_lines_pass() {
+async fn lines_of_a_member_are_passed_through() {
     for breaks in [false, true] {
         let peers = Peers::new(Arc::new(To(breaks)));
         let request = v1::LogsRequest {
@@ -247,7 +247,7 @@ async fn logs(cluster: &Cluster, id: u64) -> Result<(Vec<String>, String), Strin
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_host_with_replicas_is_asked_and_no_other() {
+async fn only_hosts_with_replicas_are_queried() {
     let unavailable = || "logs_unavailable".to_owned();
     let cluster = running_on(&["n1", "n3"]).await;
     assert_eq!(logs(&cluster, 1).await, Ok((vec![], unavailable())));
@@ -259,7 +259,7 @@ async fn every_host_with_replicas_is_asked_and_no_other() {
     assert_eq!(logs(&cluster, 2).await, Ok((vec![], unavailable())));
     assert_eq!(asked(&cluster), ["n3", "n1", "n3"]);
 
-    // A host out of reach is a remark, and not a failure.
+    // An unreachable host gives a warning, not an error.
     let cluster = running_on(&["n2", "n3"]).await;
     cluster.wire.faults(&[Fault::NotSent, Fault::NotSent]);
     let both = vec!["n2".to_owned(), "n3".to_owned()];
@@ -267,7 +267,7 @@ async fn every_host_with_replicas_is_asked_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_alone_could_tell_says_that_it_cannot() {
+async fn sole_host_without_engine_fails_the_call() {
     for hosts in [&["n1"][..], &[]] {
         let cluster = running_on(hosts).await;
         assert_eq!(

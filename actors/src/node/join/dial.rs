@@ -1,4 +1,4 @@
-//! The one call that a node makes as a stranger.
+//! The `NodeJoin` call, which a node makes before it has a certificate of the cluster.
 
 use std::{fmt, io, sync::Mutex, time::Duration};
 
@@ -15,9 +15,9 @@ use jaco_proto::{
 use tonic::{Status, transport::Endpoint};
 use tower::service_fn;
 
-/// Longest time for the connection, TLS included.
+/// Time limit of the connection, TLS included.
 const CONNECT_BUDGET: Duration = Duration::from_secs(10);
-/// Longest time for the answer.
+/// Time limit of the answer.
 const ANSWER_BUDGET: Duration = Duration::from_secs(30);
 
 /// `host:port` of a member's API.
@@ -55,10 +55,11 @@ impl fmt::Display for Address {
     }
 }
 
-/// Asks the member at `peer` to admit this node, once its chain has shown the authority `ca`.
+/// Asks the member at `peer` to admit this node, once its certificate chain has proved the
+/// authority `ca`.
 ///
 /// # Errors
-/// `ca_digest_mismatch` or `peer_unreachable`; otherwise what the member answered.
+/// `ca_digest_mismatch` or `peer_unreachable`; otherwise the member's own error.
 pub(super) async fn node_join(
     peer: &Address,
     ca: Fingerprint,
@@ -72,7 +73,7 @@ pub(super) async fn node_join(
                 unreachable(peer, chain(&error))
             }
         })?;
-    // The stream was checked; another one would not be.
+    // Only this stream was verified: the channel must not open another.
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let connector = service_fn(move |_| {
         let stream = stream.lock().ok().and_then(|mut stream| stream.take());
@@ -110,9 +111,9 @@ fn unreachable(peer: &Address, reason: String) -> Error {
         .with("reason", reason)
 }
 
-/// What the member said, in its own words.
+/// Maps the member's status to an error, with its own code and message.
 fn refused(peer: &Address, status: &Status) -> Error {
-    // A status that came over the wire has no cause.
+    // A status that was received has no source.
     if let Some(error) = std::error::Error::source(status) {
         return unreachable(peer, chain(error));
     }
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_host_and_a_port() {
+    fn address_is_host_and_port() {
         for text in ["10.0.0.1:7000", "node-1.lan:1", "[fd00::1]:7000"] {
             assert_eq!(Address::parse(text).unwrap().to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! The way from a node without a cluster to a member of one.
+//! Makes a node without a cluster a member of one.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -11,14 +11,13 @@ use jaco_raftnode::{Propose as _, State};
 use super::{Joining, ask, place};
 use crate::node::{NodeMsg, Running, Shared, already, files::Layout};
 
-/// Longest time a new member may take to catch up before its operator is told.
+/// Time limit of a new member's catch-up, after which the operator gets an error.
 const CATCH_UP_BUDGET: Duration = Duration::from_secs(45);
 
 impl Shared {
-    /// Makes this node a member of the cluster that the token names; returns when its state holds
-    /// the join.
+    /// Joins the cluster that the token names; returns once the local state holds the join.
     ///
-    /// Once a member admitted it there is no way back, so it goes on if the caller leaves.
+    /// An admission cannot be undone, so the join continues when the caller disconnects.
     pub(crate) async fn join(
         self: &Arc<Self>,
         request: v1::ClusterJoinRequest,
@@ -57,7 +56,7 @@ impl Shared {
         let shared = Arc::clone(&self);
         let placed = tokio::task::spawn_blocking(move || {
             let _one = shared.opened.lock().unwrap_or_else(PoisonError::into_inner);
-            // After this the directory may be somebody else's.
+            // After the shutdown another process may own the directory.
             if *shared.stopping.borrow() {
                 return Err(Self::stopped());
             }
@@ -68,7 +67,7 @@ impl Shared {
         placed.await.map_err(failed)??;
 
         let mut settled = self.settled.subscribe();
-        let _ = lifecycle.cast(NodeMsg::Open); // an actor that is down opens when it comes up
+        let _ = lifecycle.cast(NodeMsg::Open); // a restarted actor sends itself `Open`
         let member = loop {
             if let Some(member) = self.try_running() {
                 break member;
@@ -80,7 +79,7 @@ impl Shared {
     }
 }
 
-/// Waits until the state here is not older than the join.
+/// Waits until the local state includes the join.
 async fn caught_up(member: &Running, raft_id: u64) -> Result<(), Error> {
     let mut states = member.raft.subscribe();
     let holds = |state: &Arc<State>| {

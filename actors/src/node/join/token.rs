@@ -11,7 +11,7 @@ const VERSION: &str = "jaco1";
 #[error("a join token is jaco1, 64 hex digits and 64 hex digits, with dots between")]
 pub(crate) struct Malformed;
 
-/// A credential that admits one node, and names the authority of the cluster it is for.
+/// A credential that admits one node, and names the authority of its cluster.
 #[derive(Clone)]
 pub(crate) struct JoinToken {
     /// 64 lower-case hexadecimal digits.
@@ -21,7 +21,7 @@ pub(crate) struct JoinToken {
 }
 
 impl JoinToken {
-    /// Reads a token; blanks around it are ignored.
+    /// Parses a token; surrounding blanks are ignored.
     pub(crate) fn parse(text: &SecretString) -> Result<Self, Malformed> {
         let mut fields = text.expose().trim().split('.');
         let (version, secret, ca) = (fields.next(), fields.next(), fields.next());
@@ -45,7 +45,7 @@ impl JoinToken {
         })
     }
 
-    /// The token as it is handed out.
+    /// Text of the token, as it is handed out.
     pub(crate) fn to_text(&self) -> SecretString {
         let (secret, ca) = (self.secret.expose(), self.ca.to_hex());
         SecretString::new(format!("{VERSION}.{secret}.{ca}"))
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn token_round_trips() {
         let (secret, ca) = ("ab".repeat(32), "0f".repeat(32));
         let text = format!("jaco1.{secret}.{ca}");
         let token = parse(&format!(" {text}\n")).unwrap();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn malformed_token_is_refused() {
         let hex = "ab".repeat(32);
         for bad in [
             String::new(),

@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// A start of the node that lives until it has told.
+    /// Runs a start of the node until the restore is recorded.
     async fn start(&self) {
         let marker = Marker::read(&Layout::new(self.dir.path())).unwrap();
         if let Some(marker) = marker {
@@ -68,7 +68,7 @@ impl World {
 }
 
 #[test]
-fn the_file_holds_four_lines() {
+fn marker_round_trips_as_four_lines() {
     let text = "cluster_id=c-1\nsnapshot_index=42\ntaken_at=2024-05-06T07:08:09Z\n\
                 imported_at=2024-05-07T00:00:00Z\n";
     assert_eq!(marker(42).to_text(), text);
@@ -81,7 +81,7 @@ fn the_file_holds_four_lines() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restore_is_told_once_by_the_leader() {
+async fn leader_records_a_restore_once() {
     let world = World::new(42);
     world.leading.send_replace(true);
     world.start().await;
@@ -109,7 +109,7 @@ async fn a_restore_is_told_once_by_the_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_lead_waits() {
+async fn follower_records_nothing_until_it_leads() {
     let world = World::new(42);
     let start = world.start();
     tokio::pin!(start);
@@ -122,16 +122,16 @@ async fn a_node_that_does_not_lead_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_stops_waits_no_longer() {
+async fn stop_ends_the_wait_for_leadership() {
     let world = World::new(42);
     world.stopping.send_replace(true);
     world.start().await;
     assert_eq!((world.told(), world.marker_is_there()), (0, true));
 }
 
-/// Killed after the event was applied and before the file was deleted.
+/// Kill after the event was applied and before the file was deleted.
 #[tokio::test(start_paused = true)]
-async fn a_death_between_event_and_deletion_does_not_tell_it_twice() {
+async fn crash_before_deletion_appends_no_second_event() {
     let world = World::new(42);
     world.leading.send_replace(true);
     world.start().await;
@@ -140,9 +140,9 @@ async fn a_death_between_event_and_deletion_does_not_tell_it_twice() {
     assert_eq!((world.told(), world.marker_is_there()), (1, false));
 }
 
-/// The trail of the archive may hold the events of earlier restores.
+/// The audit trail of the archive may hold events of earlier restores.
 #[tokio::test(start_paused = true)]
-async fn each_restore_is_told_for_itself() {
+async fn each_restore_appends_its_own_event() {
     let mut world = World::new(42);
     world.leading.send_replace(true);
     world.start().await;
@@ -154,12 +154,12 @@ async fn each_restore_is_told_for_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proposal_that_was_lost_is_repeated_and_one_in_doubt_is_not() {
+async fn only_definitely_failed_proposals_are_retried() {
     for (error, wanted) in [
         (ProposeError::NoLeader, (1, false)),
         (ProposeError::Busy, (1, false)),
         (ProposeError::Unavailable, (1, false)),
-        // In doubt, and never applied: left to the next start.
+        // Unknown outcome and never applied: left to the next start.
         (ProposeError::Unknown("lost".to_owned()), (0, true)),
     ] {
         let world = World::new(42);
@@ -178,7 +178,7 @@ async fn a_proposal_that_was_lost_is_repeated_and_one_in_doubt_is_not() {
 }
 
 #[test]
-fn a_file_that_is_no_marker_is_refused_and_kept() {
+fn corrupt_marker_is_refused_and_kept() {
     let world = World::new(42);
     fs::write(world.dir.path().join("restore.txt"), "hello").unwrap();
     let error = Marker::read(&Layout::new(world.dir.path())).unwrap_err();

@@ -1,4 +1,4 @@
-//! What commands of members look like: whose words they are, and what no node says.
+//! Writers of the commands that members submit, and validation of their values.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::{
 
 /// Longest version, in bytes.
 const VERSION_BYTES: usize = 64;
-/// Length of a Curve25519 key in base64; shorter as raw bytes.
+/// Length of a Curve25519 key in base64; as raw bytes it is shorter.
 pub(crate) const KEY_BYTES: usize = 44;
 /// Length of a SHA-256.
 const FINGERPRINT_BYTES: usize = 32;
-/// Most entries of a map of texts.
+/// Largest number of entries in a map of texts.
 const ENTRIES: usize = 32;
-/// Most bytes of a map of texts, keys and values together.
+/// Size limit of a map of texts in bytes, keys and values together.
 const TEXT_BYTES: usize = 8 << 10;
 
-/// Who writes commands like `payload`.
+/// Identity under which commands like `payload` are written.
 pub(super) fn writer(payload: &Payload) -> &'static str {
     match payload {
         Payload::NodeUpdateSelf(_) => announce::IDENTITY,
@@ -35,7 +35,7 @@ pub(super) fn writer(payload: &Payload) -> &'static str {
     }
 }
 
-/// Who writes events like `event`.
+/// Identity under which events like `event` are written.
 pub(super) fn audit_writer(event: &v1::AuditEvent) -> &'static str {
     match event.r#type() {
         AuditEventType::IsolationRulesetReconciled => "firewall",
@@ -43,7 +43,8 @@ pub(super) fn audit_writer(event: &v1::AuditEvent) -> &'static str {
     }
 }
 
-/// Refuses what no node says of itself: other nodes dial it, and operators read it.
+/// Rejects values that are invalid in a report of a node: other nodes dial the addresses, and
+/// operators read the texts.
 ///
 /// # Errors
 /// `validation_failed` with the field.
@@ -94,7 +95,7 @@ fn check_texts(field: &str, texts: &BTreeMap<String, String>) -> Result<(), Erro
     Ok(())
 }
 
-/// What it says is not repeated: it may be anything.
+/// The error does not repeat the value, which can be arbitrary text.
 fn invalid(field: &str, reason: &str) -> Error {
     Error::new(ErrorCode::ValidationFailed, format!("{field} is not valid"))
         .with("field", field)
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_of_itself_can_be_used_and_shown() {
+    fn invalid_self_report_is_refused_by_field() {
         let long = "1".repeat(VERSION_BYTES + 1);
         let fine = v1::NodeUpdateSelf {
             hostname: "n2".to_owned(),
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_of_texts_have_an_end() {
+    fn oversized_maps_are_refused() {
         let map = |entries: usize, bytes: usize| -> BTreeMap<String, String> {
             let entry = |n| (format!("{n:02}"), "x".repeat(bytes - 2));
             (0..entries).map(entry).collect()

@@ -1,4 +1,4 @@
-//! What a member may submit: what it knows about itself, and nothing else.
+//! Authorisation of commands submitted by members: a member may only report about itself.
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -10,15 +10,15 @@ use prost_types::Timestamp;
 use super::form;
 use crate::membership::leaving;
 
-/// Values of `drain_mark`: only the leader sets the mark.
+/// Values of `drain_mark`; only the leader sets the mark.
 const SET_DRAINING: i32 = 1;
 const CLEAR_DRAINING: i32 = 2;
 
-/// What the leader proposes for the member `sender` that submitted `submitted`: the same, by a
-/// writer and at a time that are not the member's to choose.
+/// Checks the command that the member `sender` submitted and returns the command to propose: the
+/// same payload, with a writer and a time chosen by the leader.
 ///
 /// # Errors
-/// `privilege_denied` with the name of the variant, `validation_failed` for what no node says.
+/// `privilege_denied` with the name of the variant, `validation_failed` for invalid values.
 pub(crate) fn admit(
     sender: &str,
     submitted: v1::Command,
@@ -35,14 +35,15 @@ pub(crate) fn admit(
     form::check(&payload)?;
     let writer = form::writer(&payload);
     if let Payload::AuditAppend(v1::AuditAppend { event: Some(event) }) = &mut payload {
-        // Taken from the command instead.
+        // The command carries both.
         event.identity.clear();
         event.ts = None;
     }
     Ok(command(writer, now, payload))
 }
 
-/// Whether `command` clears a drain mark: what it depends on may not change until it is written.
+/// Whether `command` clears a drain mark; the state it depends on must not change until it is
+/// applied.
 pub(crate) fn clears_mark(command: &v1::Command) -> bool {
     matches!(
         &command.payload,
@@ -66,7 +67,7 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
             .event
             .as_ref()
             .is_some_and(|event| tells_of_itself(sender, event)),
-        // Only the leader's own handlers and actors make these, and batches of anything.
+        // Made only by the leader's own handlers and actors; a batch can hold any of them.
         Payload::ClusterInit(_)
         | Payload::NodeJoin(_)
         | Payload::NodeRemove(_)
@@ -108,18 +109,18 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
     .with("command", payload.op()))
 }
 
-/// Whether the member of `row` may say this of itself. It has no say in its removal: one that
-/// was taken over would stay for ever.
+/// Whether the member of `row` may report `update` about itself. It cannot cancel its own removal:
+/// a compromised member could otherwise stay for ever.
 fn may_say(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
     match update.drain_mark {
         SET_DRAINING => return false,
-        // A restart ends a drain that ran out of time, and no other.
+        // A restart ends a drain that timed out, and no other.
         CLEAR_DRAINING if row.status() != NodeStatus::DrainTimeout => return false,
         _ => {}
     }
     match update.status() {
         NodeStatus::DrainTimeout => false,
-        // The mark stays, and so does what it leads to.
+        // The mark stays, and so does the removal it causes.
         NodeStatus::Unspecified | NodeStatus::Ready => true,
         NodeStatus::Joining
         | NodeStatus::Unhealthy
@@ -128,7 +129,7 @@ fn may_say(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
     }
 }
 
-/// Whether `event` is one that nodes write, about the node that writes it, as its writer.
+/// Whether `event` is of a kind that nodes write, about the node `sender` and in its writer's name.
 fn tells_of_itself(sender: &str, event: &v1::AuditEvent) -> bool {
     let kind = matches!(
         event.r#type(),
@@ -154,7 +155,7 @@ mod tests {
         nanos: 0,
     };
 
-    /// Members `n1` and `n2`, the second as given.
+    /// Members `n1`, which is ready, and `n2` with the given status and mark.
     fn state(status: NodeStatus, draining: bool) -> State {
         let mut state = State::default();
         for (hostname, status, draining) in
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_speaks_for_itself() {
+    fn member_reports_only_about_itself() {
         for (payload, expected) in [
             (update_self("n2"), true),
             (update_self("n1"), false),
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_does_not_call_off_its_removal() {
+    fn member_cannot_cancel_its_removal() {
         use NodeStatus::{
             DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Unhealthy, Unspecified,
         };
@@ -271,7 +272,7 @@ mod tests {
         };
         type Row = (NodeStatus, bool, NodeStatus, i32, bool);
         let table: &[Row] = &[
-            // What it is, whether it is marked, what it says of its status and of the mark.
+            // Status and mark in the row, reported status and mark, whether that is allowed.
             (Ready, true, Unspecified, CLEAR_DRAINING, false),
             (Ready, true, Ready, CLEAR_DRAINING, false),
             (Offline, true, Ready, CLEAR_DRAINING, false),
@@ -283,7 +284,7 @@ mod tests {
             (Ready, true, Joining, 0, false),
             (Ready, true, Offline, 0, false),
             (Ready, true, Unhealthy, 0, false),
-            // It comes back, and leaves all the same.
+            // A returning member is still removed.
             (Offline, true, Ready, 0, true),
             (Ready, true, Unspecified, 0, true),
             (DrainTimeout, true, Ready, CLEAR_DRAINING, true),
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn writer_and_time_are_the_leaders() {
+    fn leader_assigns_writer_and_time() {
         let state = state(NodeStatus::Ready, false);
         let own = [("node", "n2")];
         let ruleset = AuditEventType::IsolationRulesetReconciled;
@@ -319,7 +320,7 @@ mod tests {
             let stamped = admit("n2", submitted(payload.clone()), &state, NOW).unwrap();
             assert_eq!(stamped, command(writer, NOW, payload));
         }
-        // An event that says itself who wrote it, and when.
+        // Events that carry a writer and a time.
         for (identity, expected) in [("", true), ("firewall", true), ("ci", false), ("n2", false)] {
             let Payload::AuditAppend(mut append) = event(ruleset, &own) else {
                 unreachable!()
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_writes_three_kinds_of_audit_events() {
+    fn member_writes_three_kinds_of_audit_events() {
         for kind in 0..=30 {
             let Ok(kind) = AuditEventType::try_from(kind) else {
                 continue;
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_submits_a_batch() {
+    fn batch_is_refused() {
         for children in [
             vec![],
             vec![observed(Some("n2"))],
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_comes_from_the_leader() {
+    fn leader_only_commands_are_refused() {
         for payload in [
             Payload::ClusterInit(Default::default()),
             Payload::NodeJoin(Default::default()),

@@ -1,4 +1,4 @@
-//! Commands that members make, on their way between members of one process.
+//! Commands that members submit to each other within one process.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn submitter(cluster: &Cluster, id: u64) -> Submitter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_proposes_where_the_leader_is() {
+async fn followers_propose_through_the_leader() {
     let cluster = Cluster::start(3).await;
     for (id, calls) in [(1, 0), (2, 1), (3, 2)] {
         let host = format!("n{id}");
@@ -48,7 +48,7 @@ async fn a_node_proposes_where_the_leader_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_committed_shows_here_before_it_is_answered() {
+async fn answer_waits_for_the_local_apply() {
     let cluster = Cluster::start(2).await;
     cluster.group.lag(2, true);
     let begun = Instant::now();
@@ -63,7 +63,7 @@ async fn what_was_committed_shows_here_before_it_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_way_to_fail_is_told_apart() {
+async fn failures_map_to_distinct_errors() {
     let cluster = Cluster::start(3).await;
     let submitter = submitter(&cluster, 2);
     let propose = || submitter.propose(about("n2", "2.0.0"));
@@ -82,14 +82,14 @@ async fn each_way_to_fail_is_told_apart() {
     cluster.group.elect(None);
     assert_eq!(propose().await, Err(ProposeError::NoLeader));
     cluster.group.elect(Some(1));
-    // Of another member.
+    // The command is about another member.
     let answer = submitter.propose(about("n3", "2.0.0")).await;
     let Err(ProposeError::Rejected(error)) = answer else {
         panic!("{answer:?}");
     };
     assert_eq!(error.code, ErrorCode::PrivilegeDenied);
     assert_eq!(error.details["command"], "node_update_self");
-    // Lost, broken off and lost by the leader: these were committed, the others were not.
+    // `Lose`, `Break` and the answer lost by the leader were committed, the others were not.
     assert_eq!(cluster.group.committed().len(), 3);
 }
 
@@ -116,7 +116,7 @@ async fn only_members_submit_and_only_to_the_leader() {
     assert_eq!(
         submit_raw(from(1, 3), bytes.clone()).await,
         code("peer_only"),
-        "it is a member no more"
+        "the sender is no longer a member"
     );
     assert_eq!(
         submit_raw(from(2, 1), bytes.clone()).await,
@@ -142,7 +142,7 @@ fn key(host: &str) -> SubnetKey {
     }
 }
 
-/// Chooses the same block for whoever asks, or the next one if that is refused, and commits it.
+/// Allocator that commits the same block for every request, or the next one if that is refused.
 struct Chooses(RaftHandle);
 
 impl Allocator for Chooses {
@@ -176,14 +176,14 @@ impl Allocator for Chooses {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_of_the_leader_is_given_out_once_its_row_shows() {
+async fn block_is_returned_once_applied_locally() {
     let cluster = Cluster::start(2).await;
     let leader = cluster.node(1).try_running().unwrap();
     let chooses: ipam::SharedAllocator = Arc::new(Chooses(cluster.group.handle(1)));
     let _ = leader.allocator.set(chooses);
     let here = AtLeader(cluster.node(2).try_running().unwrap().leader.clone());
     cluster.group.lag(2, true);
-    // The second attempt asks for what is there already.
+    // The first request is not sent, so the block comes from a retry.
     cluster.wire.faults(&[Fault::NotSent]);
     let begun = Instant::now();
     let catch_up = async {
@@ -207,7 +207,7 @@ async fn a_block_of_the_leader_is_given_out_once_its_row_shows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_gets_blocks_for_another_host() {
+async fn blocks_for_another_host_are_refused() {
     let cluster = Cluster::start(3).await;
     let request = v1::EnsureSubnetRequest {
         deployment: "app".to_owned(),
@@ -221,7 +221,7 @@ async fn nobody_gets_blocks_for_another_host() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_few_blocks_can_be_refused_and_nothing_but_blocks() {
+async fn invalid_refused_blocks_fail_validation() {
     let cluster = Cluster::start(2).await;
     let mut client = InternalClient::new(cluster.peer_door(1, 2));
     let many = vec!["10.9.0.0/24".to_owned(); 65];
@@ -238,7 +238,7 @@ async fn only_a_few_blocks_can_be_refused_and_nothing_but_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_leader_there_are_no_blocks() {
+async fn without_leader_no_block_is_allocated() {
     let cluster = Cluster::start(2).await;
     cluster.group.elect(None);
     let here = AtLeader(cluster.node(2).try_running().unwrap().leader.clone());
