@@ -219,7 +219,7 @@ impl Endpoint {
     pub async fn close(&self) {
         self.inner
             .close(Reason::Leaving.code(), Reason::Leaving.text().as_bytes());
-        let _ = timeout(FAREWELL, self.inner.wait_idle()).await; // peers run into their idle timeout otherwise
+        let _ = timeout(FAREWELL, self.inner.wait_idle()).await; // peers time out otherwise
     }
 
     /// As [`Endpoint::close`], but without waiting.

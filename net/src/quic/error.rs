@@ -84,7 +84,9 @@ impl Closed {
     /// member's.
     pub(super) fn by_anybody(self) -> Self {
         match self {
-            Self::There(reason) => Self::Other(format!("closed before authentication: {}", reason.text())),
+            Self::There(reason) => {
+                Self::Other(format!("closed before authentication: {}", reason.text()))
+            }
             other => other,
         }
     }

@@ -164,7 +164,7 @@ mod tests {
             (1, false, false, Prove),
             (1, false, true, Enter),
             (1, false, true, Enter),
-            (1, false, true, Ignore), // the limits of two per address and of three strangers are reached
+            (1, false, true, Ignore), // limits of an address and of strangers
             (3, false, true, Ignore),
             (4, true, false, Prove),
             (4, true, true, Enter),
