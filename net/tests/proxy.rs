@@ -129,7 +129,7 @@ async fn switched_connection_ends_with_the_drain() {
 }
 
 #[tokio::test]
-async fn requests_without_a_route_are_answered_by_the_proxy() {
+async fn requests_without_a_route_get_the_proxys_errors() {
     let world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([Rule {
         path: "/api".into(),

@@ -46,7 +46,7 @@ fn ca_certificate_has_the_specified_fields() {
 }
 
 #[test]
-fn node_certificate_names_only_its_node_and_cannot_sign() {
+fn node_certificate_has_one_name_and_cannot_sign() {
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
     let files = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
     let (_, cert) = parse_x509_certificate(files.cert.der()).unwrap();

@@ -83,7 +83,7 @@ async fn another_ca_is_refused_for_every_trust() {
 }
 
 #[tokio::test]
-async fn a_name_the_certificate_does_not_carry_is_refused() {
+async fn wrong_hostname_is_refused() {
     let (ca, files) = founded(SystemTime::now());
     let slot = slot_of(&files);
     for trust in [
@@ -132,7 +132,7 @@ async fn certificates_outside_their_validity_are_refused() {
 }
 
 #[tokio::test]
-async fn pinning_the_leaf_of_a_member_is_not_enough() {
+async fn pinning_the_leaf_of_a_member_fails() {
     let (_, files) = founded(SystemTime::now());
     let slot = slot_of(&files);
     let trust = Trust::Fingerprint(files.cert.fingerprint());
