@@ -38,7 +38,7 @@ fn help_and_version_go_to_stdout() {
         ("-q", "Run docker-compose files"),
         ("--help", "Run docker-compose files"),
         ("apply --help", "Deploy a jaco.yaml"),
-        ("cluster", "Found a cluster"),
+        ("cluster", "Initialize a cluster"),
         ("--version", "dev\n"),
         ("--version status", "dev\n"),
         ("version", "dev\n"),
