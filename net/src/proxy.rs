@@ -59,7 +59,7 @@ pub struct Settings {
     pub pool_idle_timeout: Duration,
     /// Maximum length of a request or response head, in bytes.
     pub max_head_bytes: usize,
-    /// Wall clock that [`Upstream::fresh_until`] is compared with.
+    /// Source of the wall time that [`Upstream::fresh_until`] is compared with.
     pub wall_clock: fn() -> SystemTime,
 }
 

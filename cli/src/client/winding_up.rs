@@ -11,7 +11,7 @@ use std::{
 
 use super::{blocking, failure::Failure};
 
-/// Flag that is set when Ctrl-C has ended the command before the work was done.
+/// Flag that is set when Ctrl-C interrupts the command before the work is done.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ended(Arc<AtomicBool>);
 
@@ -24,7 +24,7 @@ impl Ended {
         }
     }
 
-    /// Wraps a reader or writer so that it fails once the command has ended.
+    /// Wraps a reader or writer so that it fails once the command was interrupted.
     pub(crate) fn until<T>(&self, inner: T) -> Until<T> {
         Until {
             inner,

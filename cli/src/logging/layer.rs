@@ -34,7 +34,7 @@ impl Sink {
 pub(super) struct Filtered {
     process: Process,
     filter: LogFilter,
-    /// The most verbose level of any subsystem.
+    /// The highest verbosity of any subsystem.
     most: LevelFilter,
     sink: Sink,
 }

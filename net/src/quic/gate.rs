@@ -55,7 +55,7 @@ impl Here {
 }
 
 impl Gate {
-    /// A gate with the limits of `settings` and no handshake in progress.
+    /// Starts with the limits of `settings` and no handshake in progress.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         Self {
@@ -164,7 +164,7 @@ mod tests {
             (1, false, false, Prove),
             (1, false, true, Enter),
             (1, false, true, Enter),
-            (1, false, true, Ignore), // limits of an address and of strangers
+            (1, false, true, Ignore), // both limits are reached
             (3, false, true, Ignore),
             (4, true, false, Prove),
             (4, true, true, Enter),
