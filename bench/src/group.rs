@@ -1,4 +1,4 @@
-//! Raft of several nodes in one process: real directories, messages handed over in memory.
+//! A raft group in one process: real directories, messages delivered in memory.
 
 use std::{
     path::Path,
@@ -25,7 +25,7 @@ pub struct Group {
     parent: ActorRef<()>,
 }
 
-/// Hands messages to the other nodes' mailboxes.
+/// Delivers messages to the handles of the other nodes.
 struct Wire {
     own: u64,
     peers: Arc<OnceLock<Vec<RaftHandle>>>,
@@ -42,7 +42,7 @@ impl Transport for Wire {
     fn send(&self, to: u64, message: Vec<u8>) {
         match self.peer(to) {
             Some(peer) if peer.is_running() => {
-                // What raft made is fit.
+                // Messages made by raft are always valid.
                 let _ = peer.deliver(self.own, &message);
             }
             _ => {
@@ -74,10 +74,10 @@ impl Transport for Wire {
 }
 
 impl Group {
-    /// Starts a new cluster of `nodes` voters below `dir`.
+    /// Bootstraps and starts a cluster of `nodes` voters below `dir`.
     ///
     /// # Errors
-    /// What keeps a node from starting.
+    /// The error that prevents a node from starting.
     pub async fn start(dir: &Path, nodes: u64, limits: &Limits) -> anyhow::Result<Self> {
         let ids: Vec<_> = (1..=nodes).collect();
         let peers = Arc::new(OnceLock::new());
@@ -101,7 +101,7 @@ impl Group {
             });
         }
         let handles: Vec<_> = args.iter().map(|args| args.handle.clone()).collect();
-        // Set once, here.
+        // The only call that sets it.
         let _ = peers.set(handles.clone());
         let (parent, _) = Actor::spawn(None, Parent, ()).await?;
         let mut group = Self {
@@ -117,17 +117,17 @@ impl Group {
         Ok(group)
     }
 
-    /// Starts the actor of the node at place `at` again.
+    /// Starts the actor of the node at index `at`.
     ///
     /// # Errors
-    /// What keeps it from starting.
+    /// The error that prevents the start.
     pub async fn resume(&mut self, at: usize) -> anyhow::Result<()> {
         let actor = actor::spawn(self.args[at].clone(), self.parent.get_cell()).await?;
         self.actors[at] = Some(actor);
         Ok(())
     }
 
-    /// Stops the actor of the node at place `at`; its storage stays open.
+    /// Kills the actor of the node at index `at`; its storage stays open.
     pub async fn suspend(&mut self, at: usize) {
         if let Some(actor) = self.actors[at].take() {
             actor.kill();
@@ -135,10 +135,10 @@ impl Group {
         }
     }
 
-    /// Place of the node that leads, once one does.
+    /// Waits for a leader and returns its index.
     ///
     /// # Errors
-    /// If none does within 30 s.
+    /// If no node leads within 30 s.
     pub async fn leader(&self) -> anyhow::Result<usize> {
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(30) {
@@ -148,10 +148,10 @@ impl Group {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        anyhow::bail!("nobody leads")
+        anyhow::bail!("no leader was elected")
     }
 
-    /// Ends all nodes.
+    /// Stops all nodes.
     pub async fn stop(mut self) {
         for at in 0..self.actors.len() {
             self.suspend(at).await;
@@ -160,7 +160,7 @@ impl Group {
     }
 }
 
-/// Supervises nothing: an actor that dies ends the benchmark through its unanswered proposals.
+/// Supervises nothing: the death of an actor ends the benchmark by its unanswered proposals.
 struct Parent;
 
 impl Actor for Parent {

@@ -1,25 +1,25 @@
-//! Benchmarks.
+//! Shared code of the benchmarks.
 
 pub mod group;
 
 use std::time::{Duration, Instant};
 
-/// What one thing took, many times over.
+/// Sorted durations of repeated runs.
 #[derive(Clone, Debug)]
 pub struct Samples(Vec<Duration>);
 
 impl Samples {
-    /// Sorts measurements; there must be one.
+    /// Sorts measurements; at least one is required.
     #[must_use]
     pub fn new(mut samples: Vec<Duration>) -> Self {
         samples.sort_unstable();
         Self(samples)
     }
 
-    /// Measures `work`, `count` times, after a tenth as many runs that do not count.
+    /// Measures `work` `count` times, after a warm-up of a tenth as many runs.
     ///
     /// # Errors
-    /// The first of `work`.
+    /// The first error of `work`.
     pub fn of<E>(count: usize, mut work: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
         for _ in 0..count.div_ceil(10) {
             work()?;
@@ -33,13 +33,13 @@ impl Samples {
         Ok(Self::new(samples))
     }
 
-    /// How many there are.
+    /// Number of measurements.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The time that `percent` of them did not exceed.
+    /// The duration that `percent` of the measurements do not exceed.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> Duration {
         let at = (self.0.len() * percent / 100).min(self.0.len() - 1);
@@ -47,7 +47,7 @@ impl Samples {
     }
 }
 
-/// For people.
+/// Milliseconds, for printing.
 #[must_use]
 pub fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0

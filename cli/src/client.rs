@@ -1,7 +1,8 @@
-//! The command line `jaco`: arguments in, one call or stream, text out.
+//! The command line client `jaco`: each command makes one call or opens one stream, and prints
+//! text.
 //!
-//! Each command family has a file with its arguments, its calls and its views; a view is a
-//! plain struct that knows its text form, so output is tested without a daemon.
+//! Each command family has a file with its arguments, calls and views. A view is a plain struct
+//! with a text form, so output is tested without a daemon.
 
 mod actors;
 mod apply;
@@ -57,18 +58,18 @@ use self::{
 };
 use crate::logging;
 
-/// Exit status after Ctrl-C where it does not just end a stream.
+/// Exit status after Ctrl-C, except when Ctrl-C is the normal end of a stream.
 const INTERRUPTED: u8 = 130;
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
-/// How long work on this machine may take to end after Ctrl-C: a process that exits while the
-/// database is in use may abort instead.
+/// Time for local work to end after Ctrl-C; a process that exits while the database is open may
+/// abort.
 const WIND_UP: Duration = Duration::from_secs(10);
 
 /// Runs one command.
 ///
-/// Exit status 0 after success, a closed output pipe or the Ctrl-C that ends a stream; 130
-/// after any other Ctrl-C; 1 after every failure.
+/// Exit status: 0 after success, a closed output pipe, or the Ctrl-C that ends a stream; 130 after
+/// any other Ctrl-C; 1 after every failure.
 #[must_use]
 pub fn main() -> ExitCode {
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
@@ -85,9 +86,9 @@ pub fn main() -> ExitCode {
     ExitCode::from(run(env::args_os(), &mut ui))
 }
 
-/// Runs the command that `args` name, the program's own name first, and returns its exit status.
+/// Runs the command in `args`, which begin with the program's name, and returns its exit status.
 ///
-/// How data is printed is up to the arguments, not to what `ui` says before.
+/// The arguments set the output format and quietness; those in `ui` are overwritten.
 fn run(args: impl IntoIterator<Item = OsString>, ui: &mut Ui<'_>) -> u8 {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -113,7 +114,7 @@ fn run(args: impl IntoIterator<Item = OsString>, ui: &mut Ui<'_>) -> u8 {
     }
 }
 
-/// How a command that did not fail ended.
+/// Outcome of a command that did not fail.
 enum End {
     Done,
     Interrupted,
@@ -141,7 +142,7 @@ fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
     Ok(End::Done)
 }
 
-/// Runs a command that talks to a daemon, until it ends or Ctrl-C.
+/// Runs a command that calls a daemon, until it ends or is interrupted.
 fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<End, Stop> {
     let endless = command.is_endless();
     let works_here = command.works_here();
@@ -151,7 +152,7 @@ fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         .map_err(|error| Failure::new(Local::Internal, format!("start the runtime: {error}")))?;
     let result = runtime.block_on(async {
         tokio::select! {
-            biased; // listens for the signal before anything else happens
+            biased; // registers the signal handler before the command starts
             Ok(()) = tokio::signal::ctrl_c() => match endless {
                 true => Ok(End::Done),
                 false => Ok(End::Interrupted),
@@ -162,7 +163,7 @@ fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
     if works_here {
         runtime.shutdown_timeout(WIND_UP);
     } else {
-        // A name lookup that hangs must not keep a finished command alive.
+        // A blocked name lookup must not delay the exit of a finished command.
         runtime.shutdown_background();
     }
     result
@@ -207,7 +208,7 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
     }
 }
 
-/// Does what may wait for a pipe or a terminal where Ctrl-C still ends the command.
+/// Runs blocking work on a thread, so that Ctrl-C still ends the command meanwhile.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
@@ -215,7 +216,7 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| Failure::new(Local::Internal, error.to_string()))
 }
 
-/// The machine the command runs on.
+/// The real machine.
 struct ThisMachine;
 
 impl Machine for ThisMachine {
@@ -236,12 +237,12 @@ impl Machine for ThisMachine {
     }
 }
 
-/// Help goes to stdout; what clap complains about becomes a usage error.
+/// Prints help to stdout; reports any other error of clap as a usage error.
 fn misused(error: &clap::Error, ui: &mut Ui<'_>) -> u8 {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = write!(ui.out, "{}", error.render()); // a closed pipe wants no help
+            let _ = write!(ui.out, "{}", error.render()); // the pipe may be closed
             SUCCESS
         }
         _ => report(&args::usage_error(error), ui),
@@ -250,17 +251,17 @@ fn misused(error: &clap::Error, ui: &mut Ui<'_>) -> u8 {
 
 fn report(failure: &Failure, ui: &mut Ui<'_>) -> u8 {
     let text = failure.render(ui.err_columns.is_some());
-    let _ = write!(ui.err, "{text}"); // nobody is left to tell
+    let _ = write!(ui.err, "{text}"); // a closed stderr leaves no way to report
     FAILURE
 }
 
-/// Width of the terminal behind a stream, if it is one.
+/// Width of the terminal that `stream` is connected to, if any.
 fn columns(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     if !stream.is_terminal() {
         return None;
     }
     let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col);
-    // A terminal that does not know its size says 0.
+    // A terminal of unknown size reports 0.
     Some(if columns == 0 {
         80
     } else {

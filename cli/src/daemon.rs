@@ -1,4 +1,4 @@
-//! `jacod`: from a configuration file to a running node, and back down.
+//! The daemon `jacod`.
 
 pub(crate) mod config;
 mod run;
@@ -16,7 +16,7 @@ use crate::{logging, version};
 #[derive(Debug, Parser)]
 #[command(name = "jacod", disable_version_flag = true)]
 struct Args {
-    /// Configuration file; a missing one means all defaults
+    /// Configuration file; defaults apply if it does not exist
     #[arg(long, env = "JACO_CONFIG", default_value = "/etc/jaco/jacod.yaml")]
     config: PathBuf,
 
@@ -24,7 +24,7 @@ struct Args {
     #[arg(long)]
     log_level: Option<String>,
 
-    /// Let operators on the unix socket kill single actors (`jaco actors kill`)
+    /// Allow operators on the unix socket to terminate actors (`jaco actors kill`)
     #[arg(long)]
     enable_fault_injection: bool,
 
@@ -33,25 +33,27 @@ struct Args {
     version: bool,
 }
 
-/// The arguments of the daemon.
+/// The command line definition of the daemon.
 pub(crate) fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs the daemon until a signal or a fatal error ends it.
+/// Runs the daemon until a signal or a fatal error.
 ///
 /// Exit status 0 after a graceful stop, 1 after a fatal error, 130 after a second signal.
 #[must_use]
 pub fn main() -> ExitCode {
-    // First of all: the descriptors must not be taken for others, and no thread runs yet.
+    // First of all: before any descriptor is opened, and while there is only one thread.
     let inherited = inherited_listener();
-    // Memory holds keys. A limit can always be lowered, and without it a dump is all that follows.
+    // Memory holds keys, so core dumps are disabled. A failure is ignored: it leaves only the risk
+    // of a dump.
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
     let _ = setrlimit(Resource::Core, none);
-    // The lower limit is for the sake of programs that use select(2).
+    // Raises the soft limit to the hard one; the low default exists for programs that use
+    // select(2).
     let files = Rlimit {
         current: getrlimit(Resource::Nofile).maximum,
         ..getrlimit(Resource::Nofile)
@@ -61,7 +63,7 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             let code = u8::from(error.use_stderr());
-            let _ = error.print(); // nobody is left to tell
+            let _ = error.print(); // a closed stderr leaves no way to report
             return ExitCode::from(code);
         }
     };
@@ -69,7 +71,7 @@ pub fn main() -> ExitCode {
         let _ = writeln!(std::io::stdout(), "{}", version());
         return ExitCode::SUCCESS;
     }
-    // What the daemon and its database write is nobody else's business.
+    // Files of the daemon and its database are private to their owner.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let config = config::read(&args.config);
     logging::init(
@@ -85,7 +87,7 @@ pub fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // As the message: people read it, and its quotes stay as they are.
+            // As the message, not as a field: fields would be quoted and escaped.
             tracing::error!(subsystem = "jacod", "{error:#}");
             ExitCode::FAILURE
         }

@@ -1,7 +1,7 @@
-//! What both binaries log, and where.
+//! Logging of both binaries.
 //!
-//! Every event of ours names its `subsystem`, and levels are set for everything and for single
-//! subsystems. Events of libraries only pass when something is wrong.
+//! Every event of JACO's own code has a `subsystem`; levels are set globally and per subsystem.
+//! Events of libraries pass only from level `warn` on.
 
 mod event;
 mod journal;
@@ -26,22 +26,22 @@ use self::{
     layer::{Filtered, Sink, WriteLine},
 };
 
-/// Where the journal listens for structured entries.
+/// Socket of the systemd journal for structured entries.
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
-/// Which binary logs.
+/// The binary that logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// `jacod`: the journal or JSON under systemd, else text.
+    /// `jacod`: to the journal, or as JSON, under systemd, else as text.
     Daemon,
-    /// `jaco`: text.
+    /// `jaco`: as text.
     Cli,
 }
 
-/// Starts logging; a second call does nothing.
+/// Installs the log subscriber; only the first call has an effect.
 ///
-/// The level is that of the first source that names one: `flag`, `JACO_LOG`, `configured`, and
-/// in the end `info` for the daemon and `warn` for the command line. After a comma, each
+/// The level comes from the first of `flag`, `JACO_LOG` and `configured` that contains one; the
+/// default is `info` for the daemon and `warn` for the client. After a comma, each
 /// `subsystem=level` overrides it for one subsystem.
 pub fn init(process: Process, flag: Option<&str>, configured: Option<&str>) {
     let variable = env::var("JACO_LOG").ok();
@@ -53,7 +53,7 @@ pub fn init(process: Process, flag: Option<&str>, configured: Option<&str>) {
     let under_systemd = env::var_os("INVOCATION_ID").is_some();
     let sink = sink(process, under_systemd, Path::new(JOURNAL_SOCKET));
     let subscriber = Registry::default().with(Filtered::new(process, filter, sink));
-    let _ = tracing::subscriber::set_global_default(subscriber); // the first call stays
+    let _ = tracing::subscriber::set_global_default(subscriber); // only the first call succeeds
 }
 
 fn sink(process: Process, under_systemd: bool, journal: &Path) -> Sink {
@@ -61,20 +61,20 @@ fn sink(process: Process, under_systemd: bool, journal: &Path) -> Sink {
         (Process::Cli, _) | (Process::Daemon, false) => Sink::Text(stderr()),
         (Process::Daemon, true) => match Journal::connect(journal, "jacod") {
             Ok(journal) => Sink::Journal(journal),
-            Err(_) => Sink::Json(stderr()), // the journal reads stderr, too
+            Err(_) => Sink::Json(stderr()), // systemd forwards stderr to the journal
         },
     }
 }
 
-/// Logs every panic of the daemon as one line of the log, instead of the several lines without
-/// a level that would go to stderr.
+/// Installs a panic hook that logs every panic as one line at level `error`, instead of several
+/// lines without a level on stderr.
 pub fn log_panics() {
     panic::set_hook(Box::new(|info| {
         let backtrace = Backtrace::capture();
         let shown =
             (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
         let thread = thread::current();
-        // "panicked at" is what people and tools look for.
+        // Keeps the words "panicked at", which people and tools search for.
         tracing::error!(
             subsystem = "jacod",
             thread = thread.name().unwrap_or("unnamed"),
@@ -85,7 +85,7 @@ pub fn log_panics() {
     }));
 }
 
-/// Whether a text starts with a level.
+/// Whether `text` begins with a log level.
 #[must_use]
 pub fn is_level(text: &str) -> bool {
     text.split(',')
@@ -95,7 +95,7 @@ pub fn is_level(text: &str) -> bool {
 
 fn stderr() -> WriteLine {
     Box::new(|line| {
-        let _ = io::stderr().write_all(line); // there is nowhere else to complain
+        let _ = io::stderr().write_all(line); // a failing stderr leaves nowhere to report
     })
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn form_depends_on_the_process_and_on_who_started_it() {
+    fn log_format_depends_on_process_and_systemd() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let form = |process, under_systemd| match sink(process, under_systemd, &path) {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_part_before_the_first_comma_is_a_level() {
+    fn level_ends_at_the_first_comma() {
         for (text, expected) in [
             ("debug", true),
             ("WARNING", true),

@@ -1,4 +1,4 @@
-//! The built binary, as a shell sees it: arguments, exit status, both output streams.
+//! Tests of the built binary: arguments, exit status, both output streams.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
@@ -38,7 +38,7 @@ fn help_and_version_go_to_stdout() {
         ("-q", "Run docker-compose files"),
         ("--help", "Run docker-compose files"),
         ("apply --help", "Deploy a jaco.yaml"),
-        ("cluster", "Found a cluster"),
+        ("cluster", "Initialize a cluster"),
         ("--version", "dev\n"),
         ("--version status", "dev\n"),
         ("version", "dev\n"),
@@ -57,7 +57,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn every_failure_is_one_report_and_status_one() {
+fn failure_is_one_report_and_status_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     fs::write(path("bad.pem"), "hello").unwrap();
@@ -135,7 +135,7 @@ fn every_failure_is_one_report_and_status_one() {
 }
 
 #[test]
-fn a_context_file_that_others_may_read_is_refused() {
+fn world_readable_context_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(".config/jaco/clusters.yaml");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -157,7 +157,7 @@ fn a_context_file_that_others_may_read_is_refused() {
 }
 
 #[test]
-fn sound_files_are_valid_and_silent() {
+fn valid_files_produce_no_output() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("jaco.yaml"), "deployment: app\n").unwrap();
     let compose = "services:\n  web: {image: \"nginx:${TAG}\", env_file: absent.env}\n";
@@ -183,10 +183,10 @@ fn sound_files_are_valid_and_silent() {
 }
 
 #[test]
-fn the_manifest_may_stand_beside_a_compose_file_on_stdin() {
+fn compose_file_is_read_from_stdin() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("jaco.yaml"), "deployment: app\n").unwrap();
-    // Stdin is empty, so the files are sound enough to look for a daemon.
+    // Stdin is empty, but the files are valid enough to choose a transport.
     let output = jaco(dir.path(), "apply jaco.yaml --compose -");
     assert!(
         text(&output.stderr).starts_with("Error: no_transport: "),
@@ -215,7 +215,7 @@ fn a_closed_pipe_is_a_quiet_success() {
 }
 
 #[test]
-fn the_log_level_is_that_of_the_first_source_that_names_one() {
+fn first_valid_source_sets_the_log_level() {
     let dir = tempfile::tempdir().unwrap();
     for (line, variable, debug) in [
         ("status --socket no.sock", "", false),
@@ -243,7 +243,7 @@ fn the_log_level_is_that_of_the_first_source_that_names_one() {
 }
 
 #[test]
-fn an_interrupt_ends_a_stream_well_and_anything_else_badly() {
+fn interrupt_is_success_only_for_streams() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -263,7 +263,7 @@ fn an_interrupt_ends_a_stream_well_and_anything_else_badly() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The daemon takes the connection and never answers.
+        // The server accepts the connection and never answers.
         let (mut connection, _) = listener.accept().unwrap();
         connection.read_exact(&mut [0; 24]).unwrap();
         let pid = rustix::process::Pid::from_child(&child);
@@ -275,7 +275,7 @@ fn an_interrupt_ends_a_stream_well_and_anything_else_badly() {
 }
 
 #[test]
-fn an_interrupt_ends_work_on_this_machine() {
+fn interrupt_ends_local_work() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("archive");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -295,7 +295,7 @@ fn an_interrupt_ends_work_on_this_machine() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A gzip stream with a name that never ends, once somebody reads.
+    // Writes a gzip header whose file name never ends, once the command has opened the pipe.
     let mut archive = loop {
         let opened = fs::File::options()
             .write(true)

@@ -1,6 +1,6 @@
-//! The built daemon as a service manager sees it: descriptors, variables, signals, exit status.
+//! Tests of the built daemon under a service manager: descriptors, variables, signals, exit status.
 //!
-//! No container engine is needed: the control plane serves regardless.
+//! No container engine is needed: the control plane runs without one.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
@@ -22,14 +22,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory with a configuration on ports that nobody listens on.
+/// A directory with a configuration on free ports.
 struct Place(tempfile::TempDir);
 
 impl Place {
     fn new(extra: &str) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let dir = place.0.path().display();
-        // Held until both are found, so that they differ.
+        // Held until both are chosen, so that they differ.
         let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [api, peers] = held.map(|held| held.local_addr().unwrap());
         let config = format!(
@@ -44,12 +44,12 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// `jacod` in an environment of its own, with its log in `log`.
+    /// `jacod` in an empty environment, with its log in `log`.
     fn jacod(&self) -> Command {
         self.logged(Command::new(env!("CARGO_BIN_EXE_jacod")))
     }
 
-    /// The same behind a shell, which knows the process id before `jacod` runs in it: standard
+    /// As `jacod`, but started by a shell, which knows the process id before `exec`; its standard
     /// input and output become the descriptors 3 and 4.
     fn activated(&self, pid: &str, descriptors: [OwnedFd; 2]) -> Command {
         let mut shell = Command::new("/bin/sh");
@@ -80,7 +80,7 @@ impl Place {
         fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// Waits until the status of the cluster holds `what`.
+    /// Waits until the output of `cluster status` contains `what`.
     #[track_caller]
     fn answers(&self, what: &str) {
         let end = Instant::now() + PATIENCE;
@@ -108,7 +108,7 @@ impl Place {
     }
 }
 
-/// A process that does not outlive the test.
+/// A process that is killed with the test.
 struct Daemon(Child);
 
 impl Daemon {
@@ -121,14 +121,14 @@ impl Daemon {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Its exit status; `None` after a signal.
+    /// Waits for its end and returns the exit status; `None` after a signal.
     fn ended(&mut self) -> Option<i32> {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(Instant::now() < end, "it still runs");
+            assert!(Instant::now() < end, "the daemon still runs");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -155,16 +155,16 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn inherited_socket_is_served_and_left_alone() {
+fn inherited_socket_is_served_and_kept() {
     let place = Place::new("");
     let activated = place.path("activated");
     let listener = UnixListener::bind(&activated).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions();
     let before = mode(&activated);
-    // The socket comes second: the first descriptor is of another kind.
+    // The socket is the second descriptor; the first is of another kind.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port();
-    // Somebody connects before the daemon runs, and is served.
+    // A client that connects before the daemon starts is served, too.
     let early = UnixStream::connect(&activated).unwrap();
     let descriptors = [other.into(), listener.into()];
     let mut daemon = Daemon::spawn(place.activated("$$", descriptors));
@@ -172,14 +172,14 @@ fn inherited_socket_is_served_and_left_alone() {
     place.logs("inherited=true");
     let status = jaco(&activated, "cluster status");
     assert!(text(&status.stdout).contains("uninitialized"), "{status:?}");
-    // An HTTP/2 server speaks first.
+    // An HTTP/2 server sends its settings first.
     early.set_read_timeout(Some(PATIENCE)).unwrap();
     (&early)
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .unwrap();
     assert_eq!((&early).read(&mut [0; 9]).unwrap(), 9);
     drop(early);
-    assert!(!place.path("s").exists(), "it made a socket of its own");
+    assert!(!place.path("s").exists(), "the daemon made its own socket");
     assert!(
         std::net::TcpStream::connect(("127.0.0.1", port)).is_err(),
         "the other descriptor is still open"
@@ -187,12 +187,12 @@ fn inherited_socket_is_served_and_left_alone() {
 
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.ended(), Some(0), "{}", place.log());
-    assert!(activated.exists(), "it removed what it did not make");
+    assert!(activated.exists(), "the inherited socket was removed");
     assert_eq!(mode(&activated), before);
 }
 
 #[test]
-fn descriptors_for_another_process_are_not_taken() {
+fn descriptors_for_another_process_are_ignored() {
     let place = Place::new("");
     let listener = UnixListener::bind(place.path("activated")).unwrap();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -201,11 +201,11 @@ fn descriptors_for_another_process_are_not_taken() {
     assert!(jaco(&place.path("s"), "cluster status").status.success());
     daemon.signal(Signal::INT);
     assert_eq!(daemon.ended(), Some(0), "{}", place.log());
-    assert!(!place.path("s").exists(), "its own socket stays");
+    assert!(!place.path("s").exists(), "its own socket was not removed");
 }
 
 #[test]
-fn descriptor_that_was_announced_but_is_not_there_is_fatal() {
+fn missing_announced_descriptor_is_fatal() {
     let place = Place::new("");
     let mut shell = Command::new("/bin/sh");
     let script = "LISTEN_PID=$$ LISTEN_FDS=90 exec \"$0\" \"$@\"";
@@ -220,7 +220,7 @@ fn descriptor_that_was_announced_but_is_not_there_is_fatal() {
 }
 
 #[test]
-fn systemd_hears_when_the_node_is_up_and_when_it_stops() {
+fn systemd_is_notified_of_ready_and_stopping() {
     let place = Place::new("");
     let socket = UnixDatagram::bind(place.path("notify")).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -233,7 +233,7 @@ fn systemd_hears_when_the_node_is_up_and_when_it_stops() {
         text(&buffer[..length]).to_owned()
     };
     assert_eq!(heard(), "READY=1\n");
-    // Ready means that it answers.
+    // After READY the daemon answers calls.
     assert!(jaco(&place.path("s"), "cluster status").status.success());
     daemon.signal(Signal::TERM);
     assert_eq!(heard(), "STOPPING=1\n");
@@ -241,16 +241,16 @@ fn systemd_hears_when_the_node_is_up_and_when_it_stops() {
 }
 
 #[test]
-fn second_signal_ends_the_daemon_at_once() {
+fn second_signal_exits_immediately() {
     let place = Place::new("");
     let mut daemon = Daemon::spawn(place.jacod());
     place.logs("API is listening");
     let init = jaco(&place.path("s"), "cluster init --no-systemd-enable");
     assert!(init.status.success(), "{init:?}");
-    // A client that says half a sentence is one the daemon waits for.
+    // The daemon waits for a client that has sent only a part of its preface.
     let mut slow = UnixStream::connect(place.path("s")).unwrap();
     slow.write_all(b"PRI * HT").unwrap();
-    let other = jaco(&place.path("s"), "cluster status"); // accepted behind the slow one
+    let other = jaco(&place.path("s"), "cluster status"); // accepted after the slow one
     assert!(other.status.success(), "{other:?}");
     daemon.signal(Signal::TERM);
     place.logs("stopping");
@@ -258,7 +258,7 @@ fn second_signal_ends_the_daemon_at_once() {
     daemon.signal(Signal::INT);
     assert_eq!(daemon.ended(), Some(130), "{}", place.log());
     assert!(asked.elapsed() < PATIENCE);
-    // The next run finds everything.
+    // The next run finds the whole state.
     let mut daemon = Daemon::spawn(place.jacod());
     place.answers("one");
     drop(slow);
@@ -267,7 +267,7 @@ fn second_signal_ends_the_daemon_at_once() {
 }
 
 #[test]
-fn bad_configuration_is_logged_in_its_own_words_and_ends_with_status_one() {
+fn invalid_configuration_is_logged_and_exits_with_one() {
     for (extra, expected) in [
         (
             "wg_port: 70000\n",
@@ -294,7 +294,7 @@ fn bad_configuration_is_logged_in_its_own_words_and_ends_with_status_one() {
 }
 
 #[test]
-fn what_has_no_effect_or_takes_protection_away_is_warned_of() {
+fn ineffective_and_unsafe_settings_are_warned_of() {
     let place = Place::new("isolation: off\n");
     let mut command = place.jacod();
     command.env("JACO_INGRESS_EXEC", "true");
@@ -310,7 +310,7 @@ fn what_has_no_effect_or_takes_protection_away_is_warned_of() {
 }
 
 #[test]
-fn flag_beats_variable_beats_file() {
+fn log_level_flag_precedes_variable_and_file() {
     for (flag, variable, file, debug) in [
         (Some("debug"), Some("error"), "error", true),
         (None, Some("DEBUG"), "error", true),

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_listed_as_what_it_is() {
+    fn loopback_is_listed_as_up_and_local() {
         let all = list().unwrap();
         let lo = all.iter().find(|interface| interface.name == "lo").unwrap();
         assert!(lo.loopback && lo.up);

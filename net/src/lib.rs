@@ -1,8 +1,8 @@
-//! Network mechanisms of JACO, ignorant of actors and of the replicated state.
+//! Network mechanisms of JACO, independent of actors and of the replicated state.
 //!
 //! - [`interfaces`]: the network interfaces of this machine and their addresses.
 //! - [`pki`]: keys, certificates, fingerprints and their files.
-//! - [`process`]: inherited sockets, and leaving in a hurry.
+//! - [`process`]: inherited sockets, temporary change of user, immediate exit.
 //! - [`proxy`]: the HTTP data plane of the ingress.
 //! - [`quic`]: the transport between members.
 //! - [`tls`]: server and client configurations; there is no unverified mode.

@@ -1,7 +1,7 @@
 //! Keys and certificates of a cluster.
 //!
-//! One Ed25519 authority signs one certificate per node; before a node belongs to a cluster it
-//! serves a self-signed bootstrap certificate that a client pins by fingerprint.
+//! One Ed25519 CA signs one certificate per node. Before a node belongs to a cluster it serves a
+//! self-signed bootstrap certificate that clients pin by fingerprint.
 //!
 //! - [`authority`]: [`ClusterCa`], which signs node certificates.
 //! - [`node`]: [`NodeKey`], [`NodeCert`] and certificate signing requests.
@@ -29,16 +29,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rcgen::{CertificateParams, SerialNumber};
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 
-/// Lifetime of the authority and of every node certificate: ten years.
+/// Lifetime of the CA and of every node certificate: ten years.
 pub const LIFETIME: Duration = Duration::from_secs(3652 * 24 * 3600);
 
-/// How far into the past validity reaches, so that a clock slightly behind still accepts it.
+/// Validity starts this long before issuing, so that clocks slightly behind accept the certificate.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 /// Parses every certificate of a PEM text, in order; at least one.
 ///
 /// # Errors
-/// [`Error::Pem`] if the text holds no certificate or a damaged one.
+/// [`Error::Pem`] if the text holds no certificate or an invalid one.
 pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
@@ -49,7 +49,7 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     Ok(all)
 }
 
-/// Parameters every certificate of ours starts from: validity and a random serial.
+/// Parameters common to all certificates: validity and a random serial.
 fn params(now: SystemTime, lifetime: Duration) -> Result<CertificateParams, Error> {
     let mut params = CertificateParams::default();
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a daemon inherits from who started it, whose rights it uses, and how it leaves in a hurry.
+//! Inherited sockets, temporary change of user, and immediate exit.
 
 use std::{
     env, fs, io,
@@ -17,22 +17,21 @@ use rustix::{
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
-/// First descriptor that is passed on.
+/// First inherited descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
-/// More descriptors than any service manager passes.
+/// Largest accepted `LISTEN_FDS`; no service manager passes more.
 const MOST: RawFd = 1024;
 
-/// Takes the descriptors that a service manager has passed to this process; the first one that
-/// is a listening unix stream socket is returned, the others are closed.
+/// Takes over the descriptors that a service manager passed to this process. Returns the first that
+/// is a listening unix stream socket; the others are closed.
 ///
-/// To be called once, at the very start of `main`: the descriptors count as this function's, and
-/// the variables that announced them are removed.
+/// To be called once, at the very start of `main`: the function takes ownership of the descriptors
+/// and removes the environment variables that announced them.
 ///
 /// Source: sd_listen_fds(3).
 ///
 /// # Errors
-/// When descriptors were announced that are not there, or when the process has more than one
-/// thread already.
+/// If an announced descriptor is not open, or the process already has more than one thread.
 pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
     let variable = |name| env::var(name).ok();
     let (pid, count) = (variable("LISTEN_PID"), variable("LISTEN_FDS"));
@@ -44,7 +43,7 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
     }
     for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
         #[expect(unsafe_code, reason = "the one way to remove a variable")]
-        // SAFETY: no other thread is there to read the environment.
+        // SAFETY: no other thread exists that could read the environment.
         unsafe {
             env::remove_var(name);
         }
@@ -60,27 +59,27 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
     Ok(found)
 }
 
-/// The rights of another user in place of root's: of this thread, and of those that it starts,
-/// until this is dropped.
+/// Switches the calling thread from root to another user until it is dropped; threads started
+/// meanwhile inherit the user.
 ///
-/// Root that writes into a directory of somebody else follows the links which that user has put
-/// there, and changes them under its hands. With the rights of the owner that leads nowhere.
+/// Root that writes into a user's directory follows the symbolic links in it, which the user can
+/// replace at any time. With the owner's rights such a link leads nowhere the user could not write.
 #[derive(Debug)]
 pub struct ActingAs {
     user: Uid,
     group: Gid,
     groups: Vec<Gid>,
-    /// It is about one thread.
+    /// Not `Send`: the credentials are those of one thread.
     _here: PhantomData<*const ()>,
 }
 
 impl ActingAs {
-    /// Takes the rights of `user` and `group`, and of no other group.
+    /// Switches to `user` and `group`, without supplementary groups of the old user.
     ///
     /// # Errors
-    /// For whoever may not do that; nothing has changed then.
+    /// If the thread lacks the privilege; its credentials are unchanged then.
     pub fn begin(user: u32, group: u32) -> io::Result<Self> {
-        // Its end is dropped if the beginning fails half-way.
+        // Dropping it restores the credentials if a later step fails.
         let acting = Self {
             user: geteuid(),
             group: getegid(),
@@ -98,14 +97,14 @@ impl ActingAs {
 
 impl Drop for ActingAs {
     fn drop(&mut self) {
-        // Whoever cannot go back goes on with fewer rights.
+        // If restoring fails, the thread continues with fewer rights.
         let _ = set_thread_res_uid(None::<Uid>, self.user, None::<Uid>);
         let _ = set_thread_res_gid(None::<Gid>, self.group, None::<Gid>);
         let _ = set_thread_groups(&self.groups);
     }
 }
 
-/// How many descriptors are meant for the process `own`.
+/// Number of descriptors passed to the process `own`.
 fn passed(pid: Option<String>, count: Option<String>, own: u32) -> RawFd {
     let for_us = pid.and_then(|pid| pid.parse().ok()) == Some(own);
     let count = count.and_then(|count| count.parse().ok());
@@ -118,8 +117,8 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
     fs::symlink_metadata(format!("/proc/self/fd/{fd}"))
         .map_err(|_| io::Error::other(format!("descriptor {fd} was announced, but is not open")))?;
     #[expect(unsafe_code, reason = "descriptors come as numbers")]
-    // SAFETY: it is open, and it was passed for this process to own; its owner is made once,
-    // because the variables that announced it are gone.
+    // SAFETY: it is open and was passed to this process; it is wrapped only once, because the
+    // variables that announced it are gone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -129,13 +128,13 @@ fn is_unix_listener(socket: &OwnedFd) -> bool {
         && sockopt::socket_acceptconn(socket) == Ok(true)
 }
 
-/// Ends the process at once.
+/// Exits the process immediately.
 ///
-/// Unlike [`std::process::exit`] it runs no destructor of any library, which could meet threads
-/// that still use what it destroys.
+/// Unlike [`std::process::exit`] it runs no library destructors, which could destroy data that
+/// other threads still use.
 pub fn exit_now(status: i32) -> ! {
     #[expect(unsafe_code, reason = "foreign function")]
-    // SAFETY: it takes no pointer and does not return.
+    // SAFETY: `_exit` takes no pointer and does not return.
     unsafe {
         nix::libc::_exit(status)
     }
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_meant_for_this_process_is_taken() {
+    fn descriptors_for_other_processes_are_ignored() {
         for (pid, count, expected) in [
             (Some("7"), Some("2"), 2),
             (Some("8"), Some("2"), 0),
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_listening_unix_stream_socket_will_do() {
+    fn only_listening_unix_stream_sockets_are_accepted() {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let (connected, _peer) = std::os::unix::net::UnixStream::pair().unwrap();

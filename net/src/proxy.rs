@@ -1,14 +1,14 @@
 //! The HTTP data plane of the ingress.
 //!
-//! A [`RouteTable`] is a value; [`Proxy`] holds the current one together with what outlives a
-//! table (health marks, idle connections, running requests); a [`ProxyServer`] is one listener
-//! that serves it. Tables are swapped atomically: a request finishes on the table it was
-//! matched with.
+//! A [`RouteTable`] is an immutable value. [`Proxy`] holds the current table and the state that
+//! outlives a table: health marks, idle connections, running requests. A [`ProxyServer`] is one
+//! listener that serves a `Proxy`. Tables are swapped atomically: a request finishes on the table
+//! it was matched with.
 //!
-//! - [`table`]: which route a request belongs to, pure.
-//! - [`upstream`]: which replica of it may serve the request, pure.
-//! - `forward`: the life of one request: choice, retries, upgrade, answer.
-//! - `server`: accepting, timeouts of idle clients, draining.
+//! - [`table`]: route matching, pure.
+//! - [`upstream`]: replica selection within a route, pure.
+//! - `forward`: handling of one request: replica selection, retries, upgrade, response.
+//! - `server`: accepting connections, client timeouts, draining.
 
 mod body;
 mod clock;
@@ -41,24 +41,25 @@ use self::{
     upstream::{Dice, Health},
 };
 
-/// Limits and patience of the proxy.
+/// Limits and timeouts of the proxy.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long connecting to a replica may take.
+    /// Timeout of connecting to a replica.
     pub connect_timeout: Duration,
-    /// How long a client may take to send the head of a request.
+    /// Time within which a client must send the head of a request.
     pub request_head_timeout: Duration,
-    /// How long a client may stay connected without asking for anything.
+    /// Time after which a client connection without a request is closed.
     pub idle_timeout: Duration,
-    /// How long a replica may be silent before its response begins.
+    /// Time a replica may take until its response begins, counted from the last part of the
+    /// request.
     pub response_timeout: Duration,
-    /// How long a replica that failed is left alone.
+    /// Time for which a replica that failed gets no requests.
     pub down_for: Duration,
-    /// How long an unused connection to a replica is kept.
+    /// Time for which an unused connection to a replica is kept.
     pub pool_idle_timeout: Duration,
-    /// Longest request or response head, in bytes.
+    /// Maximum length of a request or response head, in bytes.
     pub max_head_bytes: usize,
-    /// Wall clock that [`Upstream::fresh_until`] is compared with.
+    /// Source of the wall time that [`Upstream::fresh_until`] is compared with.
     pub wall_clock: fn() -> SystemTime,
 }
 
@@ -77,20 +78,20 @@ impl Default for Settings {
     }
 }
 
-/// What a connection is told about the end of its proxy.
+/// Shutdown phase of the proxy, watched by its listeners and connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Serving,
-    /// Finish what runs, accept nothing new.
+    /// Running requests finish; no new ones are accepted.
     Draining,
-    /// End at once.
+    /// Everything is closed immediately.
     Closed,
 }
 
-/// The data plane shared by all listeners; a clone is the same one.
+/// The data plane shared by all listeners; clones share it.
 ///
-/// It outlives its listeners, so a listener that is closed and bound again loses no request
-/// that is running, and none of what was learnt about replicas.
+/// It outlives its listeners: closing a listener and binding it again loses neither running
+/// requests nor the health marks of replicas.
 #[derive(Clone)]
 pub struct Proxy(Arc<Shared>);
 
@@ -101,11 +102,12 @@ struct Shared {
     health: Health,
     dice: Dice,
     pool: Pool,
-    /// The generation of connections that a drain will end.
+    /// Phase of the current connections. A drain replaces the channel, so it affects only
+    /// connections accepted before.
     phase: Mutex<watch::Sender<Phase>>,
 }
 
-/// A table and where its requests are counted.
+/// A route table and the meters of its requests.
 struct Live {
     table: Arc<RouteTable>,
     meters: Meters,
@@ -119,13 +121,13 @@ impl Live {
 }
 
 impl Proxy {
-    /// A proxy that answers 404 until it is given a table, and counts nothing.
+    /// A proxy with an empty table, which answers every request with 404, and without an observer.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self::observed(settings, Arc::new(()))
     }
 
-    /// As [`Proxy::new`], with `observer` to count requests.
+    /// As [`Proxy::new`], with `observer` counting the requests.
     #[must_use]
     pub fn observed(settings: Settings, observer: Arc<dyn Observe>) -> Self {
         Self(Arc::new(Shared {
@@ -139,7 +141,7 @@ impl Proxy {
         }))
     }
 
-    /// Replaces the table unless it is equal to the current one; tells whether it did.
+    /// Replaces the table unless it equals the current one; returns whether it did.
     pub fn swap(&self, table: RouteTable) -> bool {
         if *self.0.live.load().table == table {
             return false;
@@ -159,11 +161,11 @@ impl Proxy {
         self.0.live.load().table.clone()
     }
 
-    /// Closes every listener and idle connection, lets running requests finish for at most
-    /// `grace`, then ends the rest. Listeners bound later serve as usual.
+    /// Closes every listener and idle connection, lets running requests finish for at most `grace`,
+    /// then ends the rest. Listeners bound later serve as usual.
     ///
     /// # Cancel safety
-    /// Cancelled, everything that is still running ends at once.
+    /// Cancelled, it ends everything that is still running immediately.
     pub async fn drain(&self, grace: Duration) {
         let old = {
             let mut phase = self.0.phase.lock().unwrap_or_else(PoisonError::into_inner);

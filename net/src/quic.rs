@@ -1,16 +1,16 @@
 //! The transport between members: QUIC with mutual TLS.
 //!
 //! A connection exists only between two members that know each other: both certificates verify
-//! under the cluster's authority, and each side's [`Roster`] knows the other's fingerprint, or
-//! that of another certificate which the other shows for the same key.
-//! There is no session to resume and nothing is sent before that, so removing a member from the
-//! roster is all it takes to lock it out.
+//! under the cluster's CA, and the [`Roster`] of each side contains the fingerprint of the peer's
+//! certificate, or of another certificate that the peer presents for the same key. Sessions are
+//! never resumed and no application data is sent before these checks, so removing a member from the
+//! roster is enough to lock it out.
 //!
-//! - [`roster`]: who is a member.
+//! - [`roster`]: membership lookup.
 //! - `verify`: the certificate checks of both sides.
-//! - [`endpoint`]: one UDP socket that dials and is dialled.
-//! - [`gate`]: which strangers get a handshake, and how many.
-//! - [`connection`]: a proven connection and its streams.
+//! - [`endpoint`]: one UDP socket for outgoing and incoming connections.
+//! - [`gate`]: admission control for incoming handshakes.
+//! - [`connection`]: an authenticated connection and its streams.
 //! - [`stream`]: both ends of a stream, in bytes and in frames.
 //! - [`frame`]: length-prefixed frames, without I/O.
 

@@ -1,8 +1,8 @@
 //! TLS between clients and nodes.
 //!
-//! The server presents whatever certificate its [`CertSlot`] holds, so a node that joins a
-//! cluster swaps its bootstrap certificate without closing its listener. A client always pins
-//! something, [`Trust`]; there is no way to skip verification.
+//! The server presents the certificate in its [`CertSlot`], so a node that joins a cluster replaces
+//! its bootstrap certificate without closing its listener. A client always pins a [`Trust`];
+//! verification cannot be skipped.
 
 pub mod dial;
 mod trust;
@@ -32,18 +32,18 @@ pub const ALPN: &[u8] = b"h2";
 /// Why a TLS configuration could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A PEM text did not parse; names what it should have been.
+    /// A PEM text did not parse; holds the kind of text that was expected.
     #[error("{0} did not parse as PEM")]
     Pem(&'static str),
-    /// Key and certificate cannot be used, alone or together.
+    /// Key or certificate is invalid, or they do not match.
     #[error("unusable certificate or key")]
     Unusable(#[source] rustls::Error),
-    /// The pinned authority cannot be used.
+    /// The pinned CA certificate is invalid.
     #[error("unusable trust anchor")]
     Anchor(#[source] rustls::server::VerifierBuilderError),
 }
 
-/// The methods of a certificate verifier that judge signatures, as field `$inner` judges them.
+/// The signature methods of a certificate verifier, delegated to field `$inner`.
 macro_rules! signatures_by {
     ($inner:ident) => {
         fn verify_tls12_signature(
@@ -71,7 +71,7 @@ macro_rules! signatures_by {
 }
 pub(crate) use signatures_by;
 
-/// The one crypto provider of the process.
+/// The crypto provider that every configuration of the process uses.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
@@ -80,14 +80,14 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// A certificate chain and its key, ready to serve.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// What clients are shown.
+    /// Chain presented to clients.
     served: Arc<CertifiedKey>,
-    /// What members are shown.
+    /// Chain presented to members.
     to_members: Arc<CertifiedKey>,
 }
 
 impl Identity {
-    /// A chain, leaf first, and the PKCS#8 key of the leaf, as PEM.
+    /// Parses a chain, leaf first, and the PKCS#8 key of the leaf, as PEM.
     ///
     /// # Errors
     /// [`Error::Pem`] if either does not parse, [`Error::Unusable`] if they do not match.
@@ -104,7 +104,7 @@ impl Identity {
             .map_err(Error::Unusable)
     }
 
-    /// What a node serves while it belongs to no cluster.
+    /// The identity of a node that belongs to no cluster.
     ///
     /// # Errors
     /// As [`Identity::from_pem`].
@@ -112,8 +112,8 @@ impl Identity {
         Self::from_pem(cert.cert_pem(), cert.key_pem())
     }
 
-    /// What a member serves: its certificate, then the authority's, which clients that know
-    /// only a fingerprint look for.
+    /// The identity of a member: its certificate, followed by the CA's, which clients that pin only
+    /// a fingerprint look for.
     ///
     /// # Errors
     /// As [`Identity::from_pem`].
@@ -122,8 +122,8 @@ impl Identity {
         Self::from_pem(&chain, files.key.pem())
     }
 
-    /// The same, and `others` for members: certificates for the same key by which a member that
-    /// is behind, or ahead, may know this node.
+    /// Adds `others` to the chain for members: certificates for the same key by which a member
+    /// whose roster is behind or ahead may identify this node.
     #[must_use]
     pub fn with_others<'a>(mut self, others: impl IntoIterator<Item = &'a NodeCert>) -> Self {
         let mut to_members = CertifiedKey::clone(&self.served);
@@ -134,7 +134,7 @@ impl Identity {
     }
 }
 
-/// The certificate a listener presents, replaceable while it listens.
+/// The certificate that a listener presents, replaceable while it listens.
 #[derive(Debug)]
 pub struct CertSlot(ArcSwap<Identity>);
 
@@ -145,7 +145,7 @@ impl CertSlot {
         Arc::new(Self(ArcSwap::from_pointee(identity.clone())))
     }
 
-    /// Presents `identity` from the next handshake on; open connections are not touched.
+    /// Presents `identity` from the next handshake on; open connections are not affected.
     pub fn replace(&self, identity: &Identity) {
         self.0.store(Arc::new(identity.clone()));
     }
@@ -178,7 +178,7 @@ pub fn api_server(slot: Arc<CertSlot>) -> Result<Arc<ServerConfig>, Error> {
 /// Configuration of a client of the API: TLS 1.3, HTTP/2 only, pinned to `trust`.
 ///
 /// # Errors
-/// [`Error::Pem`] or [`Error::Anchor`] if what is pinned cannot be used.
+/// [`Error::Pem`] or [`Error::Anchor`] if the pinned certificate is invalid.
 pub fn api_client(trust: &Trust) -> Result<Arc<ClientConfig>, Error> {
     client(trust.verifier()?)
 }

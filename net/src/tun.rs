@@ -4,14 +4,14 @@ use std::{fs::File, io};
 
 use rustix::ioctl::{Setter, ioctl};
 
-/// `TUNSETIFF` of `linux/if_tun.h`: makes the interface and ties it to the descriptor.
+/// `TUNSETIFF` of `linux/if_tun.h`: creates the interface and attaches it to the descriptor.
 const TUNSETIFF: rustix::ioctl::Opcode = 0x4004_54ca;
-/// Whole IP packets, without any header of the driver's own.
+/// Whole IP packets, without a driver header.
 const FLAGS: u16 = 0x0001 | 0x1000; // IFF_TUN | IFF_NO_PI
 /// Longest name of an interface, in bytes.
 const NAME_MAX: usize = 15;
 
-/// `struct ifreq` as far as `TUNSETIFF` reads it.
+/// The part of `struct ifreq` that `TUNSETIFF` reads.
 #[repr(C)]
 struct Request {
     name: [u8; NAME_MAX + 1],
@@ -19,16 +19,16 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// Makes a TUN interface in the network namespace of the calling thread.
+/// Creates a TUN interface in the network namespace of the calling thread.
 ///
-/// A read returns one IP packet that was routed to the interface, a write of one packet makes it
-/// come in there. Reads that would wait fail with [`io::ErrorKind::WouldBlock`]. The interface
-/// goes away with the file. It is down at first.
+/// A read returns one IP packet that was routed to the interface; a write injects one packet as
+/// received by it. Reads that would block fail with [`io::ErrorKind::WouldBlock`]. The interface is
+/// down at first, and is removed when the file is closed.
 ///
 /// Source: the kernel's `Documentation/networking/tuntap.rst`.
 ///
 /// # Errors
-/// When the name is too long or taken, or without the capability `CAP_NET_ADMIN`.
+/// If the name is too long or taken, or without the capability `CAP_NET_ADMIN`.
 pub fn open(name: &str) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut request = Request {

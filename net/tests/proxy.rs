@@ -1,4 +1,4 @@
-//! The proxy between real clients and real replicas on loopback.
+//! Tests of the proxy between real clients and real replicas on loopback.
 
 #[path = "proxy/world.rs"]
 mod world;
@@ -22,7 +22,7 @@ use world::*;
 const PATIENT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_replica_sees_the_request_as_it_was_sent_plus_where_it_came_from() {
+async fn replica_receives_request_with_forwarding_headers() {
     let seen = replica(async |request| {
         let mut lines = vec![format!("{} {}", request.method(), request.uri())];
         for (name, value) in request.headers() {
@@ -99,7 +99,7 @@ async fn bodies_stream_both_ways_with_their_trailers() {
 }
 
 #[tokio::test]
-async fn switched_protocols_are_relayed_until_a_side_closes_whatever_the_table_says() {
+async fn switched_connection_is_relayed_despite_table_swaps() {
     let (echo, mut ended) = switching_replica().await;
     let world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([rule([echo])]));
@@ -113,7 +113,7 @@ async fn switched_protocols_are_relayed_until_a_side_closes_whatever_the_table_s
 }
 
 #[tokio::test]
-async fn switched_protocols_go_on_while_draining_and_end_with_the_drain() {
+async fn switched_connection_ends_with_the_drain() {
     let (echo, mut ended) = switching_replica().await;
     let mut world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([rule([echo])]));
@@ -129,7 +129,7 @@ async fn switched_protocols_go_on_while_draining_and_end_with_the_drain() {
 }
 
 #[tokio::test]
-async fn requests_without_a_route_are_answered_by_the_proxy() {
+async fn requests_without_a_route_get_the_proxys_errors() {
     let world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([Rule {
         path: "/api".into(),
@@ -185,7 +185,7 @@ async fn requests_without_a_route_are_answered_by_the_proxy() {
 }
 
 #[tokio::test]
-async fn secure_domains_redirect_every_method_to_the_same_place() {
+async fn secure_domain_redirects_to_the_same_path() {
     let world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([Rule {
         redirect_to_https: true,
@@ -201,7 +201,7 @@ async fn secure_domains_redirect_every_method_to_the_same_place() {
 }
 
 #[tokio::test]
-async fn an_unreachable_replica_gives_502_and_then_counts_as_down() {
+async fn unreachable_replica_gives_502_and_is_marked_down() {
     let (_held, closed) = closed_port();
     let world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([rule([closed])]));
@@ -216,7 +216,7 @@ async fn an_unreachable_replica_gives_502_and_then_counts_as_down() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_not_sent_moves_to_another_replica_with_its_body() {
+async fn unsent_request_moves_to_another_replica() {
     let (_held, ports): (Vec<_>, Vec<_>) = [(); 2].map(|()| closed_port()).into_iter().unzip();
     let live = replica(async |request| text(body_of(request.into_body()).await)).await;
     for _ in 0..8 {
@@ -234,7 +234,7 @@ async fn a_request_that_was_not_sent_moves_to_another_replica_with_its_body() {
 }
 
 #[tokio::test]
-async fn only_requests_without_effects_are_repeated_after_they_were_sent() {
+async fn only_safe_requests_are_repeated_once_sent() {
     let asked = Arc::new(AtomicUsize::new(0));
     let breaking = breaking_replica(asked.clone()).await;
     let healthy = replica(async |_| text("ok")).await;
@@ -244,7 +244,7 @@ async fn only_requests_without_effects_are_repeated_after_they_were_sent() {
         (Method::POST, "x"),
         (Method::DELETE, ""),
     ] {
-        // Until the breaking one was asked first.
+        // Repeats until the proxy tries the breaking replica first.
         loop {
             asked.store(0, Ordering::SeqCst);
             let world = World::start(Settings::default()).await;
@@ -269,7 +269,7 @@ async fn only_requests_without_effects_are_repeated_after_they_were_sent() {
             };
             assert_eq!(status, expected, "{method}");
             assert_eq!(asked.load(Ordering::SeqCst), 1, "{method}");
-            // It counts as down now.
+            // The breaking replica is marked down now.
             assert_eq!(
                 world.client().await.send(get("/")).await.status(),
                 StatusCode::OK
@@ -281,7 +281,7 @@ async fn only_requests_without_effects_are_repeated_after_they_were_sent() {
 }
 
 #[tokio::test]
-async fn a_replica_that_breaks_off_its_response_counts_as_down() {
+async fn replica_that_aborts_its_response_is_down() {
     let breaking = raw_replica(async |mut stream| {
         read_head(&mut stream).await;
         let half = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf";
@@ -301,7 +301,7 @@ async fn a_replica_that_breaks_off_its_response_counts_as_down() {
 }
 
 #[tokio::test]
-async fn a_silent_replica_gives_504_and_is_not_blamed() {
+async fn silent_replica_gives_504_and_stays_up() {
     let silent = raw_replica(async |mut stream| {
         read_head(&mut stream).await;
         let _ = stream.read_u8().await; // until the proxy gives up
@@ -321,18 +321,18 @@ async fn a_silent_replica_gives_504_and_is_not_blamed() {
 }
 
 #[tokio::test]
-async fn connections_to_replicas_are_reused_and_replaced_when_they_went_stale() {
+async fn replica_connections_are_reused_until_stale() {
     let accepted = Arc::new(AtomicUsize::new(0));
     let fickle = {
         let accepted = accepted.clone();
-        // Answers twice, then closes without a word.
+        // Responds twice, then closes the connection without announcing it.
         raw_replica(move |mut stream| {
             accepted.fetch_add(1, Ordering::SeqCst);
             async move {
                 for _ in 0..2 {
                     read_head(&mut stream).await;
                     let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-                    let _ = stream.write_all(answer).await; // the proxy may be gone
+                    let _ = stream.write_all(answer).await; // the proxy may have closed the connection
                 }
             }
         })
@@ -350,7 +350,7 @@ async fn connections_to_replicas_are_reused_and_replaced_when_they_went_stale() 
 }
 
 #[tokio::test]
-async fn a_running_response_outlives_its_route() {
+async fn running_response_survives_removal_of_its_route() {
     let (chunks, slow) = slow_replica().await;
     let world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([rule([slow])]));
@@ -372,7 +372,7 @@ async fn a_running_response_outlives_its_route() {
 }
 
 #[tokio::test]
-async fn draining_finishes_what_runs_and_closes_what_rests() {
+async fn drain_finishes_running_requests_and_closes_idle_connections() {
     let (chunks, slow) = slow_replica().await;
     let mut world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([rule([slow])]));
@@ -401,7 +401,7 @@ async fn draining_finishes_what_runs_and_closes_what_rests() {
 }
 
 #[tokio::test]
-async fn draining_ends_what_does_not_finish_in_time() {
+async fn drain_aborts_requests_after_its_grace_period() {
     let (_chunks, slow) = slow_replica().await;
     let world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([rule([slow])]));
@@ -411,7 +411,7 @@ async fn draining_ends_what_does_not_finish_in_time() {
 }
 
 #[tokio::test]
-async fn a_listener_that_died_is_bound_again_while_its_requests_run() {
+async fn listener_is_bound_again_while_requests_run() {
     let (chunks, slow) = slow_replica().await;
     let mut world = World::start(Settings::default()).await;
     world.proxy.swap(RouteTable::new([rule([slow])]));
@@ -431,7 +431,7 @@ async fn a_listener_that_died_is_bound_again_while_its_requests_run() {
 }
 
 #[tokio::test]
-async fn clients_that_do_not_finish_their_request_are_disconnected() {
+async fn incomplete_request_head_times_out() {
     let settings = Settings {
         request_head_timeout: Duration::from_millis(30),
         ..Settings::default()
@@ -440,12 +440,12 @@ async fn clients_that_do_not_finish_their_request_are_disconnected() {
     let mut client = world.connect().await;
     client.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
     let mut rest = Vec::new();
-    let _ = client.read_to_end(&mut rest).await; // a reset is as good as an end
+    let _ = client.read_to_end(&mut rest).await; // the connection may be reset or closed
     assert_eq!(rest, b"");
 }
 
 #[tokio::test]
-async fn clients_that_rest_too_long_are_disconnected() {
+async fn idle_client_is_disconnected() {
     let settings = Settings {
         idle_timeout: Duration::from_millis(30),
         ..Settings::default()
@@ -461,7 +461,7 @@ async fn clients_that_rest_too_long_are_disconnected() {
 }
 
 #[tokio::test]
-async fn every_finished_request_is_counted_where_it_belongs() {
+async fn requests_are_counted_by_domain_and_service() {
     let answering = replica(async |_| text("x")).await;
     let counted = Arc::new(Counted::default());
     let proxy = Proxy::observed(Settings::default(), counted.clone());
@@ -490,7 +490,7 @@ async fn every_finished_request_is_counted_where_it_belongs() {
     ask("a.example", "/idle").await;
     ask("a.example", "/nowhere").await;
     ask("attacker-chosen.example", "/").await;
-    // The guard is dropped when the server lets go of the body, which the client does not see.
+    // The guard is dropped when the server drops the body, which the client cannot observe.
     while counted.lines().len() < 4 {
         tokio::task::yield_now().await;
     }
@@ -509,7 +509,7 @@ async fn every_finished_request_is_counted_where_it_belongs() {
 }
 
 #[tokio::test]
-async fn a_switch_of_protocols_is_counted_but_not_timed() {
+async fn protocol_switch_is_counted_but_not_timed() {
     let (echo, _ended) = switching_replica().await;
     let counted = Arc::new(Counted::default());
     let proxy = Proxy::observed(Settings::default(), counted.clone());

@@ -1,5 +1,5 @@
-//! Time from `apply` of 50 replicas until all are created and started, beside the time the engine
-//! alone needs for the same 50 create and start calls, 8 at a time.
+//! Time from `apply` of 50 replicas until all are created and started, compared with the time of
+//! the same 50 create and start calls to the engine alone, 8 at a time.
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -45,7 +45,7 @@ async fn main() -> Result<()> {
     );
     let mut ratios = Vec::new();
     for round in 1..=ROUNDS {
-        // In turns, so that a machine that slows down slows both.
+        // Alternating, so that a machine that slows down affects both.
         let alone = engine_alone(&docker).await?;
         let jaco = through_jaco(&daemon).await?;
         let ratio = jaco.as_secs_f64() / alone.as_secs_f64();
@@ -61,7 +61,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// The engine calls alone: one network, then create and start, as many at a time as JACO does.
+/// The engine calls alone: one network, then create and start, with the same concurrency as JACO.
 async fn engine_alone(docker: &Docker) -> Result<Duration> {
     let prefix = format!("jaco-bench-{}", std::process::id());
     docker
@@ -111,7 +111,7 @@ async fn engine_alone(docker: &Docker) -> Result<Duration> {
     outcome.map(|_| took)
 }
 
-/// From the request to the last start that the engine reports.
+/// Time from the request to the last start that the engine reports.
 async fn through_jaco(daemon: &Daemon) -> Result<Duration> {
     let workload = Workload::new("bench", [web()]);
     let sent = SystemTime::now().duration_since(UNIX_EPOCH)?;
@@ -136,7 +136,7 @@ async fn through_jaco(daemon: &Daemon) -> Result<Duration> {
         .await?
         .is_empty()
     {
-        ensure!(asked.elapsed() < LIMIT, "the replicas did not go");
+        ensure!(asked.elapsed() < LIMIT, "the replicas were not removed");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     Ok(last.saturating_sub(sent))
@@ -150,7 +150,7 @@ fn since_epoch(text: &str) -> Result<Duration> {
     ))
 }
 
-/// Without a health check: what is measured is JACO, not the checks.
+/// Without a health check, so that only JACO is measured.
 fn web() -> Service {
     Service {
         healthcheck: false,

@@ -1,8 +1,8 @@
-//! How fast a large state becomes an archive and comes back, and how much memory that takes.
+//! Throughput and memory of writing a large state to an archive and reading it back.
 //!
-//! The state is made of what grows in a cluster: audit events, deployments with their manifests,
-//! replicas and tokens. Memory is the highest resident size during a step less the size before
-//! it, so for writing it is the cost of a backup beside the state that is there anyway.
+//! The state consists of the entities that grow in a cluster: audit events, deployments with their
+//! manifests, replicas and tokens. Memory is the peak resident size during a step minus the size
+//! before it; for writing this is the cost of a backup on top of the state.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ struct Options {
     /// Entities in the state.
     #[arg(long, default_value_t = 100_000)]
     entities: u32,
-    /// How often each step is measured; the fastest counts.
+    /// How often each step is measured; the fastest run counts.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
 }
@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A fifth of the entities are deployments, replicas and tokens each, the rest is history.
+/// A state with one fifth each of deployments, replicas and tokens; the rest are audit events.
 fn state(entities: u32) -> State {
     let mut state = State {
         applied_index: u64::from(entities) + 1,
@@ -123,7 +123,7 @@ fn state(entities: u32) -> State {
     state
 }
 
-/// 32 bytes that do not compress, as hashes do not.
+/// 32 bytes that do not compress, like a hash.
 fn digest(n: u32) -> Vec<u8> {
     let mut word = u64::from(n) + 1;
     std::iter::repeat_with(|| {
@@ -150,7 +150,7 @@ fn fastest<E: std::error::Error + Send + Sync + 'static>(
         memory: 0,
     };
     for _ in 0..rounds {
-        // Makes the highest size so far the present one (proc(5)).
+        // Resets the peak resident size to the current one (proc(5)).
         fs::write("/proc/self/clear_refs", "5")?;
         let before = resident("VmRSS:")?;
         let started = Instant::now();
@@ -161,7 +161,7 @@ fn fastest<E: std::error::Error + Send + Sync + 'static>(
     Ok(best)
 }
 
-/// Bytes after a key of `/proc/self/status`.
+/// The value of a key of `/proc/self/status`, in bytes.
 fn resident(key: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(key));

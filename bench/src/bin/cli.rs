@@ -1,4 +1,4 @@
-//! How long whole runs of `jaco` take: one that needs no daemon, and one that asks it.
+//! Duration of whole runs of `jaco`: one without a daemon, and one that calls it.
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 

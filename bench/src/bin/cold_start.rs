@@ -1,5 +1,5 @@
-//! From the start of `jacod` until it answers `Cluster.Status` as a member, and until it leads:
-//! with a state that holds next to nothing, and with 100,000 entities.
+//! Time from the start of `jacod` until it answers `Cluster.Status` as a member, and until it
+//! leads: with an almost empty state, and with 100,000 entities.
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -43,7 +43,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Starts a few times; returns the resident memory.
+/// Starts the daemon several times; returns the median resident memory in bytes.
 async fn starts(daemon: &mut Daemon, goal: &str) -> Result<u64> {
     let (mut answers, mut leads, mut resident) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -55,7 +55,7 @@ async fn starts(daemon: &mut Daemon, goal: &str) -> Result<u64> {
             member(daemon, begun, |status| !status.leader_hostname.is_empty()).await?;
         }
         leads.push(begun.elapsed());
-        tokio::time::sleep(Duration::from_secs(1)).await; // what starts after it is up
+        tokio::time::sleep(Duration::from_secs(1)).await; // tasks started after the election
         resident.push(daemon.rss_bytes()?);
         daemon.stop().await?;
     }
@@ -75,7 +75,7 @@ async fn starts(daemon: &mut Daemon, goal: &str) -> Result<u64> {
     Ok(resident)
 }
 
-/// Waits until a member says of itself what is wanted.
+/// Waits until the daemon reports itself a member and `wanted` holds for its status.
 async fn member(
     daemon: &Daemon,
     begun: Instant,
@@ -90,7 +90,7 @@ async fn member(
     }
 }
 
-/// Writes the state anew with many more rows; returns their encoded size.
+/// Rewrites the state with many more rows; returns their encoded size in bytes.
 fn fill(daemon: &Daemon) -> Result<usize> {
     let path = daemon.data_dir().join("raft");
     let storage = Storage::open(&path)?;
@@ -113,7 +113,7 @@ fn fill(daemon: &Daemon) -> Result<usize> {
     Ok(after - before)
 }
 
-/// One of each kind that makes nobody act.
+/// Adds one entity of each kind; none of them causes any action of the daemon.
 fn add(state: &mut State, number: u32) {
     let name = format!("bench-{number:06}");
     let ts = Some(Timestamp {

@@ -1,8 +1,9 @@
-//! Replicated writes of three nodes of JACO beside three of etcd: same namespaces, same disk.
+//! Replicated writes of three JACO nodes compared with three etcd members: same namespaces, same
+//! disk.
 //!
 //! Runs `replicated_writes` on the leader of each in turn, twice, because the disk of a shared
-//! machine is not the same a minute later. Prints the CPU time of each process per write, and the
-//! bytes that the leader's machine sent and received, too. Needs root and Debian's `etcd-server`.
+//! machine changes from minute to minute. Also prints the CPU time of each process per write, and
+//! the bytes that the leader's machine sent and received. Needs root and Debian's `etcd-server`.
 
 #![expect(clippy::print_stdout, reason = "figures are its purpose")]
 
@@ -20,9 +21,9 @@ use jaco_chaos::{
     lab::{Node, netns},
 };
 
-/// Longest wait for a member of etcd.
+/// Timeout of starting the etcd members.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Its client socket, in its directory; etcd wants a host and a port in the name.
+/// Client socket in the member's directory; etcd requires a host and a port in the name.
 const ETCD_SOCKET: &str = "etcd:1";
 
 #[derive(Parser)]
@@ -99,13 +100,13 @@ async fn etcd(options: &Options) -> Result<()> {
     )
 }
 
-/// Processes that end with their owner.
+/// Child processes that are killed with their owner.
 struct Members(Vec<Child>);
 
 impl Drop for Members {
     fn drop(&mut self) {
         for member in &mut self.0 {
-            // It may have ended by itself; either way it is waited for.
+            // A process that has ended must be waited for, too.
             let _ = member.kill();
             let _ = member.wait();
         }
@@ -140,7 +141,7 @@ fn member(node: &Node, cluster: &str) -> Result<Child> {
         .context("start etcd; is etcd-server installed?")
 }
 
-/// The node whose etcd says that it leads, by its metrics.
+/// The node whose etcd reports in its metrics that it leads.
 fn leader_of(nodes: &[Node]) -> Result<&Node> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -194,7 +195,7 @@ fn load(
     Ok(())
 }
 
-/// Bytes received and sent by the interfaces of a node's namespace, loopback left out.
+/// Bytes received and sent by the interfaces of a node's namespace, without loopback.
 fn traffic(node: &Node) -> Result<(f64, f64)> {
     let mut cat = netns::command(node.namespace(), "cat");
     let text = cat.arg("/proc/net/dev").output()?.stdout;

@@ -1,8 +1,8 @@
-//! 1,000 lines a second from each of 20 replicas through one `jaco logs -f`: whether all of them
-//! arrive, and what that costs the daemon, the command and the engine.
+//! 1,000 lines a second from each of 20 replicas through one `jaco logs -f`: whether all arrive,
+//! and what it costs the daemon, the client and the engine.
 //!
-//! Halfway the command is stopped for a while, as by a terminal that takes nothing: the daemon's
-//! memory must not grow, and afterwards not a line may be missing.
+//! Halfway the client is stopped for a while, like one whose terminal blocks: the daemon's memory
+//! must not grow, and no line may be missing afterwards.
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -25,9 +25,9 @@ use rustix::process::{Pid, Signal, kill_process};
 const REPLICAS: u32 = 20;
 /// Lines of each replica.
 const LINES: u64 = 30_000;
-/// Lines of a replica between two pauses of a tenth of a second.
+/// Lines of a replica between two pauses of 0.1 s.
 const BURST: u64 = 100;
-/// How long nobody reads.
+/// Time for which the client is stopped.
 const STOPPED: Duration = Duration::from_secs(8);
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -55,7 +55,7 @@ async fn main() -> Result<()> {
     outcome
 }
 
-/// Two seconds of silence first, so that every replica is attached to before it writes.
+/// The replicas wait two seconds first, so that each is followed before it writes.
 fn writer() -> Service {
     let script = format!(
         "sleep 2; n=0; while [ $n -lt {LINES} ]; do \
@@ -149,7 +149,7 @@ fn measure(daemon: &Daemon, engine: u32, mut jaco: Child) -> Result<()> {
     let elapsed = begun.elapsed();
     println!(
         "{received} lines of {REPLICAS} replicas in {:.1} s ({:.0} a second), {wrong} out of place (goal: 0), \
-         nobody reading for {:.0} s of it",
+         the client stopped for {:.0} s of it",
         elapsed.as_secs_f64(),
         received as f64 / elapsed.as_secs_f64(),
         STOPPED.as_secs_f64(),
@@ -162,7 +162,7 @@ fn measure(daemon: &Daemon, engine: u32, mut jaco: Child) -> Result<()> {
     Ok(())
 }
 
-/// Reads on a thread of its own, so that reading is not what is slow.
+/// Reads on a thread of its own, so that the benchmark does not slow the client down.
 fn reader(jaco: &mut Child) -> Result<mpsc::Receiver<Vec<(String, u64)>>> {
     let output = jaco.stdout.take().context("a pipe")?;
     let (sender, lines) = mpsc::channel();
@@ -179,7 +179,7 @@ fn reader(jaco: &mut Child) -> Result<mpsc::Receiver<Vec<(String, u64)>>> {
     Ok(lines)
 }
 
-/// `[replica@host] number of …`.
+/// Parses `[replica@host] number of …`.
 fn parse(line: &str) -> Option<(String, u64)> {
     let (replica, rest) = line.strip_prefix('[')?.split_once('@')?;
     let (_, rest) = rest.split_once("] ")?;
@@ -187,7 +187,7 @@ fn parse(line: &str) -> Option<(String, u64)> {
     Some((replica.to_owned(), number))
 }
 
-/// The process behind the engine's socket.
+/// The process that listens on the engine's socket.
 async fn engine_pid() -> Result<u32> {
     let stream = tokio::net::UnixStream::connect(engine::socket()).await?;
     let pid = stream

@@ -1,4 +1,4 @@
-//! What an idle node with 50 running replicas costs: raft writes, CPU, memory.
+//! Cost of an idle node with 50 running replicas: raft writes, CPU, memory.
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -56,7 +56,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// Without a health check: what is measured is JACO, not the checks.
+/// Without a health check, so that only JACO is measured.
 fn web() -> Service {
     Service {
         healthcheck: false,

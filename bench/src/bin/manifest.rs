@@ -1,4 +1,4 @@
-//! What it takes to read, check and resolve a compose file of 200 services, stage by stage.
+//! Time to read, check and resolve a compose file of 200 services, stage by stage.
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
 
 fn stage(name: &str, work: impl FnMut() -> Result<()>) -> Result<()> {
     let samples = Samples::of(ROUNDS, work)?;
-    // The best is what the work takes when nobody else uses the machine.
+    // The best run shows the time without interference from other processes.
     let [best, median, p99] = [0, 50, 99].map(|percent| millis(samples.percentile(percent)));
     println!("{name:<40} {best:>7.2} ms {median:>7.2} ms {p99:>7.2} ms");
     Ok(())
@@ -72,7 +72,7 @@ fn folded(compose: &[u8]) -> Result<Vec<u8>> {
     Ok(fold(compose, Some(&mut read))?.bytes)
 }
 
-/// A cluster in which nothing is taken.
+/// A cluster in which no port or route is taken.
 struct Empty;
 
 impl ClusterView for Empty {
@@ -115,8 +115,8 @@ fn jaco() -> String {
     text
 }
 
-/// The mix of keys of a grown stack: one service in three takes its environment from a file, one
-/// in four publishes a port, each waits for the one before.
+/// A typical mix of keys: one service in three takes its environment from a file, one in four
+/// publishes a port, and each depends on the one before.
 fn compose() -> String {
     let mut text = "x-common: &common\n  restart: unless-stopped\n  init: true\n  logging:\n    \
                     driver: json-file\n    options: {max-size: 10m, max-file: \"3\"}\nservices:\n"

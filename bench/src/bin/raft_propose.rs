@@ -1,9 +1,8 @@
-//! How many proposals a single voter commits per second, beside what its disk can do.
+//! Proposals per second that a single voter commits, compared with the speed of its disk.
 //!
-//! First the disk alone: append 512 bytes, `fdatasync`, again. Then 512-byte commands through
-//! the raft actor, synced, by 1 client, by 64 clients, and by 64 clients that keep 16 proposals
-//! in flight each. The ratio between the two is what group commit is worth; absolute numbers
-//! belong to the machine.
+//! First the disk alone: append 512 bytes, `fdatasync`, repeat. Then 512-byte commands through the
+//! raft actor, synced, by 1 client, by 64 clients, and by 64 clients with 16 proposals in flight
+//! each. The ratio shows the benefit of group commit; absolute numbers depend on the machine.
 
 use std::{
     fs::File,
@@ -34,7 +33,7 @@ const COMMAND_BYTES: usize = 512;
 #[derive(Parser)]
 #[command(about = "Measures proposals through the raft actor")]
 struct Options {
-    /// Directory to work in; its file system is what is measured.
+    /// Directory to work in; its file system is measured.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Seconds per measurement.
@@ -62,7 +61,7 @@ fn main() -> anyhow::Result<()> {
         let name = format!("{clients} clients x {outstanding} in flight");
         print(&name, &rate, Some((disk.per_second(), syncs)));
     }
-    // Again, because the disk of a shared machine is not the same a minute later.
+    // Again, because the disk of a shared machine changes from minute to minute.
     let disk = fdatasync(dir.path(), length)?;
     print("fdatasync again", &disk, None);
     Ok(())
@@ -179,7 +178,7 @@ async fn run(
     }
 }
 
-/// A command of exactly [`COMMAND_BYTES`]; few keys, so that the state stays small.
+/// A command of exactly [`COMMAND_BYTES`]; few different keys keep the state small.
 fn payload(client: usize, number: u64) -> v1::Command {
     let build = |bytes: usize| {
         let blob = v1::CertBlob {
@@ -198,7 +197,7 @@ fn payload(client: usize, number: u64) -> v1::Command {
     build(COMMAND_BYTES - frame)
 }
 
-/// Supervises nothing: an actor that dies ends the benchmark through its unanswered proposals.
+/// Supervises nothing: the death of an actor ends the benchmark by its unanswered proposals.
 struct Parent;
 
 impl Actor for Parent {

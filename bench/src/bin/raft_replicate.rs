@@ -1,10 +1,9 @@
-//! How many writes per second a group of raft nodes commits, each synced on every node.
+//! Writes per second that a group of raft nodes commits, each synced on every node.
 //!
 //! Each client writes one 256-byte value at a time to the leader and waits until it is committed
-//! and applied. The nodes share one process, one disk and its processors, so what is measured is
-//! raft, the storage and their threads; the network is a function call. The disk's own
-//! `fdatasync` is measured before and after, because that of a shared machine is not the same a
-//! minute later.
+//! and applied. The nodes share one process, one disk and its processors, so raft, the storage and
+//! their threads are measured; the network is a function call. The disk's own `fdatasync` is
+//! measured before and after, because a shared disk changes from minute to minute.
 
 use std::{
     fs::File,
@@ -20,13 +19,13 @@ use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Limits, Propose as _, RaftHandle, command};
 use prost_types::Timestamp;
 
-/// Bytes of a value.
+/// Length of a value in bytes.
 const VALUE: usize = 256;
 
 #[derive(Parser)]
 #[command(about = "Measures replicated writes through raft")]
 struct Options {
-    /// Directory to work in; its file system is what is measured.
+    /// Directory to work in; its file system is measured.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Seconds per measurement.
@@ -68,7 +67,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Latencies, and how long it took to collect them.
+/// Latencies, and the time it took to collect them.
 type Measured = (Samples, Duration);
 
 #[expect(
@@ -97,7 +96,7 @@ fn fdatasync(dir: &Path, length: Duration) -> anyhow::Result<Measured> {
     Ok((Samples::new(latencies), started.elapsed()))
 }
 
-/// Writes for `length`; also returns how often each node synced.
+/// Writes for `length`; also returns the number of syncs of each node.
 async fn replicate(
     dir: &Path,
     nodes: u64,
@@ -138,7 +137,7 @@ async fn run(handle: RaftHandle, client: usize, until: Instant) -> anyhow::Resul
     Ok(latencies)
 }
 
-/// Few keys, so that the state stays small.
+/// A write of one value; few different keys keep the state small.
 fn payload(client: usize, number: u64) -> v1::Command {
     let blob = v1::CertBlob {
         key: format!("bench/{client:03}/{:02}", number % 16),

@@ -1,9 +1,8 @@
-//! What a snapshot for a lagging follower costs the leader and the follower.
+//! Cost of a snapshot for a lagging follower, on the leader and the follower.
 //!
-//! A group of three fills its state, one node stops, the log moves on beyond what is kept, and
-//! the node returns while clients write. Printed are the leader's rate of writes without and with
-//! the snapshot under way, the longest time that a write took, and the time until the node has
-//! caught up.
+//! A group of three fills its state, one node stops, the log is truncated beyond its position, and
+//! the node returns while clients write. Prints the leader's write rate without and with the
+//! snapshot in progress, the longest write, and the time until the node has caught up.
 
 use std::{
     path::PathBuf,
@@ -132,7 +131,7 @@ async fn fill(
     numbers: std::ops::Range<u64>,
     name: &'static str,
 ) -> anyhow::Result<()> {
-    // The missed entries change few keys, the others make the state.
+    // The missed entries overwrite few keys; the others build the state.
     let keys = if name == "state" { u64::MAX } else { 1000 };
     futures::stream::iter(numbers)
         .map(|n| handle.propose(blob(format!("{name}/{:06}", n % keys))))

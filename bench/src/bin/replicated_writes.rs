@@ -1,10 +1,10 @@
 //! Replicated writes per second through the API of a running cluster, JACO's or etcd's.
 //!
 //! One write is 256 bytes under one of 1,000 keys, acknowledged after a majority has it on disk:
-//! `RegistryCredentials.Add` here, `KV.Put` there. 1, 64 and 512 clients each wait for an answer
-//! before they write again; up to 32 of them share one HTTP/2 connection. Both daemons are called
-//! over a unix socket or TCP without TLS, on the leader's machine, so that what differs is the
-//! way from request to majority. JACO's write adds a row to the audit trail; etcd's has none.
+//! `RegistryCredentials.Add` for JACO, `KV.Put` for etcd. 1, 64 and 512 clients each wait for a
+//! response before they write again; up to 32 of them share one HTTP/2 connection. Both daemons are
+//! called over a unix socket or TCP without TLS, on the leader's machine, so that the difference
+//! lies between request and majority. JACO's write also adds an audit event; etcd has none.
 //!
 //! `compare_etcd` runs it on three nodes of each in the same network namespaces.
 
@@ -31,19 +31,19 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-/// Size of a value.
+/// Length of a value in bytes.
 const VALUE_BYTES: usize = 256;
-/// Keys that are written over and over.
+/// Number of different keys.
 const KEYS: u64 = 1000;
-/// Clients of one connection; a daemon of JACO serves 64 calls at once on each.
+/// Clients per connection; a JACO daemon serves 64 concurrent calls on each.
 const CLIENTS_PER_CONNECTION: usize = 32;
-/// Writes before the clock starts, as a part of a second.
+/// Warm-up before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 #[derive(Parser)]
 #[command(about = "Measures acknowledged writes of a running cluster")]
 struct Options {
-    /// Whose API it is.
+    /// The API to call.
     #[arg(long, value_enum)]
     target: Target,
     /// Unix socket of the leader's API.
@@ -55,7 +55,7 @@ struct Options {
     /// Numbers of clients, one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "1,64,512")]
     clients: Vec<usize>,
-    /// Processes whose CPU time is to be told, beside that of this one.
+    /// Further processes whose CPU time is printed.
     #[arg(long = "process", value_name = "NAME=PID", value_parser = process)]
     processes: Vec<(String, u32)>,
 }
@@ -66,7 +66,7 @@ enum Target {
     Etcd,
 }
 
-/// `etcdserverpb.PutRequest`, as far as it is used.
+/// The used fields of `etcdserverpb.PutRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct PutRequest {
     #[prost(bytes = "vec", tag = "1")]
@@ -75,7 +75,7 @@ struct PutRequest {
     value: Vec<u8>,
 }
 
-/// `etcdserverpb.PutResponse`; that there is one is all that counts.
+/// `etcdserverpb.PutResponse`; its fields are ignored.
 #[derive(Clone, PartialEq, prost::Message)]
 struct PutResponse {}
 
@@ -116,7 +116,7 @@ async fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A process whose CPU time is counted.
+/// A process whose CPU time is measured.
 struct Process {
     name: String,
     pid: u32,
@@ -129,33 +129,34 @@ impl Process {
         Ok(Self { name, pid, before })
     }
 
-    /// CPU time since it is counted.
+    /// CPU time since the start of the measurement.
     fn used(&self) -> Result<Duration> {
         Ok(cpu_time(self.pid)?.saturating_sub(self.before))
     }
 }
 
-/// CPU time that a process has used, in its own code and in the kernel's.
+/// User and system CPU time of a process.
 fn cpu_time(pid: u32) -> Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-    // The second field, the name, may hold anything, even parentheses.
+    // The second field, the name, may contain any character, even parentheses.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     let (Some(Ok(user)), Some(Ok(system))) = (ticks.next(), ticks.next()) else {
-        anyhow::bail!("{path} is not what it used to be");
+        anyhow::bail!("{path} has an unexpected format");
     };
-    // Linux counts for programs in hundredths of a second, whatever it does itself.
+    // The unit is USER_HZ, which is 100 per second on Linux.
     Ok(Duration::from_millis(10 * (user + system)))
 }
 
-/// `NAME=PID`.
+/// Parses `NAME=PID`.
 fn process(text: &str) -> Result<(String, u32)> {
     let (name, pid) = text.split_once('=').context("not of the form NAME=PID")?;
     Ok((name.to_owned(), pid.parse()?))
 }
 
-/// How long it was measured, the latencies of that time, and the writes before and after too.
+/// Returns the measured time, its latencies, and the number of all writes including warm-up and
+/// end.
 async fn measure(
     options: &Options,
     clients: usize,

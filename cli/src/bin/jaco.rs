@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line client.
 
 use std::process::ExitCode;
 

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A call or a log entry is some dozens of small pieces, made on one thread and dropped on
-/// another. The C library's allocator takes a fifth of the daemon's time for that.
+/// A call or a log entry consists of dozens of small allocations, made on one thread and freed on
+/// another. The C library's allocator spends a fifth of the daemon's CPU time on them.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -30,24 +30,24 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Only this actor and those below it
+    /// Show only this actor and its descendants
     #[arg(value_name = "PATH")]
     path: Option<String>,
 
-    /// Show it again every second
+    /// Refresh every second
     #[arg(short, long)]
     pub(crate) watch: bool,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// End one actor, on a daemon that allows it
+    /// Terminate one actor; the daemon must run with --enable-fault-injection
     #[command(hide = true)]
     Kill {
-        /// Its path
+        /// Path of the actor
         #[arg(value_name = "PATH")]
         path: String,
-        /// How it ends
+        /// How to terminate it
         #[arg(long, value_enum, default_value_t = Mode::Kill)]
         mode: Mode,
     },
@@ -55,9 +55,9 @@ enum Command {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Mode {
-    /// At its next await point.
+    /// Abort it at its next await point.
     Kill,
-    /// By a panic in its handler.
+    /// Make its handler panic.
     Panic,
 }
 
@@ -102,7 +102,7 @@ impl From<v1::ActorInfo> for ActorRow {
 
 impl View for ActorsView {
     fn text(&self) -> String {
-        // Never cut: the left column is a drawing, and a path is what `kill` asks for.
+        // Never truncated: the left column is a drawing, and `kill` needs the whole path.
         let columns = [
             free("ACTOR"),
             col("KIND"),
@@ -151,7 +151,7 @@ impl View for KilledView<'_> {
     }
 }
 
-/// Shows the tree, or ends one actor of it.
+/// Prints the tree, or terminates one actor.
 pub(crate) async fn run(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     if let Some(Command::Kill { path, mode }) = &args.command {
         return kill(path, *mode, client, ui).await;
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_is_drawn_beside_its_facts() {
+    fn table_shows_the_tree_and_its_actors() {
         let broken = v1::ActorInfo {
             restarts: 2,
             mailbox_depth: 4,

@@ -1,4 +1,4 @@
-//! `jaco apply`: two files in, a running deployment out.
+//! `jaco apply`: submits manifests and waits for the deployment to run.
 
 mod draw;
 mod goal;
@@ -35,23 +35,23 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Arguments of `apply`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Deployment manifest
+    /// Deployment manifest (jaco.yaml)
     #[arg(value_name = "JACO")]
     jaco: PathBuf,
 
-    /// Compose file, or - for stdin [default: the one beside JACO]
+    /// Compose file, or - for stdin [default: the compose file beside JACO]
     #[arg(long, value_name = "FILE")]
     compose: Option<PathBuf>,
 
-    /// Show what would change and change nothing
+    /// Show the changes without applying them
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not wait until everything runs
+    /// Return without waiting until all replicas run
     #[arg(long)]
     detach: bool,
 
-    /// How long to wait until everything runs
+    /// How long to wait until all replicas run
     #[arg(
         long,
         value_name = "DURATION",
@@ -131,7 +131,7 @@ impl AppliedView {
     }
 }
 
-/// Applies and, unless told otherwise, waits; `connect` is only called once the files are sound.
+/// Applies and, without `--detach`, waits; calls `connect` only after the files were validated.
 pub(crate) async fn run(
     args: &Args,
     connect: impl Fn() -> Result<Client, Failure>,
@@ -143,7 +143,7 @@ pub(crate) async fn run(
         ui.warn(warning);
     }
     let client = connect()?;
-    // What ran before tells a replaced replica from one that is still to be replaced.
+    // The earlier replicas, to tell which ones the revision has replaced.
     let waits = !args.dry_run && !args.detach;
     let before = if waits {
         current(&client, &manifests.deployment).await?
@@ -213,7 +213,8 @@ async fn submit(
             path: &manifests.jaco_path,
             bytes: &manifests.jaco,
         }];
-        // The daemon counts lines in what it received, which may not be what the user wrote.
+        // Line numbers of the daemon refer to the text it received, which may differ from the
+        // user's file.
         if !manifests.compose_edited {
             texts.push(Text {
                 name: "compose.yaml",

@@ -1,4 +1,4 @@
-//! What may stand on the command line.
+//! The command line definition.
 
 use std::{
     ffi::OsString,
@@ -34,22 +34,22 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-/// Flags of every command, before or after its name.
+/// Flags that every command accepts, before or after its name.
 #[derive(Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Globals {
-    /// Remote daemon, any member; several are tried in order [env: JACO_SERVER]
+    /// Remote daemon to call, any member; several addresses are tried in order [env: JACO_SERVER]
     #[arg(long, global = true, value_name = "HOST:PORT,...")]
     server: Option<String>,
 
     /// Operator token for remote daemons [env: JACO_TOKEN]
     ///
-    /// With `node join` it is the join token [env: JACO_JOIN_TOKEN].
-    /// Other users of this machine can see it; a file or the variable is safer.
+    /// With `node join` it is the join token [env: JACO_JOIN_TOKEN]. Other users of this machine
+    /// can see it in the process list; --token-file or the environment variable is safer.
     #[arg(long, global = true, value_name = "TOKEN")]
     token: Option<SecretString>,
 
-    /// File with that token
+    /// File that contains the token
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "token")]
     token_file: Option<PathBuf>,
 
@@ -73,15 +73,15 @@ pub(crate) struct Globals {
     #[arg(short = 'o', long, global = true, value_name = "FORMAT")]
     format: Option<Format>,
 
-    /// The same as --format; with `backup` the file to write
+    /// Alias of --format; with `backup`, the file to write
     #[arg(long, global = true, value_name = "FORMAT")]
     output: Option<OsString>,
 
-    /// No success lines, notes and warnings
+    /// Suppress success lines, notes and warnings
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Debug logs on stderr
+    /// Write debug logs to stderr
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
 
@@ -91,10 +91,10 @@ pub(crate) struct Globals {
 }
 
 impl Globals {
-    /// How data is printed.
+    /// The output format.
     ///
     /// # Errors
-    /// `usage_error` if `--output` names no format and `command` does not take it as a file.
+    /// `usage_error` if `--output` is not a valid format and `command` does not take it as a file.
     pub(crate) fn format(&self, command: Option<&Command>) -> Result<Format, Failure> {
         let text = match &self.output {
             Some(text) if !matches!(command, Some(Command::Backup(_))) => text,
@@ -111,17 +111,17 @@ impl Globals {
         }
     }
 
-    /// What `--output` names for the command that takes it as a file.
+    /// Value of `--output`, for the command that takes it as a file.
     pub(crate) fn destination(&self) -> Option<&Path> {
         self.output.as_deref().map(Path::new)
     }
 
-    /// The control socket that the flags name.
+    /// The control socket, if a flag names it.
     pub(crate) fn socket(&self) -> Option<&Path> {
         self.socket.as_deref()
     }
 
-    /// What the flags say about the connection.
+    /// The connection settings of the flags.
     pub(crate) fn source(&self) -> Source {
         Source {
             server: self.server.clone(),
@@ -135,23 +135,23 @@ impl Globals {
     }
 }
 
-/// How up to date what is read must be.
+/// Consistency of reads.
 #[derive(Default, clap::Args)]
 pub(crate) struct ReadArgs {
-    /// Read nothing older than what a majority of the cluster knows now
+    /// Read the latest state, confirmed by a majority of the cluster
     #[arg(long, global = true)]
     consistent: bool,
 }
 
-/// The command families.
+/// The commands and command families.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Found a cluster and look at its members
+    /// Initialize a cluster and show its members
     Cluster {
         #[command(subcommand)]
         command: cluster::Command,
     },
-    /// Add, show and remove the machines of the cluster
+    /// Add, list and remove nodes of the cluster
     Node {
         #[command(subcommand)]
         command: node::Command,
@@ -160,7 +160,7 @@ pub(crate) enum Command {
     Apply(apply::Args),
     /// Show deployments, replicas, routes and certificates
     Status(status::Args),
-    /// Show one kind of thing in detail
+    /// Show deployments, replicas or routes in detail
     Get {
         #[command(subcommand)]
         command: get::Command,
@@ -168,9 +168,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         read: ReadArgs,
     },
-    /// Show what the containers of a service write
+    /// Show the logs of a service's containers
     Logs(logs::Args),
-    /// Return a deployment to its previous revision
+    /// Roll a deployment back to its previous revision
     Rollback(lifecycle::Args),
     /// Remove a deployment and everything it owns
     Delete(lifecycle::Args),
@@ -184,26 +184,26 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: registry::Command,
     },
-    /// Show who changed what
+    /// Show the audit log
     Audit(audit::Args),
     /// Show the supervision tree of the daemon
     Actors(actors::Args),
-    /// Save the whole cluster to a file
+    /// Save the state of the cluster to a file
     Backup(backup::Args),
-    /// Make this machine the only member of a cluster that was saved
+    /// Restore a backup, with this machine as the only member
     Restore(restore::Args),
-    /// Check manifests without a cluster
+    /// Check manifests locally, without a cluster
     Validate(validate::Args),
     /// Print the version
     Version,
-    /// Print a script that completes arguments in a shell
+    /// Print the completion script for a shell
     Completions(packaging::CompletionsArgs),
     /// Write the manual pages
     Man(packaging::ManArgs),
 }
 
 impl Command {
-    /// Whether the command runs until Ctrl-C, which is then a success.
+    /// Whether the command normally ends by Ctrl-C, so that Ctrl-C counts as success.
     pub(crate) fn is_endless(&self) -> bool {
         match self {
             Self::Status(args) => args.watch,
@@ -227,7 +227,7 @@ impl Command {
         }
     }
 
-    /// Whether the command works on the files of this machine's daemon.
+    /// Whether the command works on the data files of this machine's daemon.
     pub(crate) fn works_here(&self) -> bool {
         match self {
             Self::Restore(_) => true,
@@ -236,7 +236,7 @@ impl Command {
         }
     }
 
-    /// Whether what the command reads must be confirmed by a majority.
+    /// Whether the command's reads must be confirmed by a majority.
     pub(crate) fn is_consistent(&self) -> bool {
         let read = match self {
             Self::Cluster {
@@ -273,7 +273,7 @@ impl Command {
         read.consistent
     }
 
-    /// Whether the token among the flags is not an operator's.
+    /// Whether `--token` is a join token for this command, not an operator token.
     pub(crate) fn takes_join_token(&self) -> bool {
         matches!(
             self,
@@ -283,10 +283,10 @@ impl Command {
         )
     }
 
-    /// Whether a remote daemon is only called with a token.
+    /// Whether a remote call needs a token.
     pub(crate) fn token_rule(&self) -> TokenRule {
         match self {
-            // Strangers may ask whether there is a cluster.
+            // Unauthenticated clients may ask whether the cluster is initialized.
             Self::Cluster {
                 command: cluster::Command::Status(_),
             } => TokenRule::Optional,
@@ -295,7 +295,7 @@ impl Command {
     }
 }
 
-/// Reads a duration flag.
+/// Parses a duration flag.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let nanos = duration::parse(text)
         .map_err(|_| format!("{text:?} is not a duration such as 90s or 1h30m"))?;
@@ -303,7 +303,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// The complaint of the argument parser as a failure: its first paragraph, and its tip.
+/// Converts an error of the argument parser to a failure with its first paragraph and its tip.
 pub(crate) fn usage_error(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(|part| {
@@ -333,12 +333,12 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_consistent() {
+    fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn flags_stand_before_or_after_the_command() {
+    fn global_flags_are_accepted_before_and_after_command() {
         for line in [
             "jaco --server h:1 -o json -q status app",
             "jaco status --server=h:1 --format json app --quiet",
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_long_flag_is_a_file_for_a_backup_and_a_format_for_the_rest() {
+    fn output_flag_is_a_file_only_for_backup() {
         for line in [
             "jaco backup --output xml -o json",
             "jaco --output xml backup --format json",
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn misuse_is_a_usage_error_in_one_line() {
+    fn misuse_is_reported_as_a_usage_error() {
         for (line, word) in [
             ("jaco nosuch", "nosuch"),
             ("jaco statsu", "status"),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_may_be_confirmed() {
+    fn consistent_flag_is_accepted_on_reads() {
         for (line, consistent) in [
             ("jaco status", false),
             ("jaco status --consistent", true),

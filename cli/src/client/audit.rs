@@ -1,4 +1,4 @@
-//! `jaco audit`: who changed what.
+//! `jaco audit`: the audit log.
 
 use std::{
     collections::BTreeMap,
@@ -21,16 +21,16 @@ use super::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Rows are printed as they come, so the columns are as wide as their usual content.
+/// Column widths for typical content; rows are printed as they arrive, so they cannot be computed.
 const WIDTHS: [usize; 3] = [32, 26, 20];
 const PREFIX: &str = "AUDIT_EVENT_TYPE_";
-/// A type that old records hold and nobody writes.
+/// A type that old records contain; no current version writes it.
 const REBALANCE_DRY_RUN: i32 = 22;
 
 /// Arguments of `audit`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only events this recent
+    /// Show only events of this last period
     #[arg(
         long,
         value_name = "DURATION",
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     )]
     since: Option<Duration>,
 
-    /// Only these types, comma-separated
+    /// Show only these event types, comma-separated
     #[arg(
         long = "type",
         value_name = "TYPE,...",
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     )]
     types: Types,
 
-    /// Go on with new events
+    /// Keep printing new events
     #[arg(short, long)]
     pub(crate) follow: bool,
 
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     pub(crate) read: ReadArgs,
 }
 
-/// Types of events; empty for all.
+/// Event types; empty for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Types(Vec<AuditEventType>);
 
@@ -101,7 +101,7 @@ impl From<v1::AuditEvent> for EventView {
         let kind = match AuditEventType::try_from(event.r#type) {
             Ok(kind) => enum_name(kind.as_str_name(), PREFIX),
             Err(_) if event.r#type == REBALANCE_DRY_RUN => "rebalance_dry_run".to_owned(),
-            // A newer daemon knows more types.
+            // Written by a newer daemon.
             Err(_) => format!("type_{}", event.r#type),
         };
         Self {
@@ -126,7 +126,7 @@ impl View for EventView {
     }
 }
 
-/// All events at once, for formats that need to know where the list ends.
+/// All events as one list, for formats that need a closing bracket.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct EventsView(Vec<EventView>);
@@ -137,7 +137,7 @@ impl View for EventsView {
     }
 }
 
-/// Prints events until the server has no more, or for ever.
+/// Prints events until the server ends the stream.
 pub(crate) async fn run(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let deadline = (!args.follow).then_some(DEADLINE);
     within(deadline, stream(args, client, ui, SystemTime::now())).await
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rows_have_fixed_widths_and_whole_payloads() {
+    async fn table_has_fixed_widths_and_full_payloads() {
         let long = "x".repeat(60);
         let events = vec![event(1, &[("revision", &long), ("deployment", "app")])];
         let row = format!(
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_follow_machines_get_one_list() {
+    async fn json_and_yaml_are_one_list_without_follow() {
         assert_eq!(printed(Format::Json, false, vec![]).await, "[]\n");
         assert_eq!(printed(Format::Yaml, false, vec![]).await, "[]\n");
         assert_eq!(
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn with_follow_machines_get_one_document_an_event() {
+    async fn json_and_yaml_are_documents_with_follow() {
         let events = vec![event(1, &[]), event(99, &[])];
         let line = |kind| {
             format!(
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_relative_start_becomes_a_time() {
+    async fn since_becomes_an_absolute_time() {
         let server = Fake::start().await;
         let now = UNIX_EPOCH + Duration::from_secs(1000);
         for (since, expected) in [(None, None), (Some(600), Some(400)), (Some(2000), Some(0))] {

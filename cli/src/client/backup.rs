@@ -1,4 +1,4 @@
-//! `jaco backup`: the whole cluster in a file.
+//! `jaco backup`: saves the cluster's state to a file.
 
 use std::{
     fs::{self, File},
@@ -22,10 +22,10 @@ use super::{
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Arguments of `backup`; the file comes with the global flags.
+/// Arguments of `backup`; the output file comes from the global `--output`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Save what a daemon that does not run has applied, instead of asking one that does
+    /// Read the state from a stopped daemon's data directory, instead of calling a running daemon
     #[arg(long)]
     offline: bool,
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Whether it is done without a daemon.
+    /// Whether the backup reads the data directory directly.
     pub(crate) fn is_offline(&self) -> bool {
         self.offline
     }
@@ -44,10 +44,10 @@ impl Args {
 struct WroteView {
     path: String,
     bytes: u64,
-    /// Of an offline backup, to choose the newest of several by.
+    /// Log index of an offline backup, by which the most recent of several is chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot_index: Option<u64>,
-    /// The same, to be compared with what a restore of it says.
+    /// State digest of an offline backup, to compare with that of a restore.
     #[serde(skip_serializing_if = "Option::is_none")]
     state_digest: Option<String>,
 }
@@ -64,7 +64,7 @@ impl View for WroteView {
     }
 }
 
-/// Writes the file, or leaves what is there as it is.
+/// Writes the file; leaves an existing file unchanged on failure.
 pub(crate) async fn run(
     args: &Args,
     destination: Option<&Path>,
@@ -82,7 +82,7 @@ pub(crate) async fn run(
     let mut file = Destination::create(path)?;
     let (snapshot_index, state_digest) = if args.offline {
         let place = args.place.place()?;
-        // Dropped by whoever has it when Ctrl-C comes, which removes the file.
+        // On Ctrl-C the file is dropped with its last owner, which removes it.
         let done = winding_up(move |ended| export(&place, file, ended));
         let (written, index, digest) = done.await??;
         file = written;
@@ -100,8 +100,8 @@ pub(crate) async fn run(
     })?;
     if args.offline {
         ui.warn(
-            "a node that was cut off from the others may miss their newest writes; of several, \
-             the one with the highest snapshot_index knows most",
+            "a node that was partitioned from the others may lack the newest writes; of several \
+             backups, the one with the highest snapshot_index is the most recent",
         );
     }
     ui.note("The file holds the keys and secrets of the cluster: guard it as you guard them.");
@@ -121,7 +121,7 @@ async fn download(client: &Client, file: &mut Destination) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Returns the file, and log index and digest of the state that was written to it.
+/// Returns the file, and the log index and digest of the state written to it.
 fn export(
     place: &Place,
     mut file: Destination,
@@ -135,7 +135,7 @@ fn export(
     Ok((file, export.meta.snapshot_index, digest))
 }
 
-/// A file under construction beside its place, for its owner's eyes only.
+/// A temporary file beside its destination, readable by its owner only.
 struct Destination {
     out: BufWriter<NamedTempFile>,
     path: PathBuf,
@@ -152,7 +152,7 @@ impl Destination {
         };
         let mut prefix = name.to_owned();
         prefix.push(".");
-        // Created with mode 0600, and removed when it is dropped before it is in place.
+        // Created with mode 0600, and removed if it is dropped before `finish`.
         let file = tempfile::Builder::new()
             .prefix(&prefix)
             .suffix(".tmp")
@@ -169,7 +169,7 @@ impl Destination {
         written.map_err(|error| unwritable(&self.path, &error))
     }
 
-    /// Moves the file into its place, durably, and returns its length.
+    /// Renames the file to its destination, durably, and returns its length in bytes.
     fn finish(self) -> Result<u64, Failure> {
         let Self { out, path } = self;
         let finish = || {

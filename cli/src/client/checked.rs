@@ -1,4 +1,4 @@
-//! Answers of a server that nobody vouches for, made safe to read.
+//! Removal of malformed status details from responses.
 
 use std::task::{Context, Poll};
 
@@ -9,7 +9,8 @@ use jaco_proto::error::drop_unreadable_details;
 use tonic::body::Body;
 use tower::Service;
 
-/// Passes calls on, and takes what the gRPC library would panic over out of the answers.
+/// A service that removes status details on which tonic would panic from the responses of the inner
+/// one.
 #[derive(Clone)]
 pub(crate) struct Checked<S>(pub(crate) S);
 
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn details_that_are_no_base64_do_not_end_the_client() {
+    async fn malformed_details_do_not_panic_the_client() {
         let expected = (Code::InvalidArgument, "validation_failed: no".to_owned());
         let in_headers = || {
             let mut response = Response::new(Body::empty());

@@ -1,4 +1,4 @@
-//! Connections to daemons: the control socket, TLS, and the next address when one fails.
+//! Connections to daemons over the control socket or TLS, with failover between addresses.
 
 use std::{
     fmt,
@@ -27,17 +27,17 @@ use super::{
     transport::{Address, Target},
 };
 
-/// Longest time for one connection, TLS included.
+/// Timeout of connecting, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often an idle stream is checked for a peer that has gone.
+/// Interval of HTTP/2 keep-alive pings on an idle connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// Largest answer that is read; manifests of many deployments may come in one.
+/// Maximum size of a response; one response may hold the manifests of many deployments.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
-/// A connection that carries the caller's token.
+/// A connection whose calls carry the caller's token.
 pub(crate) type Connection = InterceptedService<Checked<Channel>, Headers>;
 
-/// What is said with every call.
+/// Metadata of every call.
 #[derive(Clone)]
 pub(crate) struct Headers {
     bearer: Option<MetadataValue<Ascii>>,
@@ -57,7 +57,7 @@ impl Interceptor for Headers {
     }
 }
 
-/// Where one connection goes.
+/// Endpoint of one connection.
 #[derive(Clone, Debug)]
 enum Place {
     Socket(PathBuf),
@@ -78,16 +78,17 @@ pub(crate) struct Client {
     places: Vec<Place>,
     tls: Option<Arc<ClientConfig>>,
     headers: Headers,
-    /// Index of the place that answered last, and the connection to it.
+    /// Index of the endpoint that answered last, and the connection to it.
     live: Mutex<Option<(usize, Channel)>>,
 }
 
 impl Client {
-    /// Prepares calls; nothing is dialled yet. A `consistent` read is one that a majority confirms.
+    /// Creates a client without connecting. `consistent` makes reads linearizable: a majority
+    /// confirms them.
     ///
     /// # Errors
-    /// `usage_error` for a token that no header can carry, `ca_invalid` for a CA that cannot be
-    /// a trust anchor.
+    /// `usage_error` for a token that is not a valid header value, `ca_invalid` for a CA that is
+    /// not a valid trust anchor.
     pub(crate) fn new(target: Target, consistent: bool) -> Result<Self, Failure> {
         let (places, tls, token) = match target {
             Target::Socket(path) => (vec![Place::Socket(path)], None, None),
@@ -125,14 +126,14 @@ impl Client {
         })
     }
 
-    /// Whether calls go to the daemon of this machine over its control socket.
+    /// Whether calls go to this machine's daemon over its control socket.
     pub(crate) fn is_local(&self) -> bool {
         self.places
             .iter()
             .all(|place| matches!(place, Place::Socket(_)))
     }
 
-    /// Whether calls go to a remote daemon without saying who makes them.
+    /// Whether calls go to a remote daemon without a token.
     pub(crate) fn is_stranger(&self) -> bool {
         !self.is_local() && self.headers.bearer.is_none()
     }
@@ -146,12 +147,13 @@ impl Client {
         }
     }
 
-    /// Calls one address after the other until one does not fail for reasons of its own.
+    /// Makes a call, trying the addresses in order until one gives a definite answer.
     ///
-    /// `deadline` is for each address.
+    /// `deadline` applies to each address.
     ///
     /// # Errors
-    /// The first failure that another daemon would repeat; `unavailable` when none is left.
+    /// The first failure that another address would repeat. If there is none: the failure itself
+    /// with a single address, else `unavailable`.
     pub(crate) async fn unary<T>(
         &self,
         deadline: Duration,
@@ -169,7 +171,8 @@ impl Client {
         self.call(&attempt).await
     }
 
-    /// As [`Client::unary`] for the start of a stream, which never moves once it is open.
+    /// As [`Client::unary`], for the start of a stream; an open stream never moves to another
+    /// address.
     pub(crate) async fn stream<T>(
         &self,
         call: impl AsyncFn(Connection) -> Result<Response<Streaming<T>>, Status>,
@@ -254,8 +257,8 @@ impl Client {
     }
 }
 
-/// A TLS connection; it is only returned when the peer has proved itself, so nothing secret is
-/// sent to anyone else.
+/// Connects with TLS; returns only after the peer was authenticated, so secrets are never sent to
+/// another server.
 async fn secured(
     address: Address,
     tls: Option<Arc<ClientConfig>>,
@@ -270,7 +273,7 @@ async fn secured(
         .map(TokioIo::new)
 }
 
-/// Limits how long everything of a bounded stream may take.
+/// Limits the total time of `work`.
 pub(crate) async fn within<T>(
     deadline: Option<Duration>,
     work: impl Future<Output = Result<T, Stop>>,
@@ -286,7 +289,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// A stream of a daemon.
+/// A response stream of a daemon.
 pub(crate) struct Feed<T> {
     inner: Streaming<T>,
     place: Place,
@@ -296,7 +299,7 @@ impl<T> Feed<T> {
     /// The next message; `None` when the daemon ended the stream.
     ///
     /// # Errors
-    /// What the daemon ended the stream with; `unavailable` if the connection was lost.
+    /// The daemon's error; `unavailable` if the connection was lost.
     pub(crate) async fn next(&mut self) -> Result<Option<T>, Failure> {
         self.inner
             .message()
@@ -318,9 +321,9 @@ fn refused(place: &Place, status: &Status) -> Failure {
     }
 }
 
-/// The reason, if the status was made on this side because the connection failed.
+/// The cause, if the status was created locally because the connection failed.
 fn transport_error(status: &Status) -> Option<String> {
-    // A status that came over the wire has no cause.
+    // A status received from the server has no source.
     std::error::Error::source(status).map(chain)
 }
 

@@ -1,18 +1,18 @@
-//! The place of a fault in a file, shown.
+//! Excerpts of files at the position of an error.
 
 use super::failure::{Failure, one_line};
 
 /// A text that a failure may point into.
 pub(crate) struct Text<'a> {
-    /// What failures call it.
+    /// The name that failures use.
     pub(crate) name: &'a str,
-    /// What the user calls it.
+    /// The path that the user gave.
     pub(crate) path: &'a str,
-    /// Its content.
+    /// Content of the file.
     pub(crate) bytes: &'a [u8],
 }
 
-/// Gives a failure that names one of `texts` the user's path, and the line it is about.
+/// Adds the user's path and the offending line to a failure that names one of `texts`.
 pub(crate) fn attach(mut failure: Failure, texts: &[Text<'_>]) -> Failure {
     let file = failure.details.get("file");
     let Some(text) = texts
@@ -48,7 +48,7 @@ mod tests {
     use crate::client::failure::Local;
 
     #[test]
-    fn the_caret_stands_under_the_column() {
+    fn caret_is_under_the_column() {
         let text = "a: 1\nbé: x\r\n";
         assert_eq!(
             excerpt(text, 2, Some(5)).unwrap(),
@@ -59,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_outside_the_text_is_not_shown() {
+    fn line_outside_the_text_has_no_excerpt() {
         for line in [0, 3, usize::MAX] {
             assert_eq!(excerpt("a\nb\n", line, Some(1)), None);
         }
     }
 
     #[test]
-    fn a_failure_is_found_in_the_text_it_names() {
+    fn excerpt_comes_from_the_named_text() {
         let texts = [Text {
             name: "jaco.yaml",
             path: "./my.yaml",

@@ -1,52 +1,52 @@
-//! What ends a command early, and how it is told.
+//! Failures of a command, and how they are reported.
 
 use std::{collections::BTreeMap, io};
 
 use jaco_proto::error::DecodedError;
 
-/// Codes of failures that are found on this side of the wire.
+/// Error codes of failures detected by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Local {
-    /// Bad flag, argument, duration, format or audit type.
+    /// Invalid flag, argument, duration, format or audit type.
     UsageError,
     /// Unreadable or missing input, unwritable output.
     FileError,
-    /// Neither a socket nor a server to talk to.
+    /// Neither a control socket nor a remote daemon is configured.
     NoTransport,
-    /// TCP without a token.
+    /// A TCP connection without a token.
     TokenRequired,
-    /// TCP without anything to trust.
+    /// A TCP connection without a CA to pin.
     CaRequired,
-    /// The CA file is not a certificate.
+    /// The CA file is not a valid certificate.
     CaInvalid,
-    /// `clusters.yaml` or an entry of it cannot be used.
+    /// `clusters.yaml` or one of its entries is invalid.
     ContextInvalid,
-    /// The environment file or an `env_file` cannot be used.
+    /// The environment file or an `env_file` is invalid.
     EnvFileError,
-    /// A variable of the compose file cannot be replaced.
+    /// A variable of the compose file cannot be interpolated.
     InterpolationFailed,
-    /// No connection.
+    /// The connection failed.
     Unavailable,
     /// The deadline passed.
     DeadlineExceeded,
-    /// What was applied does not run.
+    /// The applied revision does not run.
     NotConverged,
-    /// The daemon does not have this replica.
+    /// The replica does not exist.
     ReplicaNotFound,
-    /// The daemon does not have this deployment.
+    /// The deployment does not exist.
     DeploymentNotFound,
-    /// A cluster was not restored; nothing changed.
+    /// The backup was not restored; nothing changed.
     RestoreFailed,
-    /// Members that applied the same entries differ.
+    /// Members that applied the same entries have different states.
     StateDiverged,
-    /// Too few members answered to be compared.
+    /// Too few members answered for a comparison.
     NotCompared,
-    /// A defect of this program or a broken answer.
+    /// A bug in the client, or an invalid response.
     Internal,
 }
 
 impl Local {
-    /// Its stable name.
+    /// The stable code.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::UsageError => "usage_error",
@@ -71,21 +71,21 @@ impl Local {
     }
 }
 
-/// A failure as the user sees it.
+/// A failure as it is reported to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// Stable name.
+    /// The stable code.
     pub(crate) code: String,
     /// One sentence; may be empty.
     pub(crate) message: String,
-    /// Facts by name.
+    /// Details by key.
     pub(crate) details: BTreeMap<String, String>,
-    /// Lines of a file that show the place, for people at a terminal.
+    /// Excerpt of the file at fault, shown on terminals.
     pub(crate) excerpt: Option<String>,
 }
 
 impl Failure {
-    /// A failure that was found here.
+    /// A failure detected by the client.
     pub(crate) fn new(code: Local, message: impl Into<String>) -> Self {
         Self {
             code: code.as_str().to_owned(),
@@ -95,16 +95,17 @@ impl Failure {
         }
     }
 
-    /// Adds a fact.
+    /// Adds a detail.
     #[must_use]
     pub(crate) fn with(mut self, key: impl Into<String>, value: impl ToString) -> Self {
         self.details.insert(key.into(), value.to_string());
         self
     }
 
-    /// The report on stderr: one line, then one line for each detail.
+    /// Renders the report on stderr: one line, then one line per detail.
     ///
-    /// Text of a server cannot break out of its line or drive the terminal.
+    /// Control characters are replaced, so text from a server cannot forge lines or control the
+    /// terminal.
     pub(crate) fn render(&self, with_excerpt: bool) -> String {
         let mut text = format!("Error: {}", one_line(&self.code));
         if !self.message.is_empty() {
@@ -144,7 +145,7 @@ impl From<jaco_proto::Error> for Failure {
     }
 }
 
-/// Text without control characters, which could fake lines or drive a terminal.
+/// Replaces control characters, which could forge lines or control a terminal, by spaces.
 pub(crate) fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -154,9 +155,9 @@ pub(crate) fn one_line(text: &str) -> String {
 /// Why a command ended early.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It failed.
+    /// The command failed.
     Failed(Box<Failure>),
-    /// Whoever read the output has gone.
+    /// The reader of the output closed the pipe.
     ClosedPipe,
 }
 
@@ -166,7 +167,7 @@ impl From<Failure> for Stop {
     }
 }
 
-/// Only writing the output goes through this; files are read with their own message.
+/// Applies to writing stdout only; errors of files get their own message where they occur.
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn details_follow_the_message_sorted() {
+    fn details_are_sorted_after_the_message() {
         let failure = Failure::from(
             jaco_proto::Error::new(jaco_proto::ErrorCode::ReservedPort, "port 80 is taken")
                 .with("service", "web")
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_cannot_fake_a_line_or_drive_the_terminal() {
+    fn control_characters_of_a_server_are_removed() {
         let failure = Failure::new(Local::Internal, "a\nError: b: c\u{1b}[2J").with("k", "v\r\nw");
         assert_eq!(
             failure.render(false),
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_leaves_the_code_alone() {
+    fn report_without_message_is_only_the_code() {
         assert_eq!(
             Failure::new(Local::Unavailable, "").render(true),
             "Error: unavailable\n"
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excerpt_is_for_terminals() {
+    fn excerpt_is_shown_on_terminals_only() {
         let mut failure = Failure::new(Local::UsageError, "m");
         failure.excerpt = Some("  1 | x\n".to_owned());
         assert_eq!(failure.render(false), "Error: usage_error: m\n");

@@ -1,4 +1,4 @@
-//! A daemon for tests: a real server on a unix socket that answers by script.
+//! A fake daemon for tests: a real server on a unix socket with scripted responses.
 
 mod cluster;
 mod credentials;
@@ -31,20 +31,20 @@ use super::{
 
 type Boxed<T> = std::pin::Pin<Box<dyn futures::Stream<Item = Result<T, Status>> + Send>>;
 
-/// What subscribers see once every scripted status has been asked for.
+/// Behaviour of a subscription after the last scripted status was fetched.
 #[derive(Clone, Default)]
 pub(crate) enum AtEnd {
     /// The stream ends.
     #[default]
     Close,
-    /// The stream stays open and silent.
+    /// The stream stays open without further events.
     Silence,
-    /// The stream breaks.
+    /// The stream fails.
     Fail(Error),
 }
 
-/// What the daemon answers. Lists advance with every call and stay at their last entry; after
-/// every status but the last one a subscriber gets an event.
+/// The responses of the daemon. A list advances with every call and stays at its last entry; after
+/// every status except the last one subscribers get an event.
 #[derive(Default)]
 pub(crate) struct Script {
     pub(crate) status: Vec<v1::DeployStatusResponse>,
@@ -85,7 +85,7 @@ struct Inner {
 #[derive(Clone, Default)]
 pub(crate) struct Service(Arc<Mutex<Inner>>);
 
-/// A running daemon; it stops when this is dropped.
+/// A running daemon; dropping it stops it.
 pub(crate) struct Fake {
     service: Service,
     task: tokio::task::JoinHandle<()>,
@@ -124,7 +124,7 @@ impl Fake {
         self.dir.path().join("s")
     }
 
-    /// What every call said about how it is to be read, in order.
+    /// The `jaco-read` header of every call, in order.
     pub(crate) fn reads(&self) -> Vec<Option<String>> {
         self.service.inner().seen.reads.clone()
     }
@@ -171,7 +171,7 @@ impl Service {
         edit(&mut self.inner().script);
     }
 
-    /// The authorization of every call, in order.
+    /// The `authorization` header of every call, in order.
     pub(crate) fn authorization(&self) -> Vec<Option<String>> {
         self.inner().seen.authorization.clone()
     }
@@ -197,7 +197,7 @@ impl Service {
 }
 
 impl Inner {
-    /// Tells subscribers that there is something new, or that there will not be.
+    /// Sends subscribers the next event, or ends their streams.
     fn publish(&mut self) {
         if self.script.status.len() > 1 {
             self.script.status.remove(0);
@@ -345,7 +345,7 @@ impl v1::audit_server::Audit for Service {
     }
 }
 
-/// An event that says no more than that something changed.
+/// An event without any content but its index.
 pub(crate) fn deployment_event(raft_index: u64) -> v1::SubscribeEvent {
     let event = v1::DeploymentEvent {
         raft_index,
@@ -356,14 +356,14 @@ pub(crate) fn deployment_event(raft_index: u64) -> v1::SubscribeEvent {
     }
 }
 
-/// What a command wrote.
+/// Output of a command.
 #[derive(Debug, Default)]
 pub(crate) struct Captured {
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-/// Runs a command with its output kept.
+/// Runs a command and captures its output.
 pub(crate) async fn capture(
     format: Format,
     command: impl AsyncFnOnce(&mut Ui<'_>) -> Result<(), Stop>,
@@ -388,7 +388,7 @@ pub(crate) async fn capture(
     )
 }
 
-/// Runs a command whose reader has gone.
+/// Runs a command whose stdout is a closed pipe.
 pub(crate) async fn into_closed_pipe(
     command: impl AsyncFnOnce(&mut Ui<'_>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
@@ -413,7 +413,7 @@ pub(crate) async fn into_closed_pipe(
     command(&mut ui).await
 }
 
-/// The failure a command ended with.
+/// The failure that a command ended with.
 pub(crate) fn failure(result: Result<(), Stop>) -> Failure {
     match result {
         Err(Stop::Failed(failure)) => *failure,

@@ -1,4 +1,4 @@
-//! `jaco get`: one kind of thing in detail.
+//! `jaco get`: deployments, replicas and routes in detail.
 
 mod deployment;
 pub(super) mod replicas;
@@ -6,47 +6,47 @@ mod routes;
 
 use super::{connection::Client, failure::Stop, output::Ui};
 
-/// What to show.
+/// Subcommands of `get`.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// All deployments by name
+    /// List all deployments by name
     Deployments,
-    /// One deployment with its services and manifests
+    /// Show one deployment with its services and manifests
     Deployment {
-        /// Its name
+        /// Name of the deployment
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Replicas
+    /// List replicas
     Replicas {
-        /// Only those of this deployment
+        /// Show only replicas of this deployment
         #[arg(long, value_name = "NAME")]
         deployment: Option<String>,
-        /// Only those of this service
+        /// Show only replicas of this service
         #[arg(long, value_name = "NAME")]
         service: Option<String>,
     },
-    /// One replica
+    /// Show one replica
     Replica {
-        /// Its id
+        /// Id of the replica
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// HTTP routes by domain and path
+    /// List HTTP routes by domain and path
     Routes {
-        /// Only those of this domain
+        /// Show only routes of this domain
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,
     },
-    /// The routes of one domain in the order they are tried
+    /// Show the routes of one domain in the order they are matched
     Route {
-        /// The domain
+        /// Domain of the routes
         #[arg(value_name = "DOMAIN")]
         domain: String,
     },
 }
 
-/// Shows it.
+/// Runs a subcommand.
 pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     match command {
         Command::Deployments => deployment::all(client, ui).await,

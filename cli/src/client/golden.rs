@@ -1,8 +1,8 @@
-//! What every command prints, kept in `tests/golden` and compared.
+//! Compares the output of every command with the files in `tests/golden`.
 //!
-//! `NAME.table`, `NAME.json` and `NAME.yaml` are stdout in that format; `NAME.err` is stderr,
-//! with the format in front of it if the formats differ in it. Nothing printed, no file.
-//! `UPDATE_GOLDEN=1 cargo test -p jaco-cli golden` writes them anew.
+//! `NAME.table`, `NAME.json` and `NAME.yaml` are stdout in that format; `NAME.err` is stderr, or
+//! `NAME.FORMAT.err` if it depends on the format. Empty output has no file.
+//! `UPDATE_GOLDEN=1 cargo test -p jaco-cli golden` rewrites the files.
 
 mod cases;
 mod shape;
@@ -29,14 +29,14 @@ const FORMATS: [(Format, &str); 3] = [
     (Format::Yaml, "yaml"),
 ];
 
-/// Contents by file name.
+/// File contents by file name.
 type Files = BTreeMap<String, String>;
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-/// What is printed, and the files as they are recorded, anew if that is asked for.
+/// The current output and the recorded files, which are rewritten first if `UPDATE_GOLDEN` is set.
 static FILES: LazyLock<(Files, Files)> = LazyLock::new(|| {
     let printed = printed();
     if env::var_os("UPDATE_GOLDEN").is_some() {
@@ -65,7 +65,7 @@ fn read() -> Files {
         .collect()
 }
 
-/// Runs one case in one format as the process would, against a daemon of its own.
+/// Runs one case in one format against a fake daemon of its own, as the process would.
 fn run(runtime: &tokio::runtime::Runtime, case: &Case, format: &str) -> Captured {
     let server = runtime.block_on(Fake::start());
     server.script(|script: &mut Script| (case.world)(script));
@@ -126,25 +126,25 @@ fn printed() -> Files {
         let outputs = FORMATS.map(|(_, format)| (format, run(&runtime, case, format)));
         keep(&mut files, case.name, &outputs);
     }
-    // The password comes from stdin, which the test has no other hold of.
+    // The password comes from stdin, which a test cannot replace, so the function below is called.
     let outputs = FORMATS.map(|(format, name)| (name, runtime.block_on(world::logged_in(format))));
     keep(&mut files, "registry-login", &outputs);
     files
 }
 
 #[test]
-fn every_output_is_as_recorded() {
+fn output_matches_the_golden_files() {
     let (printed, recorded) = &*FILES;
     for (name, content) in printed {
         let known = recorded.get(name).map(String::as_str).unwrap_or_default();
         assert_eq!(content, known, "{name}");
     }
     let stale = recorded.keys().find(|name| !printed.contains_key(*name));
-    assert_eq!(stale, None, "nothing prints this any more");
+    assert_eq!(stale, None, "no command has this output any more");
 }
 
 #[test]
-fn every_command_has_its_outputs_recorded() {
+fn every_command_has_golden_files() {
     use clap::CommandFactory;
 
     fn leaves(command: &clap::Command, path: &str, found: &mut Vec<String>) {
@@ -162,14 +162,14 @@ fn every_command_has_its_outputs_recorded() {
     }
     let mut commands = Vec::new();
     leaves(&super::args::Cli::command(), "", &mut commands);
-    // What packages are made of has tests of its own.
+    // Completion scripts and manual pages have tests of their own.
     commands.retain(|path| path != "completions" && path != "man");
     let names = recorded();
     for command in commands {
         let name = command.replace(' ', "-");
         for format in ["table", "json", "yaml"] {
             let file = format!("{name}.{format}");
-            // Sound manifests are not worth a word for people.
+            // `validate` prints nothing as a table if the manifests are valid.
             let silent = file == "validate.table";
             assert!(names.contains_key(&file) || silent, "{file}");
         }
@@ -177,7 +177,7 @@ fn every_command_has_its_outputs_recorded() {
 }
 
 #[test]
-fn json_has_the_documented_shapes() {
+fn json_has_the_documented_schema() {
     let files = recorded();
     let json = files.iter().filter(|(name, _)| name.ends_with(".json"));
     for (name, content) in json {
@@ -192,7 +192,7 @@ fn json_has_the_documented_shapes() {
 }
 
 #[test]
-fn yaml_says_the_same_as_json() {
+fn yaml_equals_json() {
     let files = recorded();
     for (name, json) in files.iter().filter(|(name, _)| name.ends_with(".json")) {
         let yaml = &files[&name.replace(".json", ".yaml")];
@@ -214,7 +214,7 @@ fn yaml_says_the_same_as_json() {
 }
 
 #[test]
-fn errors_are_one_report() {
+fn failures_print_one_error_report() {
     let files = recorded();
     for (name, report) in files.iter().filter(|(name, _)| name.ends_with("error.err")) {
         let lines: Vec<&str> = report
@@ -238,7 +238,7 @@ fn errors_are_one_report() {
     }
 }
 
-/// A value with its keys in the order they stand in.
+/// A value that keeps the order of its keys.
 #[derive(Clone, Debug, PartialEq)]
 enum Document {
     Scalar(Value),

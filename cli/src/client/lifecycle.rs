@@ -13,7 +13,7 @@ use super::{
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// The deployment to work on.
+/// Arguments of `rollback` and `delete`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Name of the deployment
@@ -45,7 +45,7 @@ impl View for DeletedView<'_> {
     }
 }
 
-/// Returns to the previous revision.
+/// Rolls a deployment back to its previous revision.
 pub(crate) async fn rollback(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
         let request = v1::RollbackRequest {
@@ -60,7 +60,7 @@ pub(crate) async fn rollback(args: &Args, client: &Client, ui: &mut Ui<'_>) -> R
     })
 }
 
-/// Removes a deployment.
+/// Deletes a deployment.
 pub(crate) async fn delete(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
         let request = v1::DeleteRequest {
@@ -81,7 +81,7 @@ mod tests {
     use crate::client::output::{json, yaml};
 
     #[test]
-    fn outcomes_are_one_line_or_one_object() {
+    fn outcome_is_one_line_or_one_object() {
         let back = RolledBackView {
             deployment: "app",
             revision: 2,

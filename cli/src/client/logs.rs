@@ -1,4 +1,4 @@
-//! `jaco logs`: what the containers of a service write.
+//! `jaco logs`: output of a service's containers.
 
 use std::{str::FromStr, time::Duration};
 
@@ -17,15 +17,15 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Arguments of `logs`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Service to read
+    /// Service to show
     #[arg(value_name = "DEPLOYMENT/SERVICE")]
     service: Service,
 
-    /// Go on with new lines
+    /// Keep printing new lines
     #[arg(short, long)]
     pub(crate) follow: bool,
 
-    /// Start this long ago; 0 for everything
+    /// Show lines since this long ago; 0 for all
     #[arg(
         long,
         value_name = "DURATION",
@@ -87,7 +87,7 @@ impl From<v1::LogLine> for LineView {
     }
 }
 
-/// Prints lines until the server has no more, or for ever.
+/// Prints lines until the server ends the stream.
 pub(crate) async fn run(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let deadline = (!args.follow).then_some(DEADLINE);
     within(deadline, stream(args, client, ui)).await
@@ -107,7 +107,7 @@ async fn stream(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Sto
     let mut lines = client.stream(call).await?;
     while let Some(line) = lines.next().await? {
         match line.stream.as_str() {
-            // A node that cannot be asked is a remark about the stream, not a line of it.
+            // An unreachable node is reported as a warning, not as a log line.
             "warning" => ui.warn(&format!("{}: {}", line.host, line.line)),
             _ => ui.item(&LineView::from(line))?,
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_come_out_in_every_format() {
+    async fn lines_are_printed_in_every_format() {
         for (format, expected) in [
             (
                 Format::Table,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_cannot_be_asked_is_a_warning() {
+    async fn unreachable_node_is_a_warning() {
         let server = Fake::start().await;
         server.script(|script| {
             script.logs = vec![Ok(line("warning", "unreachable")), Ok(line("stdout", "x"))];
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_breaks_keeps_its_lines_and_reports_its_code() {
+    async fn broken_stream_keeps_lines_and_reports_code() {
         let server = Fake::start().await;
         server.script(|script| {
             let broken = jaco_proto::Error::new(jaco_proto::ErrorCode::LogsStream, "one went away");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_leaves_ends_the_stream_quietly() {
+    async fn closed_pipe_ends_the_stream_quietly() {
         let server = Fake::start().await;
         server.script(|script| script.logs = vec![Ok(line("stdout", "x"))]);
         let result =

@@ -21,42 +21,42 @@ use super::{
 pub(crate) use self::join::{join, join_token};
 
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Longest time the daemon drains a node, and half a minute for the rest of a removal.
+/// The daemon's drain budget of 300 s, plus 30 s for the rest of the removal.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(330);
 
-/// What to do.
+/// Subcommands of `node`.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a token that admits one machine, and show how it joins
+    /// Issue a single-use join token and print the join command
     IssueJoinToken(join::IssueArgs),
-    /// Make this daemon join a cluster, with a join token
+    /// Join this daemon to a cluster with a join token
     Join(join::JoinArgs),
-    /// Show all nodes
+    /// List all nodes
     List(ReadArgs),
-    /// Remove a machine from the cluster
+    /// Remove a node from the cluster
     ///
-    /// Refused if a replica that runs there has no other place.
+    /// Its replicas are moved to other nodes first; refused if one cannot be placed elsewhere.
     Remove(RemoveArgs),
 }
 
-/// Does it.
+/// Runs a subcommand, except `join`, which needs another token.
 pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     match command {
         Command::IssueJoinToken(args) => join::issue(args, client, ui).await,
-        // It takes a token of its own.
+        // Handled by `join` with the join token.
         Command::Join(_) => Ok(()),
         Command::List(_) => list(client, ui).await,
         Command::Remove(args) => remove(args, client, ui).await,
     }
 }
 
-/// The machine to remove.
+/// Arguments of `node remove`.
 #[derive(clap::Args)]
 pub(crate) struct RemoveArgs {
-    /// Hostname of the machine
+    /// Hostname of the node
     #[arg(value_name = "HOST")]
     hostname: String,
-    /// Do not move its replicas away first: what only they have is lost
+    /// Do not move its replicas first; data that exists only on this node is lost
     #[arg(long)]
     force: bool,
 }

@@ -1,4 +1,4 @@
-//! Where the answers go: stdout as a table, JSON or YAML; notes and progress on stderr.
+//! Output of commands: data on stdout as a table, JSON or YAML; notes and progress on stderr.
 
 pub(crate) mod table;
 pub(crate) mod text;
@@ -10,14 +10,14 @@ use serde::Serialize;
 
 use super::failure::{Failure, Local, Stop, one_line};
 
-/// How data is printed.
+/// Output format of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text for people.
     Table,
-    /// Indented by two spaces.
+    /// JSON, indented by two spaces.
     Json,
-    /// Block style.
+    /// YAML in block style.
     Yaml,
 }
 
@@ -36,23 +36,23 @@ impl FromStr for Format {
     }
 }
 
-/// Something that is printed: serialised for machines, written out for people.
+/// Printable data, serialized as JSON and YAML or rendered as text.
 pub(crate) trait View: Serialize {
-    /// The text form, with its last line break.
+    /// The text form, including its last line break.
     fn text(&self) -> String;
 }
 
-/// The two output streams of a command and how they are to be used.
+/// The two output streams of a command and their settings.
 pub(crate) struct Ui<'a> {
-    /// Data.
+    /// Stdout, for data.
     pub(crate) out: &'a mut dyn Write,
-    /// Everything else.
+    /// Stderr, for everything else.
     pub(crate) err: &'a mut dyn Write,
-    /// How data is printed.
+    /// Format of data.
     pub(crate) format: Format,
-    /// No success lines, notes and warnings.
+    /// Suppresses success lines, notes and warnings.
     pub(crate) quiet: bool,
-    /// Columns of the terminal behind `err`, if it is one.
+    /// Width of the terminal that `err` is connected to, if any.
     pub(crate) err_columns: Option<usize>,
     /// Whether `out` is a terminal.
     pub(crate) out_is_terminal: bool,
@@ -69,7 +69,7 @@ impl Ui<'_> {
         self.write(&text)
     }
 
-    /// Prints the outcome of a change: a success line that `--quiet` drops, or data.
+    /// Prints the outcome of a change: a success line, which `--quiet` suppresses, or data.
     pub(crate) fn outcome(&mut self, view: &impl View) -> Result<(), Stop> {
         match self.format {
             Format::Table if self.quiet => Ok(()),
@@ -77,7 +77,7 @@ impl Ui<'_> {
         }
     }
 
-    /// Prints one of many: a line of text, a compact JSON line or a YAML document.
+    /// Prints one item of a stream: a line of text, a compact JSON line or a YAML document.
     pub(crate) fn item(&mut self, view: &impl View) -> Result<(), Stop> {
         let text = match self.format {
             Format::Table => view.text(),
@@ -90,27 +90,27 @@ impl Ui<'_> {
         self.write(&text)
     }
 
-    /// Writes to stdout at once, so that a reader of a stream is never behind.
+    /// Writes to stdout and flushes, so that a reader of a stream sees every item immediately.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), Stop> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()?;
         Ok(())
     }
 
-    /// Tells something on stderr unless `--quiet`; a stderr that fails cannot be complained about.
+    /// Prints a note on stderr, unless `--quiet`; errors of stderr are ignored.
     pub(crate) fn note(&mut self, text: &str) {
         if !self.quiet {
             let _ = writeln!(self.err, "{}", one_line(text));
         }
     }
 
-    /// As [`Ui::note`], marked as a warning.
+    /// As [`Ui::note`], with the prefix `warning: `.
     pub(crate) fn warn(&mut self, text: &str) {
         self.note(&format!("warning: {text}"));
     }
 }
 
-/// Indented JSON and a line break.
+/// Indented JSON with a final line break.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Stop> {
     let mut text = serde_json::to_string_pretty(value).map_err(|error| unprintable(&error))?;
     text.push('\n');

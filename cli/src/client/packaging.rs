@@ -1,4 +1,4 @@
-//! What a package carries beside the binaries, from the definition of the command line.
+//! Completion scripts and manual pages, generated from the command line definition.
 
 use std::{fs, path::PathBuf};
 
@@ -15,7 +15,7 @@ use crate::daemon;
 /// Arguments of `completions`.
 #[derive(clap::Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell to complete for
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }
@@ -23,19 +23,19 @@ pub(crate) struct CompletionsArgs {
 /// Arguments of `man`.
 #[derive(clap::Args)]
 pub(crate) struct ManArgs {
-    /// Directory to write to; made if it does not exist
+    /// Directory to write to; created if it does not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
-/// Prints a script that completes the arguments of `jaco`.
+/// Prints the completion script of `jaco`.
 pub(crate) fn completions(args: &CompletionsArgs, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "jaco", &mut script);
     ui.write(&String::from_utf8_lossy(&script))
 }
 
-/// Writes a page for each command of `jaco`, and one for `jacod`.
+/// Writes one manual page per command of `jaco`, and one for `jacod`.
 pub(crate) fn man(args: &ManArgs) -> Result<(), Stop> {
     fs::create_dir_all(&args.out)
         .and_then(|()| clap_mangen::generate_to(Cli::command(), &args.out))

@@ -1,4 +1,4 @@
-//! Where the daemon of this machine keeps its data, for commands that work without it.
+//! Configuration of this machine's daemon, for commands that work on its files.
 
 use std::{
     env,
@@ -11,39 +11,40 @@ use jaco_proto::config::DaemonConfig;
 use super::failure::{Failure, Local};
 use crate::daemon;
 
-/// Configuration of the daemon unless told otherwise.
+/// Default path of the daemon's configuration.
 const CONFIG: &str = "/etc/jaco/jacod.yaml";
 
-/// Flags that say where it is.
+/// Flags that locate the daemon's data.
 #[derive(clap::Args)]
 pub(crate) struct PlaceArgs {
-    /// Data directory of the daemon [env: JACO_DATA_DIR] [default: that of the configuration]
+    /// Data directory of the daemon [env: JACO_DATA_DIR] [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 
-    /// Configuration of the daemon [env: JACO_CONFIG] [default: /etc/jaco/jacod.yaml]
+    /// Configuration file of the daemon [env: JACO_CONFIG] [default: /etc/jaco/jacod.yaml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// The daemon of this machine.
+/// Configuration of this machine's daemon.
 pub(crate) struct Place {
-    /// Its configuration, with the data directory that is meant.
+    /// Its configuration, with the data directory to work on.
     pub(crate) config: DaemonConfig,
-    /// The data directory that its own configuration names, if that is another one.
+    /// The data directory in its configuration file, if that is a different one.
     pub(crate) elsewhere: Option<PathBuf>,
 }
 
 impl PlaceArgs {
-    /// Whether one of the flags is there.
+    /// Whether one of the flags is set.
     pub(crate) fn is_given(&self) -> bool {
         self.data_dir.is_some() || self.config.is_some()
     }
 
-    /// Reads the configuration; a flag wins over a variable, and that over the file.
+    /// Reads the configuration. A flag takes precedence over an environment variable, and that over
+    /// the file.
     ///
     /// # Errors
-    /// `file_error` for a file that cannot be read or is no configuration.
+    /// `file_error` if the file cannot be read or parsed.
     pub(crate) fn place(&self) -> Result<Place, Failure> {
         self.place_in(|name| env::var_os(name).filter(|value| !value.is_empty()))
     }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_wins_over_a_variable_and_that_over_the_file() {
+    fn flag_precedes_variable_and_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("jacod.yaml");
         fs::write(&file, "data_dir: /of/file\n").unwrap();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_with_a_fault_is_named() {
+    fn invalid_configuration_is_reported_with_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("jacod.yaml");
         fs::write(&file, "data_dri: /x\n").unwrap();

@@ -23,17 +23,17 @@ use super::{
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What to do.
+/// Subcommands of `registry`.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Store a credential, or replace the one that is stored
+    /// Store a credential; replaces an existing one
     ///
-    /// The password is read from stdin, or asked for at a terminal.
+    /// The password is read from stdin; on a terminal there is a prompt.
     Login {
-        /// Registry, and a namespace of it if the credential is only for that one
+        /// Registry, optionally with the namespace that the credential is limited to
         #[arg(value_name = "REGISTRY")]
         registry: String,
-        /// Name of the user
+        /// Username at the registry
         #[arg(short, long, value_name = "USER")]
         username: String,
         /// Read the password from the first line of stdin
@@ -42,15 +42,15 @@ pub(crate) enum Command {
     },
     /// Remove a credential
     Logout {
-        /// Registry in any of its spellings
+        /// Registry, in any spelling that `login` accepts
         #[arg(value_name = "REGISTRY")]
         registry: String,
     },
-    /// Show for which registries there are credentials
+    /// List the registries with stored credentials
     List(ReadArgs),
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     match command {
         Command::Login {
@@ -74,7 +74,7 @@ struct CredentialRow {
     updated_at: Option<String>,
 }
 
-/// A credential that was stored.
+/// A stored credential.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct StoredView(CredentialRow);
@@ -189,7 +189,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn the_password_is_sent_byte_for_byte() {
+    async fn password_is_sent_byte_for_byte() {
         let server = Fake::start().await;
         let password = SecretBytes::new(b"p w\xff".to_vec());
         let (result, output) = fake::capture(Format::Table, async |ui| {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(result, Ok(()));
         assert_eq!(output.out, "Stored credential for ghcr.io (user u)\n");
         let sent = &server.credentials()[0];
-        assert_eq!(sent.registry, "GHCR.io"); // spelling it is the server's part
+        assert_eq!(sent.registry, "GHCR.io"); // the server canonicalizes it
         assert_eq!(
             (sent.username.as_str(), &sent.secret[..]),
             ("u", &b"p w\xff"[..])

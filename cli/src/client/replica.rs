@@ -1,4 +1,4 @@
-//! What several commands show of deployments, replicas and routes.
+//! View parts of deployments, replicas and routes that several commands share.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(crate) fn tls(auto: bool) -> &'static str {
     if auto { "auto" } else { "off" }
 }
 
-/// What every list of deployments starts with.
+/// The first fields of every list of deployments.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DeploymentHead {
     pub(crate) name: String,
@@ -36,14 +36,14 @@ pub(crate) struct DeploymentHead {
 }
 
 impl DeploymentHead {
-    /// Columns of a table, to be followed by one more.
+    /// The columns of a table of deployments, with `last` at the end.
     pub(crate) fn columns(last: Column) -> [Column; 5] {
         let [name, revision, previous, status] =
             ["DEPLOYMENT", "REVISION", "PREVIOUS", "STATUS"].map(col);
         [name, revision, previous, status, last]
     }
 
-    /// The cells of a row, the last one given.
+    /// The cells of a row, with `last` at the end.
     pub(crate) fn cells(&self, last: String) -> Vec<String> {
         vec![
             self.name.clone(),
@@ -66,7 +66,7 @@ impl From<&v1::Deployment> for DeploymentHead {
     }
 }
 
-/// Why a replica is where it is; what there is nothing to say of is left out.
+/// Why a replica is in its state; empty parts are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Reason {
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -78,7 +78,7 @@ pub(crate) struct Reason {
 }
 
 impl Reason {
-    /// `code: message (exit N)` as far as there is something to say.
+    /// Renders `code: message (exit N)`, without the parts that are empty.
     pub(crate) fn text(&self) -> String {
         let of = |key: &str| {
             let found = self.details.get(key).map(String::as_str);
@@ -101,7 +101,7 @@ impl Reason {
     }
 }
 
-/// A route as lists show it.
+/// A route as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct RouteRow {
     pub(crate) domain: String,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_says_what_there_is() {
+    fn reason_text_omits_empty_parts() {
         for (code, message, details, expected) in [
             ("", "", &[][..], ""),
             ("docker_error", "", &[], "docker_error"),

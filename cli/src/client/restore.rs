@@ -1,4 +1,4 @@
-//! `jaco restore`: this machine becomes the only member of a saved cluster.
+//! `jaco restore`: makes this machine the only member of a backed-up cluster.
 
 use std::{
     env,
@@ -28,20 +28,20 @@ use super::{
 };
 use crate::daemon;
 
-/// How a daemon is stopped that its socket would start again.
+/// Command that stops a daemon and its socket unit, which would start it again.
 const STOP: &str = "systemctl stop jaco.socket jaco.service";
 
-/// How long a daemon may take to show that it is there.
+/// Time within which a running daemon must answer.
 const PROBE: Duration = Duration::from_secs(2);
 
 /// Arguments of `restore`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// File that `jaco backup` wrote
+    /// Backup file written by `jaco backup`
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
 
-    /// Name of this machine in the cluster, from now on
+    /// Hostname of this machine as the only member of the restored cluster
     #[arg(long, value_name = "HOST")]
     name: String,
 
@@ -76,7 +76,7 @@ impl View for RestoredView {
     }
 }
 
-/// Restores, and says what the operator should know.
+/// Restores the backup and prints the outcome with its warnings.
 pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let place = args.place.place()?;
     let data_dir = place.config.data_dir.clone();
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
     let (path, name) = (args.input.clone(), args.name.clone());
     let prepared = winding_up(move |ended| prepare(&path, &config, &name, ended));
     let prepared = prepared.await??;
-    // Asking starts a daemon where the init system listens for one: it finds its directory locked.
+    // A probe may start a daemon by socket activation; that daemon finds its data directory locked.
     refuse_running(socket, &place.config.unix_socket).await?;
     let placed = winding_up(move |ended| prepared.place(&mut |step| heard(step, ended)));
     let restored = placed.await?.map_err(|error| refusal(&error))?;
@@ -135,15 +135,16 @@ fn prepare(
         .map_err(|error| refusal(&error))
 }
 
-/// Says what was done, and whether to go on.
+/// Logs a completed step, and returns whether to continue.
 fn heard(step: RestoreStep, ended: &Ended) -> ControlFlow<()> {
     tracing::debug!(subsystem = "backup", ?step, "done");
     ended.flow()
 }
 
-/// Refuses while a daemon answers here, whatever directory it uses.
+/// Refuses to continue while a daemon answers on the control socket, whichever data directory it
+/// uses.
 ///
-/// A socket alone is no daemon: the init system may listen on it for one.
+/// An existing socket is not sufficient: the init system may listen on it.
 async fn refuse_running(flag: Option<&Path>, configured: &Path) -> Result<(), Failure> {
     let named = || env::var_os("JACO_SOCKET").filter(|value| !value.is_empty());
     let path = match flag {
@@ -197,7 +198,7 @@ fn warnings(restored: &Restored) -> Vec<String> {
     warnings
 }
 
-/// The refusal with its facts.
+/// Converts the error to a failure with its details.
 fn refusal(error: &RestoreError) -> Failure {
     let failure = Failure::new(Local::RestoreFailed, error.to_string());
     let failure = match error.source() {

@@ -1,4 +1,4 @@
-//! `jaco status`: deployments with everything that belongs to them.
+//! `jaco status`: deployments with their replicas, routes and certificates.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,11 +23,11 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Arguments of `status`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this deployment, or this service of it
+    /// Show only this deployment or service
     #[arg(value_name = "DEPLOYMENT[/SERVICE]")]
     what: Option<String>,
 
-    /// Show it again after every change
+    /// Show the status again after every change
     #[arg(short, long)]
     pub(crate) watch: bool,
 
@@ -212,14 +212,14 @@ impl CertRow {
     }
 }
 
-/// Shows the status once, or again after every change.
+/// Prints the status once, or after every change with `--watch`.
 pub(crate) async fn run(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let (deployment, service) = split(args.what.as_deref().unwrap_or_default());
     if !args.watch {
         let response = fetch(client, deployment, service).await?;
         return ui.data(&StatusView::from(response));
     }
-    // Subscribed before the first look, so that no change falls between the two.
+    // Subscribed before the first fetch, so that no change in between is missed.
     let kinds = ["deployments", "replicas_observed", "routes"];
     let mut events = subscribe(client, &kinds, deployment).await?;
     let mut first = true;
@@ -242,7 +242,7 @@ fn split(what: &str) -> (&str, &str) {
     what.split_once('/').unwrap_or((what, ""))
 }
 
-/// `Deploy.Status`.
+/// Calls `Deploy.Status`.
 pub(crate) async fn fetch(
     client: &Client,
     deployment: &str,
@@ -259,7 +259,7 @@ pub(crate) async fn fetch(
     client.unary(DEADLINE, call).await
 }
 
-/// `Watch.Subscribe` to changes from now on.
+/// Calls `Watch.Subscribe` for changes from now on.
 pub(crate) async fn subscribe(
     client: &Client,
     entity_types: &[&str],
@@ -277,8 +277,8 @@ pub(crate) async fn subscribe(
     client.stream(call).await
 }
 
-/// Waits for an event and swallows those that came with it: one look shows them all. False when
-/// there will be no more.
+/// Waits for an event and discards further pending ones, because one fetch covers them all. Returns
+/// false when the stream has ended.
 async fn changed(events: &mut Feed<v1::SubscribeEvent>) -> Result<bool, Failure> {
     if events.next().await?.is_none() {
         return Ok(false);

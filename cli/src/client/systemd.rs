@@ -1,4 +1,4 @@
-//! Making the daemon start at boot, after an init or a join.
+//! Enabling the daemon's unit after an init or a join.
 
 use std::{io, process::Command};
 
@@ -10,19 +10,20 @@ use super::{
     output::{Format, Ui},
 };
 
-/// What became of the attempt.
+/// Outcome of the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Systemd {
     Enabled,
-    /// This machine has no systemd.
+    /// The machine has no systemd.
     Unavailable,
     Failed,
-    /// Not asked for, or not this machine's daemon.
+    /// Not requested, or the daemon is not on this machine.
     Skipped,
 }
 
-/// Has the daemon start at boot, if it is the one of this machine and `wanted` says so.
+/// Enables the unit if `wanted` and the daemon is on this machine; returns the outcome and a
+/// remark.
 pub(crate) fn step(wanted: bool, client: &Client) -> (Systemd, Option<String>) {
     if wanted && client.is_local() {
         enable("systemctl")
@@ -31,7 +32,7 @@ pub(crate) fn step(wanted: bool, client: &Client) -> (Systemd, Option<String>) {
     }
 }
 
-/// Tells people what became of it: a line if it went well, a note or a warning if not.
+/// Reports the outcome: a line after success, otherwise a note or a warning.
 pub(crate) fn tell(systemd: Systemd, remark: Option<String>, ui: &mut Ui<'_>) -> Result<(), Stop> {
     match (systemd, remark, ui.format) {
         (Systemd::Enabled, Some(line), Format::Table) if !ui.quiet => {
@@ -49,7 +50,7 @@ pub(crate) fn tell(systemd: Systemd, remark: Option<String>, ui: &mut Ui<'_>) ->
     }
 }
 
-/// Enables the unit and says what to tell the user; never fails the command around it.
+/// Enables the unit and returns the remark for the user; a failure is never fatal to the command.
 fn enable(systemctl: &str) -> (Systemd, Option<String>) {
     let failed = |why: String| {
         let remark =
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_is_told_and_none_is_fatal() {
+    fn every_outcome_has_a_remark() {
         for (program, expected, word) in [
             ("true", Systemd::Enabled, "Enabled"),
             ("false", Systemd::Failed, "sudo systemctl enable jaco"),

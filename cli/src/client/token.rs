@@ -1,4 +1,4 @@
-//! `jaco token`: operator credentials.
+//! `jaco token`: operator tokens.
 
 use std::time::Duration;
 
@@ -18,31 +18,31 @@ use super::{
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What to do.
+/// Subcommands of `token`.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a token and show it, this once
+    /// Issue a token and print it; it cannot be shown again
     ///
-    /// A token that the identity has already is replaced: its old secret stops working at once.
+    /// An existing token of the identity is replaced: its old secret stops working immediately.
     Issue {
-        /// Identity that the audit trail shows for its holder
+        /// Identity that the audit log records for the token's holder
         #[arg(long, value_name = "IDENTITY")]
         name: String,
-        /// Let its holder deploy privileged services
+        /// Allow the token to deploy privileged services
         #[arg(long)]
         allow_privileged: bool,
     },
-    /// Make a token stop working
+    /// Revoke a token
     Revoke {
         /// Identity of the token
         #[arg(value_name = "IDENTITY")]
         identity: String,
     },
-    /// Show all tokens, without their secrets
+    /// List all tokens, without their secrets
     List(ReadArgs),
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     match command {
         Command::Issue {
@@ -86,7 +86,7 @@ async fn issue(
         TokensClient::new(connection).issue(request).await
     };
     let response = client.unary(DEADLINE, call).await?;
-    // Nobody can ask for the secret again, so it is shown however quiet the command is to be.
+    // The secret cannot be fetched again, so it is printed even with `--quiet`.
     ui.data(&IssuedView {
         identity: response.identity,
         token: response.token,

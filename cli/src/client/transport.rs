@@ -1,4 +1,4 @@
-//! Which daemon to talk to, and what to believe about it: pure choices over what was given.
+//! Choice of the daemon to call and of the certificates to trust, pure.
 
 pub(crate) mod contexts;
 
@@ -17,19 +17,19 @@ use jaco_proto::secret::SecretString;
 use self::contexts::Context;
 use super::failure::{Failure, Local};
 
-/// The control socket when nothing else is said.
+/// Default path of the control socket.
 pub(crate) const DEFAULT_SOCKET: &str = "/var/run/jaco/jaco.sock";
-/// The CA file when nothing else is said.
+/// Default path of the CA file.
 const DEFAULT_CA: &str = "/var/lib/jaco/node/ca.crt";
 
-/// What one source says about the connection; the flags are one source, the environment another.
+/// Connection settings of one source: the flags, or the environment.
 #[derive(Clone, Default)]
 pub(crate) struct Source {
     pub(crate) server: Option<String>,
     pub(crate) token: Option<SecretString>,
-    /// Where the token stands if it is not given itself; only flags say so.
+    /// File that contains the token; only flags set it.
     pub(crate) token_file: Option<PathBuf>,
-    /// Explicitly empty means: no file.
+    /// An empty value means that no file is used.
     pub(crate) ca_cert: Option<String>,
     pub(crate) ca_fingerprint: Option<String>,
     pub(crate) socket: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The same connection without a token.
+    /// The same settings without a token.
     pub(crate) fn without_token(self) -> Self {
         Self {
             token: None,
@@ -61,36 +61,36 @@ impl Source {
     }
 }
 
-/// What the choice may ask of the machine.
+/// The parts of the machine that the choice depends on.
 pub(crate) trait Machine {
-    /// Whether there is something at the path of a socket.
+    /// Whether a file exists at the path of a socket.
     fn exists(&self, path: &Path) -> bool;
-    /// The text of a file.
+    /// Reads a text file.
     fn read(&self, path: &Path) -> io::Result<String>;
-    /// The contexts, if there is a file of them.
+    /// Reads the contexts, if their file exists.
     fn contexts(&self) -> Result<Option<contexts::Contexts>, Failure>;
 }
 
-/// Where the calls go.
+/// The destination of calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// The daemon of this machine.
+    /// Control socket of this machine's daemon.
     Socket(PathBuf),
-    /// Daemons behind TLS.
+    /// Remote daemons, over TLS.
     Remote {
-        /// Tried in order; at least one.
+        /// Addresses, tried in order; at least one.
         addresses: Vec<Address>,
-        /// Bearer token; absent only where none is needed.
+        /// Bearer token; absent only where none is required.
         token: Option<SecretString>,
-        /// What the daemon's certificate must prove.
+        /// Trust anchors for the daemon's certificate.
         trust: Trust,
     },
 }
 
-/// `host:port` of an API.
+/// `host:port` of an API endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// Name or address, an IPv6 address without brackets.
+    /// Hostname or IP address, an IPv6 address without brackets.
     pub(crate) host: String,
     /// TCP port.
     pub(crate) port: u16,
@@ -132,20 +132,21 @@ impl fmt::Display for Address {
     }
 }
 
-/// Whether a call is refused without a token.
+/// Whether a remote call without a token is refused by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenRule {
-    /// Every call but those that strangers may make.
+    /// For all calls that need authentication.
     Required,
-    /// The daemon decides.
+    /// Calls without a token are sent; the daemon decides.
     Optional,
 }
 
-/// Chooses the transport; the first rule that matches wins.
+/// Chooses the transport by the first rule that matches.
 ///
 /// # Errors
-/// `no_transport` if nothing matches; `token_required`, `ca_required`, `ca_invalid`,
-/// `context_invalid` or `usage_error` if what matches is not complete.
+/// `no_transport` if no rule matches; `token_required`, `ca_required`, `ca_invalid`,
+/// `context_invalid` or `usage_error` if the settings of the matching rule are incomplete or
+/// invalid.
 pub(crate) fn choose(
     flags: &Source,
     env: &Source,
@@ -260,7 +261,7 @@ fn remote(
     })
 }
 
-/// The token in a file, without the blanks around it.
+/// Reads a token from a file, without surrounding white space.
 pub(super) fn token_in(path: &Path, machine: &impl Machine) -> Result<SecretString, Failure> {
     let shown = path.display();
     let failed = |why: String| {

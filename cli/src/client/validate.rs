@@ -1,4 +1,4 @@
-//! `jaco validate`: manifests without a cluster.
+//! `jaco validate`: checks manifests without a cluster.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use super::{
 /// Arguments of `validate`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Deployment manifest
+    /// Deployment manifest (jaco.yaml)
     #[arg(long, value_name = "FILE")]
     jaco: Option<PathBuf>,
 
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     compose: Option<PathBuf>,
 }
 
-/// The verdict on sound files.
+/// The result for valid files.
 #[derive(Serialize)]
 struct ValidView {
     valid: bool,
@@ -40,7 +40,7 @@ impl View for ValidView {
     }
 }
 
-/// Checks the files; silent if they are sound.
+/// Checks the files; prints no text if they are valid.
 pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
     if args.jaco.is_none() && args.compose.is_none() {
         let message = "give at least one of --jaco or --compose";

@@ -1,4 +1,4 @@
-//! Work on a thread of its own that ends soon after the command does.
+//! Blocking work on a thread that stops soon after the command was interrupted.
 
 use std::{
     io::{self, Read, Write},
@@ -11,12 +11,12 @@ use std::{
 
 use super::{blocking, failure::Failure};
 
-/// Whether the command has ended, by Ctrl-C, before the work was done.
+/// Flag that is set when Ctrl-C interrupts the command before the work is done.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ended(Arc<AtomicBool>);
 
 impl Ended {
-    /// Whether to go on.
+    /// Whether the work should continue.
     pub(crate) fn flow(&self) -> ControlFlow<()> {
         match self.0.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
@@ -24,7 +24,7 @@ impl Ended {
         }
     }
 
-    /// What reads or writes as `inner` does, until the command has ended.
+    /// Wraps a reader or writer so that it fails once the command was interrupted.
     pub(crate) fn until<T>(&self, inner: T) -> Until<T> {
         Until {
             inner,
@@ -34,14 +34,14 @@ impl Ended {
 
     fn check(&self) -> io::Result<()> {
         match self.flow() {
-            // Not `Interrupted`, which is tried again.
+            // Not `Interrupted`, which callers retry.
             ControlFlow::Break(()) => Err(io::Error::other("the command was interrupted")),
             ControlFlow::Continue(()) => Ok(()),
         }
     }
 }
 
-/// Sets the flag when the command no longer waits.
+/// Sets the flag when it is dropped with the waiting future.
 struct Guard(Ended);
 
 impl Drop for Guard {
@@ -50,7 +50,8 @@ impl Drop for Guard {
     }
 }
 
-/// Does `work` where Ctrl-C still ends the command, which it is told by what it is given.
+/// Runs blocking `work` on a thread. Ctrl-C still ends the command; `work` sees that by its
+/// [`Ended`].
 pub(crate) async fn winding_up<T: Send + 'static>(
     work: impl FnOnce(&Ended) -> T + Send + 'static,
 ) -> Result<T, Failure> {
@@ -59,7 +60,7 @@ pub(crate) async fn winding_up<T: Send + 'static>(
     blocking(move || work(&ended)).await
 }
 
-/// Made by [`Ended::until`].
+/// Reader or writer made by [`Ended::until`].
 #[derive(Debug)]
 pub(crate) struct Until<T> {
     inner: T,
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_hears_that_nobody_waits_for_it_any_more() {
+    async fn work_stops_when_its_caller_is_dropped() {
         let (began, beginning) = tokio::sync::oneshot::channel();
         let (told, telling) = tokio::sync::oneshot::channel();
         let waiting = winding_up(move |ended| {
@@ -98,14 +99,14 @@ mod tests {
             let mut copied = ended.until(io::sink());
             copied.write_all(b"x").unwrap();
             began.send(()).unwrap();
-            // Ends once the future below is gone.
+            // Fails once the future below is dropped.
             let mut endless = ended.until(io::repeat(0));
             let error = io::copy(&mut endless, &mut io::sink()).unwrap_err();
             copied.write_all(b"x").unwrap_err();
             told.send((error.to_string(), ended.flow())).unwrap();
         });
         tokio::select! {
-            _ = waiting => panic!("it cannot be done"),
+            _ = waiting => panic!("the work cannot be done"),
             begun = beginning => begun.unwrap(),
         }
         let (text, flow) = telling.await.unwrap();

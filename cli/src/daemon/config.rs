@@ -1,4 +1,4 @@
-//! From `jacod.yaml` and the machine's interfaces to the configuration of a node.
+//! Builds the node's configuration from `jacod.yaml` and the machine's interfaces.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ use jaco_proto::config::{
 
 use crate::version;
 
-/// Reads the file; a missing one means all defaults.
+/// Reads the file; defaults apply if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<DaemonConfig> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -30,7 +30,7 @@ pub(crate) fn read(path: &Path) -> Result<DaemonConfig> {
     DaemonConfig::parse(&bytes).with_context(|| path.display().to_string())
 }
 
-/// Decides everything the file leaves open.
+/// Builds the node's configuration, and detects the addresses that the file leaves open.
 pub(crate) fn node(
     config: &DaemonConfig,
     socket: Option<UnixListener>,
@@ -65,8 +65,8 @@ pub(crate) fn node(
     Ok(node.build()?)
 }
 
-/// One address to bind and advertise. A name is resolved once: certificates and members carry
-/// addresses.
+/// The address to bind and advertise. A name is resolved only here, because certificates and member
+/// entries contain addresses.
 fn endpoint(key: &str, configured: &HostPort, interfaces: &[Interface]) -> Result<SocketAddr> {
     let found = resolve(configured, interfaces)?;
     if let Some(picked) = &found.picked {
@@ -81,7 +81,7 @@ fn endpoint(key: &str, configured: &HostPort, interfaces: &[Interface]) -> Resul
     socket_addr(key, &found.addr)
 }
 
-/// An address to bind.
+/// Resolves an address to bind.
 fn socket_addr(key: &str, addr: &HostPort) -> Result<SocketAddr> {
     let text = addr.to_string();
     let Some(address) = (addr.host.as_str(), addr.port)

@@ -1,4 +1,4 @@
-//! The life of the daemon process.
+//! Start, signals and shutdown of the daemon process.
 
 use std::{os::unix::net::UnixListener, time::Duration};
 
@@ -12,16 +12,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::config;
 use crate::version;
 
-/// Threads for everything but raft, which has its own.
+/// Maximum number of tokio workers; raft has threads of its own.
 const WORKERS: usize = 4;
-/// Time for the actors to stop, after the calls under way were answered.
+/// Time for the actors to stop, after the calls in progress were answered.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Exit status after an impatient operator's second signal.
+/// Exit status after a second signal.
 const IMPATIENT: i32 = 130;
 
-/// Runs a node until it is told to stop or cannot go on.
+/// Runs a node until a signal or a fatal error.
 ///
-/// `socket` is the control socket, if a service manager listens on it for us.
+/// `socket` is the control socket, if a service manager passed a listening one.
 pub(super) fn run(
     config: &DaemonConfig,
     socket: Option<UnixListener>,
@@ -67,14 +67,17 @@ pub(super) fn run(
                 tokio::select! {
                     () = stop => Ok(()),
                     () = signals.next() => {
-                        tracing::warn!(subsystem = "jacod", "told twice: leaving at once");
+                        tracing::warn!(
+                            subsystem = "jacod",
+                            "second signal received: exiting immediately"
+                        );
                         exit_now(IMPATIENT)
                     }
                 }
             }
         }
     });
-    // A blocking task that hangs must not keep a stopped daemon alive.
+    // A blocking task that hangs must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
@@ -109,7 +112,7 @@ impl Signals {
     }
 }
 
-/// Tells systemd, if it asked.
+/// Notifies systemd, if `NOTIFY_SOCKET` is set.
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::warn!(subsystem = "jacod", %error, "systemd was not notified");

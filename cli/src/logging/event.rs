@@ -1,4 +1,4 @@
-//! One log line: its fields and its forms.
+//! One log line: its fields and output formats.
 
 use std::{
     fmt::{self, Write},
@@ -12,20 +12,20 @@ use tracing::{
     field::{Field, Visit},
 };
 
-/// What an event says.
+/// The content of one event.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) time: SystemTime,
     pub(super) level: Level,
-    /// Part of the program that speaks.
+    /// Part of the program that logged the event.
     pub(super) subsystem: String,
     pub(super) message: String,
-    /// The rest, in the order it was written.
+    /// All other fields, in the order of the event.
     pub(super) fields: Vec<(&'static str, Value)>,
 }
 
 impl Line {
-    /// An event at a time, without its fields.
+    /// An event without message and fields.
     pub(super) fn new(time: SystemTime, level: Level) -> Self {
         Self {
             time,
@@ -36,17 +36,17 @@ impl Line {
         }
     }
 
-    /// For people.
+    /// The text format.
     pub(super) fn text(&self) -> String {
         let (time, level) = (time(self.time, 3), self.level);
         let mut text = format!("{time} {level:<5} [{}] {}", self.subsystem, self.message);
         for (key, value) in &self.fields {
             let _ = match value {
-                Value::String(word) if is_word(word) => write!(text, " {key}={word}"), // a String never refuses
+                Value::String(word) if is_word(word) => write!(text, " {key}={word}"), // cannot fail
                 other => write!(text, " {key}={other}"),
             };
         }
-        // A value must not be able to fake a line.
+        // A value must not be able to forge a line.
         let mut text: String = text
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
@@ -55,7 +55,7 @@ impl Line {
         text
     }
 
-    /// One object.
+    /// The JSON format: one object.
     pub(super) fn json(&self) -> String {
         let mut object = Map::new();
         for (key, value) in &self.fields {
@@ -99,7 +99,7 @@ impl Visit for Line {
     }
 }
 
-/// Whether text needs no quotes to be told from what follows.
+/// Whether a value can be written without quotes.
 fn is_word(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -107,7 +107,7 @@ fn is_word(text: &str) -> bool {
             .all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '=')
 }
 
-/// RFC 3339 in UTC with `digits` digits of a second.
+/// Formats a time as RFC 3339 in UTC with `digits` fractional digits of a second.
 fn time(at: SystemTime, digits: usize) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_one_line_whatever_the_values_are() {
+    fn text_format_is_always_one_line() {
         assert_eq!(
             line().text(),
             "2026-11-20T11:40:13.001Z WARN  [scheduler/rollout] step held service=web reason=\"two words\\nError: x\" step=3\n"
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_nanoseconds_and_every_attribute() {
+    fn json_format_has_nanoseconds_and_all_fields() {
         let object: Value = serde_json::from_str(&line().json()).unwrap();
         assert_eq!(
             object,

@@ -1,7 +1,7 @@
-//! Entries for the systemd journal in its native form.
+//! Sends entries to the systemd journal.
 //!
-//! Source: systemd's "Native Journal Protocol": one datagram an entry, a field a line, or its
-//! length in front where the value has several lines.
+//! Source: systemd's "Native Journal Protocol": one datagram per entry and one line per field; a
+//! value with several lines is preceded by its length.
 
 use std::{
     io,
@@ -14,10 +14,10 @@ use tracing::Level;
 
 use super::event::Line;
 
-/// Longest value of one field; a datagram must fit into the socket's buffer.
+/// Maximum length of a field's value; a datagram must fit into the socket's buffer.
 const MAX_VALUE_BYTES: usize = 16 * 1024;
 
-/// The way to the journal.
+/// A connection to the journal.
 pub(super) struct Journal {
     socket: UnixDatagram,
     path: PathBuf,
@@ -25,10 +25,10 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Makes sure that somebody listens at `path`, and speaks as `identifier`.
+    /// Checks that a socket is listening at `path`; entries will carry `identifier`.
     ///
     /// # Errors
-    /// What the system says when nobody listens there.
+    /// The system's error if the socket cannot be connected to.
     pub(super) fn connect(path: &Path, identifier: &'static str) -> io::Result<Self> {
         UnixDatagram::unbound()?.connect(path)?;
         Ok(Self {
@@ -38,9 +38,9 @@ impl Journal {
         })
     }
 
-    /// Sends one entry; one that the journal does not take is lost.
+    /// Sends one entry; an entry that the journal does not accept is lost.
     pub(super) fn send(&self, line: &Line) {
-        // By its path each time: a journal that was restarted listens on a new socket.
+        // Addressed by path each time, because a restarted journal listens on a new socket.
         let _ = self
             .socket
             .send_to(&entry(line, self.identifier), &self.path);
@@ -71,7 +71,7 @@ fn priority(level: Level) -> &'static str {
     }
 }
 
-/// A field name as the journal accepts it.
+/// Converts a key to a field name that the journal accepts.
 fn name(key: &str) -> String {
     let upper = key.to_ascii_uppercase();
     let name: String = upper
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_arrives_field_by_field() {
+    fn entry_is_sent_in_the_native_protocol() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let journal = UnixDatagram::bind(&path).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_that_was_restarted_is_found_again() {
+    fn restarted_journal_receives_entries() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let first = UnixDatagram::bind(&path).unwrap();
@@ -147,12 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_an_error() {
+    fn connecting_to_a_missing_journal_fails() {
         assert!(Journal::connect(Path::new("/nonexistent/socket"), "jacod").is_err());
     }
 
     #[test]
-    fn a_huge_value_is_cut_between_characters() {
+    fn long_value_is_cut_at_a_character() {
         let mut entry = Vec::new();
         field(&mut entry, "A", &"é".repeat(MAX_VALUE_BYTES));
         assert_eq!(entry.len(), MAX_VALUE_BYTES + 3);

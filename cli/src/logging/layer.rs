@@ -1,4 +1,4 @@
-//! From events to lines: which pass, and where they go.
+//! The tracing layer: filters events and writes them to a sink.
 
 use std::time::SystemTime;
 
@@ -10,10 +10,10 @@ use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
 use super::{Process, event::Line, journal::Journal, subsystem::of_library};
 
-/// Takes one finished line.
+/// Writes one formatted line.
 pub(super) type WriteLine = Box<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Where lines go.
+/// Destination and format of lines.
 pub(super) enum Sink {
     Text(WriteLine),
     Json(WriteLine),
@@ -30,11 +30,11 @@ impl Sink {
     }
 }
 
-/// Passes events by the level of their subsystem.
+/// Filters events by the level of their subsystem.
 pub(super) struct Filtered {
     process: Process,
     filter: LogFilter,
-    /// The most talkative level of any subsystem.
+    /// The highest verbosity of any subsystem.
     most: LevelFilter,
     sink: Sink,
 }
@@ -53,7 +53,7 @@ impl Filtered {
         }
     }
 
-    /// What can be said before the fields of an event are known.
+    /// Decides by level and target, before the fields of an event are known.
     fn may_pass(&self, metadata: &Metadata<'_>) -> bool {
         let ours = metadata.target().starts_with("jaco");
         metadata.level() <= &self.most && (ours || metadata.level() <= &Level::WARN)
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn subsystems_have_their_own_levels() {
+    fn levels_are_set_per_subsystem() {
         let text = logged("warn,scheduler=debug,raft=error", || {
             tracing::debug!(subsystem = "scheduler/rollout", "one");
             tracing::info!(subsystem = "dns", "two");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_speak_only_when_something_is_wrong() {
+    fn library_events_pass_from_warn_on() {
         let text = logged("debug", || {
             tracing::info!(target: "h2::codec", "one");
             tracing::warn!(target: "h2::codec", "two");

@@ -1,9 +1,9 @@
-//! Which part of the program speaks.
+//! Subsystems of events that do not name one.
 
 use super::Process;
 
-/// The subsystem of an event that names none, which only those of libraries do: the part of
-/// ours that uses the library.
+/// The subsystem of a library's event: that of the part of JACO that uses the library. Events of
+/// JACO's own code always name theirs.
 pub(super) fn of_library(target: &str, process: Process) -> &'static str {
     let library = target.split("::").next().unwrap_or_default();
     let of_transport = matches!(
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_speak_for_the_part_that_uses_them() {
+    fn library_events_get_their_users_subsystem() {
         for (target, daemon, cli) in [
             ("h2::proto::connection", "daemon/grpc", "cliclient"),
             ("tonic", "daemon/grpc", "cliclient"),
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_in_the_sources_names_one_subsystem_of_the_table() {
+    fn every_event_names_one_known_subsystem() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut files = Vec::new();
         for part in ["proto", "raftnode", "net", "actors", "cli"] {
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// The arguments of every log macro.
+    /// The arguments of every log macro in `code`.
     fn macros(code: &str) -> Vec<&str> {
         const NAMES: [&str; 6] = [
             "error!(", "warn!(", "info!(", "debug!(", "trace!(", "event!(",
@@ -97,7 +97,7 @@ mod tests {
             for (at, _) in code.match_indices(name) {
                 let before = code[..at].chars().next_back();
                 if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
-                    continue; // another macro whose name ends like that
+                    continue; // another macro with the same ending
                 }
                 let arguments = &code[at + name.len()..];
                 let mut depth = 1;

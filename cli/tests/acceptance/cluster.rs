@@ -1,11 +1,11 @@
-//! Checks of founding a cluster.
+//! Acceptance checks of `cluster init`, `cluster status` and `backup`.
 
 use std::{ffi::OsStr, fs, os::unix::fs::PermissionsExt};
 
 use crate::lab::{Daemon, Place, fingerprint};
 
 #[test]
-fn check_10_a_backup_is_for_its_owner_alone() {
+fn check_10_backup_is_a_private_file() {
     let (daemon, token) = Daemon::founded();
     for transport in daemon.transports(&token) {
         let place = Place::new();
@@ -24,7 +24,7 @@ fn check_10_a_backup_is_for_its_owner_alone() {
 }
 
 #[test]
-fn check_16_before_init_there_is_a_status_and_no_node() {
+fn check_16_status_works_before_init() {
     let daemon = Daemon::start();
     let answer = daemon.jaco("cluster status -o json").ok();
     assert_eq!(
@@ -45,7 +45,7 @@ fn check_16_before_init_there_is_a_status_and_no_node() {
 }
 
 #[test]
-fn check_19_systemd_never_fails_an_init() {
+fn check_19_systemd_never_fails_init() {
     for (script, systemd, told) in [
         (Some("echo broken >&2; exit 3"), "failed", "warning: "),
         (None, "unavailable", "systemctl"),
@@ -81,12 +81,12 @@ fn check_19_systemd_never_fails_an_init() {
         fs::remove_file(place.path("args")).unwrap_or_default();
         let again = place.jaco(&init);
         again.fails("cluster_already_initialized", &[&cluster_id]);
-        assert!(!place.path("args").exists(), "nothing was founded");
+        assert!(!place.path("args").exists(), "systemctl was called");
     }
 }
 
 #[test]
-fn the_step_for_systemd_may_be_left_out() {
+fn systemd_step_can_be_skipped() {
     let daemon = Daemon::start();
     let place = Place::new();
     place.program("systemctl", "exit 3");
@@ -107,7 +107,7 @@ fn the_step_for_systemd_may_be_left_out() {
 }
 
 #[test]
-fn a_fresh_daemon_is_initialized_over_tls_with_its_setup_token() {
+fn setup_token_initializes_daemon_over_tls() {
     let daemon = Daemon::start();
     let place = Place::new();
     place.program("systemctl", "echo called >called");
@@ -141,7 +141,7 @@ fn a_fresh_daemon_is_initialized_over_tls_with_its_setup_token() {
     assert_eq!(founded["systemd"], "skipped");
     assert!(
         !place.path("called").exists(),
-        "another machine's systemd is not ours"
+        "systemctl must not be called for a remote daemon"
     );
 
     let operator = founded["operator_token"].as_str().unwrap();
@@ -153,7 +153,7 @@ fn a_fresh_daemon_is_initialized_over_tls_with_its_setup_token() {
     place
         .jaco(&format!("status {remote} --token {operator}"))
         .ok();
-    // A stranger learns that there is a cluster, and nothing about it.
+    // Without a token the status shows only that the cluster is initialized.
     let stranger = place
         .jaco(&format!("cluster status -o json {remote}"))
         .json();

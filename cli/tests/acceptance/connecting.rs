@@ -1,17 +1,17 @@
-//! Checks of trust, addresses and contexts.
+//! Acceptance checks of trust, addresses and contexts.
 
 use std::net::TcpListener;
 
 use crate::lab::{Daemon, Place};
 
-/// An address nobody listens on.
+/// An address without a listener.
 fn deserted() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }
 
 #[test]
-fn check_04_a_remote_daemon_needs_a_pin() {
+fn check_04_remote_daemon_needs_a_pin() {
     let (daemon, token) = Daemon::founded();
     let place = Place::new().env("JACO_TOKEN", token);
     let status = format!("status --server {}", daemon.address());
@@ -41,7 +41,7 @@ fn check_04_a_remote_daemon_needs_a_pin() {
 }
 
 #[test]
-fn check_05_a_stranger_is_unavailable_and_never_sees_the_token() {
+fn check_05_unverified_daemon_never_receives_the_token() {
     let ((daemon, token), (other, _)) = (Daemon::founded(), Daemon::founded());
     let place = Place::new().env("JACO_TOKEN", token);
     let address = daemon.address().to_string();
@@ -63,20 +63,20 @@ fn check_05_a_stranger_is_unavailable_and_never_sees_the_token() {
         let line = format!("node list --server {address} {pin}");
         place.jaco(&line).fails("unavailable", &[&address]);
     }
-    // The name in the certificate counts, too.
+    // The dialled name must match the certificate, too.
     let line = format!("node list --server {address} --ca-cert {}", own.display());
     place
         .jaco(&line.replace("127.0.0.1", "localhost"))
         .fails("unavailable", &["localhost"]);
     let log = daemon.log();
-    assert!(log.contains("Cluster/Init"), "the log shows calls");
-    assert!(!log.contains("Cluster/NodeList"), "a call came through");
+    assert!(log.contains("Cluster/Init"), "the log should contain calls");
+    assert!(!log.contains("Cluster/NodeList"), "a call was sent");
     place.jaco(&line).ok();
     assert!(daemon.log().contains("Cluster/NodeList"));
 }
 
 #[test]
-fn check_18_a_context_may_name_several_daemons() {
+fn check_18_context_falls_back_to_next_address() {
     let (daemon, token) = Daemon::founded();
     let (uninitialized, down) = (Daemon::start(), deserted());
     let context = |name: &str, addresses: &[&str]| {
@@ -113,7 +113,7 @@ fn check_18_a_context_may_name_several_daemons() {
         .jaco("node list --context nosuch")
         .fails("context_invalid", &["nosuch"]);
 
-    // A variable replaces its field as a whole, a flag both.
+    // A variable replaces its whole field; a flag takes precedence over both.
     let place = place.env("JACO_SERVER", down.clone());
     let words = [down.as_str()];
     place
@@ -134,7 +134,7 @@ fn check_18_a_context_may_name_several_daemons() {
 }
 
 #[test]
-fn several_servers_may_stand_in_a_flag() {
+fn server_flag_accepts_several_addresses() {
     let (daemon, token) = Daemon::founded();
     let place = Place::new().env("JACO_TOKEN", token);
     let (down, ca) = (deserted(), daemon.ca());
@@ -156,7 +156,7 @@ fn several_servers_may_stand_in_a_flag() {
 }
 
 #[test]
-fn every_read_may_be_confirmed() {
+fn every_read_accepts_consistent() {
     let (daemon, token) = Daemon::founded();
     let place = Place::new();
     for transport in daemon.transports(&token) {
@@ -174,7 +174,7 @@ fn every_read_may_be_confirmed() {
             place.jaco(&format!("{read} --consistent {transport}")).ok();
         }
     }
-    // Where there is no majority, nobody can confirm what anybody may ask.
+    // Without a cluster there is no majority to confirm even an unauthenticated read.
     let daemon = Daemon::start();
     daemon.jaco("cluster status").ok();
     let answer = daemon.jaco("cluster status --consistent");
@@ -182,7 +182,7 @@ fn every_read_may_be_confirmed() {
 }
 
 #[test]
-fn the_log_tells_where_and_never_what_is_secret() {
+fn logs_name_the_daemon_but_no_secrets() {
     let (daemon, token) = Daemon::founded();
     let place = Place::new().env("JACO_TOKEN", &token);
     let file = place.file("token", 0o600, &token);

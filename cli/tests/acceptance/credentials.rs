@@ -1,4 +1,4 @@
-//! Checks of tokens and registry credentials.
+//! Acceptance checks of tokens and registry credentials.
 
 use std::{
     fs::{File, OpenOptions},
@@ -16,7 +16,7 @@ use rustix::{
 use crate::lab::{Answer, Daemon, Place, manifests};
 
 #[test]
-fn check_06_whoever_holds_the_socket_is_local() {
+fn check_06_socket_calls_have_identity_local() {
     let (daemon, _) = Daemon::founded();
     let place = Place::new();
     let socket = format!("--socket {}", daemon.socket().display());
@@ -84,7 +84,7 @@ fn tokens_are_issued_replaced_and_revoked() {
 }
 
 #[test]
-fn check_12_the_server_spells_the_registry() {
+fn check_12_server_canonicalizes_the_registry() {
     let (daemon, token) = Daemon::founded();
     for transport in daemon.transports(&token) {
         let place = Place::new();
@@ -99,7 +99,7 @@ fn check_12_the_server_spells_the_registry() {
         assert_eq!(list["credentials"][0]["registry"], "ghcr.io/own");
         assert_eq!(list["credentials"].as_array().unwrap().len(), 1);
 
-        // Without the flag it works as well, with a word about it.
+        // Without the flag it works as well, with a warning.
         let answer = place.jaco_reading(&format!("{login} -o json"), b"other\n");
         assert_eq!(answer.json()["registry"], "ghcr.io/own");
         assert!(answer.err.starts_with("warning: "), "{answer:?}");
@@ -120,7 +120,7 @@ fn check_12_the_server_spells_the_registry() {
 }
 
 #[test]
-fn check_13_a_blank_password_is_never_sent() {
+fn check_13_blank_password_is_never_sent() {
     let (daemon, _) = Daemon::founded();
     let place = Place::new();
     let socket = daemon.socket().display().to_string();
@@ -137,7 +137,7 @@ fn check_13_a_blank_password_is_never_sent() {
     missing.fails("usage_error", &["--username"]);
 }
 
-/// A terminal: the end a user types at, and the end a program reads.
+/// A pseudoterminal: the user's end and the program's end.
 fn terminal() -> (File, OwnedFd) {
     let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&user).unwrap();
@@ -158,7 +158,7 @@ fn echoes(terminal: &OwnedFd) -> bool {
 }
 
 #[test]
-fn at_a_terminal_the_password_is_asked_for_and_not_shown() {
+fn terminal_prompts_for_password_without_echo() {
     let (daemon, _) = Daemon::founded();
     let place = Place::new();
     let line = format!(
@@ -172,7 +172,7 @@ fn at_a_terminal_the_password_is_asked_for_and_not_shown() {
             .stdin(Stdio::from(program.try_clone().unwrap()))
             .spawn()
             .unwrap();
-        drop(command); // it holds the terminal, too
+        drop(command); // it also holds the terminal open
         let mut prompt = [0; "Password: ".len()];
         child
             .stderr
@@ -187,7 +187,7 @@ fn at_a_terminal_the_password_is_asked_for_and_not_shown() {
             None => kill_process(Pid::from_child(&child), Signal::INT).unwrap(),
         }
         let answer = Answer::new(&line, child.wait_with_output().unwrap());
-        assert!(echoes(&program), "the terminal stays silent");
+        assert!(echoes(&program), "the echo was not restored");
         match typed {
             Some("\n") => {
                 assert_eq!(answer.status, Some(1));

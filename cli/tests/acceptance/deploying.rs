@@ -1,11 +1,11 @@
-//! Checks of applying, showing and rolling back.
+//! Acceptance checks of applying, showing and rolling back.
 
 use serde_json::Value;
 
 use crate::lab::{Daemon, Place, manifests, until};
 
 #[test]
-fn check_07_stdout_is_one_document_and_warnings_are_on_stderr() {
+fn check_07_stdout_is_one_document_without_warnings() {
     let (daemon, token) = Daemon::founded();
     for transport in daemon.transports(&token) {
         let place = Place::new();
@@ -23,7 +23,7 @@ fn check_07_stdout_is_one_document_and_warnings_are_on_stderr() {
             );
             place.jaco(&format!("{apply} {flag} -q")).ok();
         }
-        // Nothing runs without an engine.
+        // Without an engine no replica runs.
         let answer = place.jaco(&format!("{apply} --timeout 500ms"));
         assert_eq!(answer.status, Some(1), "{answer:?}");
         let applied: Value = serde_json::from_str(&answer.out).unwrap();
@@ -35,7 +35,7 @@ fn check_07_stdout_is_one_document_and_warnings_are_on_stderr() {
 }
 
 #[test]
-fn check_08_details_follow_the_report_sorted() {
+fn check_08_details_are_sorted_after_the_error() {
     let (daemon, token) = Daemon::founded();
     for transport in daemon.transports(&token) {
         let place = Place::new();
@@ -57,7 +57,7 @@ fn check_08_details_follow_the_report_sorted() {
 }
 
 #[test]
-fn check_15_the_catch_all_is_a_slash_for_people() {
+fn check_15_catch_all_is_shown_as_slash() {
     let (daemon, token) = Daemon::founded();
     for transport in daemon.transports(&token) {
         let place = Place::new();
@@ -80,7 +80,7 @@ fn check_15_the_catch_all_is_a_slash_for_people() {
     }
 }
 
-/// What a deployment is made of, as the command line shows it.
+/// State of a deployment as the client shows it.
 #[derive(Debug, PartialEq)]
 struct Shown {
     revisions: (u64, u64),
@@ -106,7 +106,7 @@ fn shown(daemon: &Daemon) -> Shown {
     }
 }
 
-/// Waits until exactly this is shown: replicas follow what was committed.
+/// Waits until the deployment is in this state: replicas follow asynchronously after a commit.
 fn wait_for(daemon: &Daemon, revisions: (u64, u64), image: &str, path: &str) {
     let expected = Shown {
         revisions,
@@ -118,7 +118,7 @@ fn wait_for(daemon: &Daemon, revisions: (u64, u64), image: &str, path: &str) {
     until(&format!("{expected:?}"), || {
         let now = shown(daemon);
         let equal = now == expected;
-        // What is committed at once must be right at once.
+        // Fields that are committed with the revision must be right immediately.
         assert_eq!(
             (&now.revisions, &now.compose, &now.paths),
             (&expected.revisions, &expected.compose, &expected.paths)
@@ -129,7 +129,7 @@ fn wait_for(daemon: &Daemon, revisions: (u64, u64), image: &str, path: &str) {
 }
 
 #[test]
-fn a_rollback_restores_what_was_there() {
+fn rollback_restores_the_previous_manifests() {
     let (daemon, _) = Daemon::founded();
     let place = Place::new();
     let apply = |image: &str, path: &str| {
@@ -171,7 +171,7 @@ fn a_rollback_restores_what_was_there() {
 }
 
 #[test]
-fn names_nobody_knows_are_told_where_one_thing_is_asked_for() {
+fn unknown_names_fail_only_in_single_lookups() {
     let (daemon, token) = Daemon::founded();
     for transport in daemon.transports(&token) {
         let place = Place::new();

@@ -1,4 +1,4 @@
-//! A deployment that really runs: its waits, its output, and its way back.
+//! Acceptance check with a container engine: waiting, logs and rollback of a running deployment.
 
 use std::{
     env,
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::lab::{Daemon, Engine, Place, until};
 
-/// The engine of this machine, and what a test leaves on it; all of that goes with this.
+/// The engine of this machine; dropping it removes everything the test created on it.
 struct Docker {
     socket: PathBuf,
-    /// In the names of everything.
+    /// Part of every name the test uses.
     id: String,
     cluster_id: String,
 }
@@ -26,7 +26,7 @@ struct Docker {
 impl Docker {
     fn new() -> Self {
         let socket = env::var_os("JACO_DOCKER_SOCKET");
-        let dir = tempfile::tempdir().unwrap(); // its name is free in all tests of this machine
+        let dir = tempfile::tempdir().unwrap(); // unique among the tests of this machine
         let id = dir.path().file_name().unwrap().to_str().unwrap();
         Self {
             socket: socket.map_or_else(|| "/var/run/docker.sock".into(), PathBuf::from),
@@ -43,7 +43,7 @@ impl Docker {
         command
     }
 
-    /// What a command of the engine prints, line by line.
+    /// Output lines of an engine command.
     fn ask(&self, words: &[&str]) -> Vec<String> {
         let output = self.command(words).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -71,7 +71,7 @@ impl Docker {
         }
     }
 
-    /// An image of this machine's busybox that serves `text`.
+    /// An image from this machine's busybox that serves `text`.
     fn image(&self, text: &str) -> String {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
@@ -98,7 +98,7 @@ impl Docker {
         name
     }
 
-    /// What belongs to the cluster of the test.
+    /// Ids of the objects that belong to the test's cluster.
     fn ours(&self, words: &[&str]) -> Vec<String> {
         let filter = format!("label=jaco.cluster_id={}", self.cluster_id);
         self.ask(&[words, &["-q", "--filter", &filter]].concat())
@@ -133,7 +133,7 @@ fn write_manifests(place: &Place, deployment: &str, image: &str, path: impl Disp
     place.file("jaco.yaml", 0o644, &jaco)
 }
 
-/// What the ingress answers, without its head.
+/// Body of the ingress's response, if its status is 200.
 fn get(daemon: &Daemon, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(daemon.ingress()).ok()?;
     write!(
@@ -210,7 +210,7 @@ fn apply(daemon: &Daemon, file: &Path, flags: &str) -> Value {
 }
 
 #[test]
-fn what_runs_follows_an_apply_and_its_rollback() {
+fn containers_follow_apply_and_rollback() {
     let mut docker = Docker::new();
     let daemon = Daemon::start_with(Some(&docker.engine()));
     docker.cluster_id = daemon.init()["cluster_id"].as_str().unwrap().to_owned();

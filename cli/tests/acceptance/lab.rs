@@ -1,4 +1,4 @@
-//! A daemon of a test, and `jaco` as a shell would run it.
+//! A daemon for tests, and `jaco` run as from a shell.
 
 use std::{
     ffi::OsStr,
@@ -15,10 +15,10 @@ use jaco_net::pki::{Fingerprint, certificates};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Far more than anything here takes, however slow the machine is.
+/// Timeout far above the duration of any step, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A `jacod` process; it ends when this is dropped.
+/// A `jacod` process; dropping it kills the process.
 pub(crate) struct Daemon {
     dir: TempDir,
     address: SocketAddr,
@@ -26,22 +26,22 @@ pub(crate) struct Daemon {
     process: Child,
 }
 
-/// The container engine a daemon uses.
+/// The container engine of a daemon.
 pub(crate) struct Engine {
     pub(crate) socket: PathBuf,
-    /// Addresses that no network of the engine has.
+    /// Address range that no network of the engine uses.
     pub(crate) pool: String,
 }
 
 impl Daemon {
-    /// A daemon that has no cluster yet.
+    /// Starts a daemon without a cluster.
     pub(crate) fn start() -> Self {
         Self::start_with(None)
     }
 
-    /// A daemon that has no cluster yet, and perhaps an engine.
+    /// Starts a daemon without a cluster, optionally with an engine.
     pub(crate) fn start_with(engine: Option<&Engine>) -> Self {
-        // A port that was free may be taken before the daemon has it.
+        // Another process may take the port between its choice and the daemon's bind.
         for _ in 0..5 {
             if let Some(daemon) = Self::try_start(engine) {
                 return daemon;
@@ -93,19 +93,19 @@ impl Daemon {
         (!ended).then_some(daemon)
     }
 
-    /// A daemon with a cluster, and the operator token of that.
+    /// Starts a daemon with a cluster; returns its operator token, too.
     pub(crate) fn founded() -> (Self, String) {
         let daemon = Self::start();
         let token = daemon.found();
         (daemon, token)
     }
 
-    /// Founds a cluster and returns the operator token.
+    /// Initializes a cluster and returns the operator token.
     fn found(&self) -> String {
         self.init()["operator_token"].as_str().unwrap().to_owned()
     }
 
-    /// Founds a cluster.
+    /// Initializes a cluster and returns the JSON output.
     pub(crate) fn init(&self) -> Value {
         let line = "cluster init --name lab --no-systemd-enable -o json";
         self.jaco(line).json()
@@ -119,7 +119,7 @@ impl Daemon {
         self.address
     }
 
-    /// Where requests for containers go.
+    /// Address of the ingress.
     pub(crate) fn ingress(&self) -> SocketAddr {
         self.ingress
     }
@@ -128,17 +128,17 @@ impl Daemon {
         self.dir.path().join("data/node/ca.crt")
     }
 
-    /// The setup token, as long as there is no cluster.
+    /// Path of the setup token, which exists until the cluster is initialized.
     pub(crate) fn setup_token(&self) -> PathBuf {
         self.dir.path().join("data/bootstrap/setup-token")
     }
 
-    /// What a client pins instead of the CA file.
+    /// Fingerprint of the CA, for pinning.
     pub(crate) fn fingerprint(&self) -> String {
         fingerprint(&self.ca())
     }
 
-    /// Ends the process without any warning.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -148,7 +148,7 @@ impl Daemon {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// Flags for both ways to this daemon.
+    /// Flags for the two transports to this daemon: socket and TLS.
     pub(crate) fn transports(&self, token: &str) -> [String; 2] {
         let file = self.dir.path().join("token");
         fs::write(&file, format!("{token}\n")).unwrap();
@@ -193,7 +193,7 @@ pub(crate) fn fingerprint(pem: &Path) -> String {
     Fingerprint::of(&certificates(&pem).unwrap()[0]).to_string()
 }
 
-/// A directory that commands are run in; it is their home, too, and the only thing they know.
+/// Working and home directory of commands, with an otherwise empty environment.
 pub(crate) struct Place {
     dir: TempDir,
     env: Vec<(&'static str, String)>,
@@ -222,7 +222,7 @@ impl Place {
         path
     }
 
-    /// A program that commands find by its name.
+    /// Installs a program into the `PATH` of commands.
     pub(crate) fn program(&self, name: &str, script: &str) {
         self.file(
             &format!("bin/{name}"),
@@ -236,7 +236,7 @@ impl Place {
         self
     }
 
-    /// A command that has not been started.
+    /// A command that is not started yet.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_jaco"));
         command
@@ -262,16 +262,16 @@ impl Place {
         Answer::new(line, output)
     }
 
-    /// Runs a command with something on its stdin.
+    /// Runs a command with `input` on its stdin.
     pub(crate) fn jaco_reading(&self, line: &str, input: &[u8]) -> Answer {
         let mut child = self.command(line).stdin(Stdio::piped()).spawn().unwrap();
-        // A command that needs no input may be gone before it is written.
+        // A command that needs no input may have exited already.
         let _ = child.stdin.take().unwrap().write_all(input);
         Answer::new(line, child.wait_with_output().unwrap())
     }
 }
 
-/// What a command did.
+/// Outcome of a command.
 #[derive(Debug)]
 pub(crate) struct Answer {
     #[expect(dead_code, reason = "shown when the test fails")]
@@ -291,21 +291,21 @@ impl Answer {
         }
     }
 
-    /// The command succeeded without a word on stderr.
+    /// Asserts success without output on stderr.
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
         assert_eq!((self.status, self.err.as_str()), (Some(0), ""), "{self:?}");
         self
     }
 
-    /// The one JSON document that a successful command printed.
+    /// The JSON document that a successful command printed.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.status, Some(0), "{self:?}");
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The command failed with one report of this code that has these words, and no data.
+    /// Asserts failure with one error of this code that contains `words`, and without output.
     #[track_caller]
     pub(crate) fn fails(&self, code: &str, words: &[&str]) {
         assert_eq!((self.status, self.out.as_str()), (Some(1), ""), "{self:?}");
@@ -318,7 +318,7 @@ impl Answer {
     }
 }
 
-/// Waits for a condition and returns what it gives.
+/// Waits until `condition` returns a value.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
@@ -331,7 +331,7 @@ pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// A deployment of one service in a place: `image`, and a route of `path`.
+/// Manifests of one service with two replicas of `image`, and a route with the line `path`.
 pub(crate) fn manifests(place: &Place, image: &str, path: &str) -> PathBuf {
     let compose = format!("services:\n  web:\n    image: {image}\n");
     place.file("compose.yml", 0o644, &compose);

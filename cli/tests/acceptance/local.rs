@@ -1,11 +1,11 @@
-//! Checks that end before a daemon is called.
+//! Acceptance checks of failures before any call.
 
 use std::{io::ErrorKind, net::TcpListener};
 
 use crate::lab::{Daemon, Place};
 
 #[test]
-fn check_01_no_command_is_help_and_a_wrong_one_is_a_usage_error() {
+fn check_01_help_without_command_else_usage_error() {
     let place = Place::new();
     let help = place.jaco("").ok();
     assert!(help.out.contains("Usage: jaco"), "{}", help.out);
@@ -14,7 +14,7 @@ fn check_01_no_command_is_help_and_a_wrong_one_is_a_usage_error() {
 }
 
 #[test]
-fn check_02_without_a_socket_or_a_server_there_is_no_transport() {
+fn check_02_no_transport_without_socket_or_server() {
     let place = Place::new();
     let socket = place.path("absent.sock").display().to_string();
     let words = [socket.as_str(), "is not available", "--server", "--token"];
@@ -22,7 +22,7 @@ fn check_02_without_a_socket_or_a_server_there_is_no_transport() {
 }
 
 #[test]
-fn check_03_without_a_token_nothing_is_dialled() {
+fn check_03_nothing_is_dialled_without_token() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -39,7 +39,7 @@ fn check_03_without_a_token_nothing_is_dialled() {
 }
 
 #[test]
-fn check_09_an_unknown_format_is_a_usage_error() {
+fn check_09_unknown_format_is_usage_error() {
     let place = Place::new();
     for line in [
         "status -o xml",
@@ -51,7 +51,7 @@ fn check_09_an_unknown_format_is_a_usage_error() {
 }
 
 #[test]
-fn check_11_logs_want_a_deployment_and_a_service() {
+fn check_11_logs_need_deployment_and_service() {
     let place = Place::new();
     for line in ["logs app", "logs app/", "logs /web"] {
         let words = ["expected <deployment>/<service>"];
@@ -60,7 +60,7 @@ fn check_11_logs_want_a_deployment_and_a_service() {
 }
 
 #[test]
-fn check_14_audit_types_have_several_spellings() {
+fn check_14_audit_type_spellings_are_accepted() {
     let (daemon, token) = Daemon::founded();
     for transport in daemon.transports(&token) {
         let place = Place::new();
@@ -76,7 +76,7 @@ fn check_14_audit_types_have_several_spellings() {
 }
 
 #[test]
-fn check_17_contexts_that_others_may_read_are_refused() {
+fn check_17_world_readable_contexts_are_refused() {
     let place = Place::new();
     let text = "contexts: [{name: a, server_addrs: ['h:1'], token: sesame}]\n";
     place.file(".config/jaco/clusters.yaml", 0o644, text);

@@ -1,6 +1,6 @@
-//! The contract of the command line, check by check, with the real binaries on both transports.
+//! Acceptance checks of the command line contract, with the real binaries on both transports.
 //!
-//! The daemon mostly runs without a container engine: what it stores and answers needs none.
+//! Most tests run the daemon without a container engine, because they only need its API.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 

@@ -1,11 +1,11 @@
-//! What a package is built from.
+//! Acceptance checks of completion scripts and manual pages.
 
 use std::fs;
 
 use crate::lab::Place;
 
 #[test]
-fn completions_are_a_script_for_each_shell() {
+fn every_shell_has_a_completion_script() {
     let place = Place::new();
     for (shell, word) in [
         ("bash", "complete -F _jaco"),

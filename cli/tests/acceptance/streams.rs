@@ -1,4 +1,4 @@
-//! Streams: their events, their end, and readers that leave.
+//! Acceptance checks of streams: their events, their end, and closed pipes.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -17,13 +17,13 @@ fn follow(place: &Place, line: &str) -> (Child, BufReader<ChildStdout>) {
     (child, out)
 }
 
-/// Ctrl-C ends a stream well and without a word.
+/// Sends Ctrl-C, which ends a stream successfully and without output.
 fn interrupt(child: Child) {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     ends_well(child);
 }
 
-/// It ends as a success and without a word.
+/// Waits for a successful end without output on stderr.
 fn ends_well(mut child: Child) {
     let mut err = String::new();
     child
@@ -36,7 +36,7 @@ fn ends_well(mut child: Child) {
 }
 
 #[test]
-fn following_the_trail_misses_and_repeats_nothing() {
+fn audit_follow_misses_and_repeats_nothing() {
     let (daemon, token) = Daemon::founded();
     for (at, transport) in daemon.transports(&token).into_iter().enumerate() {
         let place = Place::new();
@@ -117,7 +117,7 @@ fn followed_events_are_filtered_and_framed() {
 }
 
 #[test]
-fn a_watched_status_is_shown_again_after_a_change() {
+fn watch_prints_status_after_a_change() {
     let (daemon, token) = Daemon::founded();
     for (format, transport) in ["json", "yaml", "table"]
         .into_iter()
@@ -133,7 +133,7 @@ fn a_watched_status_is_shown_again_after_a_change() {
             }
             text_now
         };
-        // The whole first picture: nothing is there.
+        // Reads the whole first status, which is empty.
         let end = match format {
             "json" => "  \"routes\": []\n}\n",
             "yaml" => "routes: []\n",
@@ -159,7 +159,7 @@ fn a_watched_status_is_shown_again_after_a_change() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_command_quietly() {
+fn closed_pipe_ends_the_command_quietly() {
     let (daemon, token) = Daemon::founded();
     for transport in daemon.transports(&token) {
         let place = Place::new();
@@ -183,7 +183,7 @@ fn a_reader_that_leaves_ends_the_command_quietly() {
                 "{line}"
             );
         }
-        // A stream notices at its next event.
+        // A stream notices the closed pipe at its next event.
         let (child, mut out) = follow(&place, &format!("audit -f -o json {transport}"));
         out.read_line(&mut String::new()).unwrap();
         drop(out);
@@ -209,7 +209,7 @@ fn a_revoked_token_ends_its_streams() {
 }
 
 #[test]
-fn a_connection_that_breaks_names_the_daemon() {
+fn broken_connection_error_names_the_daemon() {
     for at in 0..2 {
         let (mut daemon, token) = Daemon::founded();
         let transport = &daemon.transports(&token)[at];
@@ -230,7 +230,7 @@ fn a_connection_that_breaks_names_the_daemon() {
 }
 
 #[test]
-fn an_interrupt_ends_a_command_that_reads_its_input() {
+fn interrupt_ends_command_reading_stdin() {
     let place = Place::new();
     place.file("jaco.yaml", 0o644, "deployment: app\n");
     let mut child = place
@@ -238,17 +238,17 @@ fn an_interrupt_ends_a_command_that_reads_its_input() {
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    // More than a pipe holds: once it is written, the command reads.
+    // Larger than a pipe's buffer: once it is written, the command is reading.
     let input = child.stdin.as_mut().unwrap();
     input.write_all(&[b'#'; 256 << 10]).unwrap();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let input = child.stdin.take();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    drop(input); // open to the end: nothing but the signal ended the command
+    drop(input); // open until here, so only the signal can have ended the command
 }
 
 #[test]
-fn an_interrupted_wait_is_130() {
+fn interrupted_wait_exits_with_130() {
     let (daemon, _) = Daemon::founded();
     let place = Place::new();
     let file = manifests(&place, "i", "");

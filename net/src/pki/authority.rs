@@ -14,10 +14,10 @@ use super::{Error, Fingerprint, LIFETIME, NodeCert, NodeKey, check_hostname, par
 
 /// The common name of every cluster authority.
 pub const COMMON_NAME: &str = "JACO Cluster CA";
-/// Addresses that one signed request may name.
+/// Maximum number of addresses in one signing request.
 pub const ADDRESSES: usize = 64;
 
-/// The authority of one cluster: its certificate and its key.
+/// The CA of one cluster: its certificate and its key.
 pub struct ClusterCa {
     cert_pem: String,
     key_pem: SecretString,
@@ -26,10 +26,10 @@ pub struct ClusterCa {
 }
 
 impl ClusterCa {
-    /// Makes a new authority, valid from a minute before `now` for ten years.
+    /// Generates a new CA, valid from a minute before `now` for ten years.
     ///
     /// # Errors
-    /// [`Error::Random`] or [`Error::Crypto`] when the machine cannot make keys.
+    /// [`Error::Random`] or [`Error::Crypto`] when the machine cannot generate keys.
     pub fn generate(now: SystemTime) -> Result<Self, Error> {
         let key =
             KeyPair::generate_for(&PKCS_ED25519).map_err(Error::crypto("generate the CA key"))?;
@@ -47,7 +47,7 @@ impl ClusterCa {
         Self::from_pem(&cert.pem(), &SecretString::new(key.serialize_pem()))
     }
 
-    /// Restores an authority from the PEM texts of its certificate and PKCS#8 key.
+    /// Restores a CA from the PEM texts of its certificate and PKCS#8 key.
     ///
     /// # Errors
     /// [`Error::Pem`] if either does not parse; [`Error::Mismatch`] if the key is not the
@@ -88,7 +88,7 @@ impl ClusterCa {
         self.fingerprint
     }
 
-    /// Issues the certificate of the node that founds the cluster, for a key it already has.
+    /// Issues the certificate of the node that bootstraps the cluster, for its existing key.
     ///
     /// # Errors
     /// [`Error::Hostname`] if the name cannot be a node's.
@@ -103,15 +103,15 @@ impl ClusterCa {
         self.sign(key.pair(), hostname, ips, now)
     }
 
-    /// Signs a PEM signing request, taking nothing from it but its public key and addresses.
+    /// Signs a PEM signing request, taking only its public key and addresses from it.
     ///
-    /// The request may name `hostname` and nobody else: its common name and its one DNS name
-    /// must be exactly that, and its addresses must be ones a peer can dial, not `taken` by
-    /// other nodes, and no more than [`ADDRESSES`].
+    /// The request may name `hostname` only: its common name and its one DNS name must be exactly
+    /// that. Its addresses must be dialable, must not be in `taken` (the addresses of other nodes),
+    /// and must be no more than [`ADDRESSES`].
     ///
     /// # Errors
     /// [`Error::Pem`] if it does not parse, [`Error::Request`] if its signature is wrong or it
-    /// asks for more than its sender may have.
+    /// violates one of these rules.
     pub fn sign_request(
         &self,
         csr_pem: &str,
@@ -154,14 +154,14 @@ impl ClusterCa {
     }
 }
 
-/// The subject with only a common name.
+/// A subject with only a common name.
 pub(super) fn common_name(name: &str) -> DistinguishedName {
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, name);
     subject
 }
 
-/// Sets subject and alternative names of a node.
+/// Sets subject and alternative names of a node certificate or request.
 pub(super) fn name_node(
     params: &mut CertificateParams,
     hostname: &str,
@@ -186,7 +186,7 @@ pub(super) fn public_key(der: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(cert.public_key().subject_public_key.data.to_vec())
 }
 
-/// The addresses a request asks for, provided it names nobody but `hostname`.
+/// The addresses of a request, provided it names only `hostname`.
 fn check_request(
     params: &CertificateParams,
     hostname: &str,
@@ -208,7 +208,7 @@ fn check_request(
         match name {
             SanType::DnsName(dns) if dns.as_str() == hostname => named = true,
             SanType::IpAddress(ip) => {
-                // The same machine answers to both forms.
+                // An IPv4 address and its IPv4-mapped IPv6 form reach the same machine.
                 let ip = ip.to_canonical();
                 if !dialable(ip) {
                     return refuse(format!("address {ip} cannot be dialled"));
@@ -228,7 +228,7 @@ fn check_request(
     }
 }
 
-/// Whether another machine could reach this one by `ip`.
+/// Whether another machine could reach this one at `ip`.
 #[must_use]
 pub fn dialable(ip: IpAddr) -> bool {
     let local = match ip {

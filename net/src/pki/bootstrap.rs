@@ -10,10 +10,10 @@ use rcgen::{ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_
 
 use super::{Error, Fingerprint, authority::name_node, certificates, check_hostname, params};
 
-/// Validity; it ends earlier, when the node joins a cluster.
+/// Validity period; the certificate is replaced earlier, when the node joins a cluster.
 const LIFETIME: Duration = Duration::from_secs(3652 * 24 * 3600);
 
-/// A self-signed ECDSA P-256 certificate and its key; a client pins it by fingerprint.
+/// A self-signed ECDSA P-256 certificate and its key; clients pin it by fingerprint.
 #[derive(Clone, Debug)]
 pub struct BootstrapCert {
     cert_pem: String,
@@ -22,7 +22,7 @@ pub struct BootstrapCert {
 }
 
 impl BootstrapCert {
-    /// Makes a certificate for a host that is dialled by `hostname` or one of `ips`.
+    /// Generates a certificate for a host that is dialled by `hostname` or one of `ips`.
     ///
     /// # Errors
     /// [`Error::Hostname`] if the name cannot be a node's.
@@ -41,7 +41,7 @@ impl BootstrapCert {
         Self::from_pem(&cert.pem(), SecretString::new(key.serialize_pem()))
     }
 
-    /// Restores a certificate kept across restarts, so that its fingerprint stays the same.
+    /// Restores a certificate from an earlier run, so that its fingerprint survives restarts.
     ///
     /// # Errors
     /// [`Error::Pem`] if the certificate does not parse.
@@ -66,7 +66,7 @@ impl BootstrapCert {
         &self.key_pem
     }
 
-    /// What a client pins.
+    /// SHA-256 of the certificate, which clients pin.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint

@@ -1,11 +1,11 @@
-//! What can go wrong with keys and certificates.
+//! Errors of keys, certificates and their files.
 
 use std::{io, path::PathBuf};
 
 /// Why a key, certificate, request or file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The machine has no randomness to give.
+    /// The system's random number generator failed.
     #[error("no random bytes available")]
     Random,
     /// Not a PEM text of the named kind.
@@ -17,7 +17,7 @@ pub enum Error {
     /// Not usable as the name of a node.
     #[error("{0:?} is not a valid hostname")]
     Hostname(String),
-    /// A signing request that asks for something else than its sender may have.
+    /// A signing request that asks for more than its sender may have.
     #[error("signing request refused: {0}")]
     Request(String),
     /// A certificate that does not belong to the key or authority it came with.
@@ -26,7 +26,7 @@ pub enum Error {
     /// Key or certificate generation failed.
     #[error("failed to {what}")]
     Crypto {
-        /// What was attempted.
+        /// The operation that failed.
         what: &'static str,
         /// The cause.
         #[source]
@@ -35,32 +35,32 @@ pub enum Error {
     /// A file could not be read or written.
     #[error("failed to {what} {}", path.display())]
     File {
-        /// What was attempted.
+        /// The operation that failed.
         what: &'static str,
-        /// On which path.
+        /// The path of the file.
         path: PathBuf,
         /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A file was read, but its content cannot be used.
+    /// A file was read, but its content is invalid.
     #[error("{} cannot be used", path.display())]
     Content {
-        /// Which one.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         #[source]
         source: Box<Error>,
     },
 }
 
 impl Error {
-    /// Wraps a generation failure with what was attempted.
+    /// Wraps a generation failure with the operation.
     pub(super) fn crypto(what: &'static str) -> impl FnOnce(rcgen::Error) -> Self {
         move |source| Self::Crypto { what, source }
     }
 
-    /// Wraps a file failure with what was attempted and where.
+    /// Wraps a file failure with the operation and the path.
     pub(super) fn file(
         what: &'static str,
         path: impl Into<PathBuf>,
@@ -69,7 +69,7 @@ impl Error {
         move |source| Self::File { what, path, source }
     }
 
-    /// Names the file whose content was refused.
+    /// Wraps the error of a file's content with the path.
     pub(super) fn content(path: impl Into<PathBuf>) -> impl FnOnce(Self) -> Self {
         let path = path.into();
         move |source| Self::Content {

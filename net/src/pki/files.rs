@@ -1,7 +1,7 @@
-//! Files that are either wholly there or not at all.
+//! Atomically created files and directories.
 //!
-//! A directory is prepared beside its place and renamed into it. Everything is synced before
-//! the rename and the parent after it, so a crash leaves all of the content or none.
+//! A directory is built beside its target and renamed onto it. Everything is synced before the
+//! rename and the parent after it, so a crash leaves all of the content or none.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,14 +16,14 @@ use super::{ClusterCa, Error, NodeCert, NodeKey, certificates, check_hostname};
 
 /// Mode of files that hold secrets.
 pub const SECRET: u32 = 0o600;
-/// Mode of files anyone may read.
+/// Mode of world-readable files.
 pub const PUBLIC: u32 = 0o644;
 /// Mode of directories that hold only secrets.
 pub const SECRET_DIR: u32 = 0o700;
-/// Mode of directories with something in them that anyone may read.
+/// Mode of directories that hold world-readable files.
 pub const PUBLIC_DIR: u32 = 0o755;
 
-/// A directory under construction; dropped without [`Staging::commit`], it is removed.
+/// A directory under construction; dropping it without [`Staging::commit`] removes it.
 #[derive(Debug)]
 pub struct Staging {
     path: PathBuf,
@@ -32,7 +32,7 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Starts a directory that will become `target`, in place of any leftover of a crash.
+    /// Creates the directory that will become `target`, replacing any leftover of a crash.
     ///
     /// # Errors
     /// [`Error::File`] if the parent is not writable.
@@ -71,11 +71,10 @@ impl Staging {
         write_new(&path, content, mode).map_err(Error::file("write", &path))
     }
 
-    /// Moves the directory into its place, durably.
+    /// Renames the directory to its target and syncs the parent.
     ///
     /// # Errors
-    /// [`Error::File`] if the place is taken by a directory that is not empty; nothing changes
-    /// then.
+    /// [`Error::File`] if the target is a directory that is not empty; nothing changes then.
     pub fn commit(mut self) -> Result<(), Error> {
         sync_dir(&self.path).map_err(Error::file("sync", &self.path))?;
         fs::rename(&self.path, &self.target).map_err(Error::file("replace", &self.target))?;
@@ -87,26 +86,26 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if !self.committed {
-            let _ = fs::remove_dir_all(&self.path); // a leftover is cleared by the next begin
+            let _ = fs::remove_dir_all(&self.path); // the next `begin` removes the leftover
         }
     }
 }
 
-/// Everything a member needs to prove who it is.
+/// The key and certificates by which a member authenticates itself.
 #[derive(Debug)]
 pub struct NodeFiles {
-    /// The name the files carry.
+    /// Hostname that the certificate and the file names carry.
     pub hostname: String,
-    /// Its key.
+    /// Key of the member.
     pub key: NodeKey,
-    /// Its certificate.
+    /// Certificate of the member.
     pub cert: NodeCert,
-    /// The certificate of the cluster authority, PEM.
+    /// Certificate of the cluster's CA, PEM.
     pub ca_pem: String,
 }
 
 impl NodeFiles {
-    /// Makes key and certificate of the node that founds a cluster.
+    /// Generates key and certificate of the node that bootstraps a cluster.
     ///
     /// # Errors
     /// [`Error::Hostname`] if the name cannot be a node's.
@@ -146,7 +145,8 @@ impl NodeFiles {
     /// Reads the files of `hostname` from `dir`, and checks that key and certificate match.
     ///
     /// # Errors
-    /// [`Error::File`] if one is missing, [`Error::Content`] if one is wrong; both name it.
+    /// [`Error::File`] if one is missing, [`Error::Content`] if one is invalid; both carry the
+    /// path.
     pub fn load(dir: &Path, hostname: &str) -> Result<Self, Error> {
         check_hostname(hostname)?;
         let read = |path: &Path| fs::read_to_string(path).map_err(Error::file("read", path));
@@ -170,7 +170,7 @@ impl NodeFiles {
     }
 }
 
-/// The name beside `target` that its next content is built under; a crash may leave it.
+/// Path beside `target` under which its next content is built; a crash may leave it behind.
 #[must_use]
 pub fn staging_path(target: &Path) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_owned();
@@ -178,7 +178,7 @@ pub fn staging_path(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Replaces a file as a whole: a crash leaves the old content or the new one.
+/// Replaces a file atomically: a crash leaves the old content or the new one.
 ///
 /// # Errors
 /// [`Error::File`] if it cannot be written.
@@ -196,7 +196,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
         .map_err(Error::file("replace", path))
 }
 
-/// Removes a file, if it is there, and waits until the disk knows.
+/// Removes a file, if it exists, and syncs its directory.
 ///
 /// # Errors
 /// [`Error::File`] if it cannot be removed.
@@ -214,7 +214,7 @@ fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
         .create_new(true)
         .mode(SECRET)
         .open(path)?;
-    // Explicit, because the mode of creation is subject to the umask.
+    // Set explicitly, because the umask applies to the mode of creation.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)?;
     file.sync_all()

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::Error;
 
-/// SHA-256 over the DER of a certificate; shown and parsed as `sha256:<64 lower-case hex>`.
+/// SHA-256 over the DER of a certificate; displayed and parsed as `sha256:<64 lower-case hex>`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
 

@@ -1,11 +1,11 @@
-//! Names a node may carry.
+//! Validation of node names.
 
 use jaco_proto::config::is_hostname;
 
 use super::Error;
 
-/// Accepts a sequence of DNS labels of at most 253 characters, the only names a certificate
-/// and a file name are made from.
+/// Accepts a sequence of DNS labels of at most 253 characters, the only names that certificates and
+/// file names are made from.
 ///
 /// # Errors
 /// [`Error::Hostname`] for anything else, path separators and wildcards included.

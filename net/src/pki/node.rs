@@ -20,10 +20,10 @@ pub struct NodeKey {
 }
 
 impl NodeKey {
-    /// Makes a new key.
+    /// Generates a new key.
     ///
     /// # Errors
-    /// [`Error::Crypto`] when the machine cannot make keys.
+    /// [`Error::Crypto`] when the machine cannot generate keys.
     pub fn generate() -> Result<Self, Error> {
         let pair =
             KeyPair::generate_for(&PKCS_ED25519).map_err(Error::crypto("generate the node key"))?;
@@ -46,7 +46,7 @@ impl NodeKey {
         &self.pem
     }
 
-    /// A PEM signing request that names `hostname` and `ips`.
+    /// Makes a PEM signing request that names `hostname` and `ips`.
     ///
     /// # Errors
     /// [`Error::Hostname`] if the name cannot be a node's.
@@ -103,13 +103,13 @@ impl NodeCert {
         &self.der
     }
 
-    /// SHA-256 of the DER, by which peers know this node.
+    /// SHA-256 of the DER, by which peers identify this node.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.der)
     }
 
-    /// The addresses that it names.
+    /// The addresses among the subject's alternative names.
     ///
     /// # Errors
     /// [`Error::Pem`] if it does not parse.
@@ -130,10 +130,10 @@ impl NodeCert {
         Ok(ips.collect())
     }
 
-    /// Checks that the certificate was made for `key`.
+    /// Checks that the certificate was issued for `key`.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if it was made for another.
+    /// [`Error::Mismatch`] if it was issued for another key.
     pub fn check_key(&self, key: &NodeKey) -> Result<(), Error> {
         if public_key(&self.der)? == key.pair.der_bytes() {
             Ok(())

@@ -1,4 +1,4 @@
-//! What the authority signs and what it refuses, and how files reach the disk.
+//! Tests of signing, refusal and the files on disk.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ fn at(seconds: u64) -> SystemTime {
 }
 
 #[test]
-fn authority_is_what_the_contract_says() {
+fn ca_certificate_has_the_specified_fields() {
     let ca = ClusterCa::generate(at(1_700_000_000)).unwrap();
     let der = certificates(ca.cert_pem()).unwrap().remove(0);
     let (_, cert) = parse_x509_certificate(&der).unwrap();
@@ -46,7 +46,7 @@ fn authority_is_what_the_contract_says() {
 }
 
 #[test]
-fn node_certificate_names_only_its_node_and_cannot_sign() {
+fn node_certificate_has_one_name_and_cannot_sign() {
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
     let files = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
     let (_, cert) = parse_x509_certificate(files.cert.der()).unwrap();
@@ -72,7 +72,7 @@ fn node_certificate_names_only_its_node_and_cannot_sign() {
 }
 
 #[test]
-fn a_restored_authority_signs_the_same_cluster() {
+fn restored_ca_signs_for_the_same_cluster() {
     let first = ClusterCa::generate(SystemTime::now()).unwrap();
     let again = ClusterCa::from_pem(first.cert_pem(), first.key_pem()).unwrap();
     assert_eq!(first.fingerprint(), again.fingerprint());
@@ -99,7 +99,7 @@ fn authority_with_a_foreign_key_is_refused() {
     assert!(matches!(mixed, Err(Error::Mismatch(_))));
 }
 
-/// A request made by a joiner that asks for what `change` makes of an honest one.
+/// A joiner's signing request for [`NAME`], modified by `change`.
 fn request(change: impl FnOnce(&mut CertificateParams)) -> String {
     let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     let mut params = CertificateParams::default();
@@ -186,7 +186,7 @@ fn a_request_may_name_only_its_sender() {
 }
 
 #[test]
-fn a_request_whose_signature_does_not_match_is_refused() {
+fn request_with_wrong_signature_is_refused() {
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
     let pem = request(|_| {});
     // Flip one bit of the signature, which ends the DER.
@@ -215,7 +215,7 @@ fn mode(path: &std::path::Path) -> u32 {
 }
 
 #[test]
-fn node_files_appear_at_once_with_their_modes_and_load_again() {
+fn node_files_appear_atomically_with_their_modes() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("node");
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
@@ -239,7 +239,7 @@ fn node_files_appear_at_once_with_their_modes_and_load_again() {
 }
 
 #[test]
-fn a_damaged_file_of_a_node_is_named() {
+fn error_names_the_damaged_file() {
     let root = tempfile::tempdir().unwrap();
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
     let made = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
@@ -271,7 +271,7 @@ fn staging_that_is_not_committed_leaves_nothing() {
 }
 
 #[test]
-fn leftovers_of_a_crash_do_not_reach_the_next_directory() {
+fn leftovers_of_a_crash_are_removed() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("node");
     let crashed = Staging::begin(&target, files::SECRET_DIR).unwrap();

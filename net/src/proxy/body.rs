@@ -1,4 +1,4 @@
-//! Bodies on their way through: nothing is buffered.
+//! Request and response bodies in transit; nothing is buffered.
 
 use std::{
     pin::Pin,
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{Shared, clock::Serving, observe::Measured, pool::Sender, upstream::Upstream};
 
-/// How far the body of a request has come.
+/// Progress of forwarding the body of a request.
 #[derive(Debug)]
 pub(super) struct Progress {
     sent: AtomicBool,
@@ -23,7 +23,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// A body of which nothing was sent yet.
+    /// Progress of a body of which nothing was sent yet.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             sent: AtomicBool::new(false),
@@ -36,18 +36,18 @@ impl Progress {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A part was sent.
+    /// Records that a part was sent.
     pub(super) fn advance(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
 
-/// The body a replica receives.
+/// The body sent to a replica.
 #[derive(Debug)]
 pub(super) struct RequestBody(Option<(Incoming, Arc<Progress>)>);
 
 impl RequestBody {
-    /// Passes `incoming` on.
+    /// Forwards `incoming`.
     pub(super) fn new(incoming: Incoming) -> Self {
         if incoming.is_end_stream() {
             return Self::empty();
@@ -60,7 +60,7 @@ impl RequestBody {
         Self(None)
     }
 
-    /// How far it has come; `None` if there is no body.
+    /// Its progress; `None` if there is no body.
     pub(super) fn progress(&self) -> Option<Arc<Progress>> {
         self.0.as_ref().map(|(_, progress)| progress.clone())
     }
@@ -100,12 +100,12 @@ impl Body for RequestBody {
     }
 }
 
-/// The connection a response arrives on, to be used again once the response is complete.
+/// The connection a response arrives on; it returns to the pool once the response is complete.
 pub(super) struct Origin {
     pub(super) shared: Arc<Shared>,
     pub(super) upstream: Upstream,
     pub(super) sender: Sender,
-    /// The body of the request, which may still be on its way.
+    /// The body of the request, which may still be in transit.
     pub(super) progress: Option<Arc<Progress>>,
 }
 
@@ -120,7 +120,7 @@ impl Origin {
     }
 }
 
-/// The body a client receives; the client counts as served while it lives.
+/// The body sent to a client; `Serving` suspends the client's timeouts while it exists.
 pub(super) struct ResponseBody {
     incoming: Option<Incoming>,
     origin: Option<Origin>,
@@ -129,7 +129,7 @@ pub(super) struct ResponseBody {
 }
 
 impl ResponseBody {
-    /// Passes a replica's body on, and its connection back when the body has ended.
+    /// Forwards a replica's body and returns its connection to the pool at the end.
     pub(super) fn new(incoming: Incoming, origin: Origin, serving: Serving) -> Self {
         let mut body = Self {
             incoming: Some(incoming),
@@ -151,7 +151,7 @@ impl ResponseBody {
         }
     }
 
-    /// Counts the request when this body is finished or given up.
+    /// Counts the request when this body is complete or dropped.
     pub(super) fn measure(&mut self, measured: Measured) {
         self.measured = Some(measured);
     }
@@ -185,7 +185,7 @@ impl Body for ResponseBody {
             Some(Ok(_)) => self.check_in(),
             Some(Err(why)) => {
                 if let Some(origin) = self.origin.take() {
-                    tracing::debug!(subsystem = "ingress", replica_id = %origin.upstream.replica, %why, "response broke off");
+                    tracing::debug!(subsystem = "ingress", replica_id = %origin.upstream.replica, %why, "upstream failed during its response");
                     origin
                         .shared
                         .health

@@ -1,8 +1,8 @@
-//! When a client connection has waited long enough.
+//! Timeouts of a client connection.
 //!
-//! hyper's own header timeout also runs between requests, so it cannot tell a client that
-//! rests from one that sends its request byte by byte. Here the first byte after a rest starts
-//! the clock of the request head, and the request's arrival stops it.
+//! hyper's own header timeout also runs between requests, so it cannot tell an idle client from one
+//! that sends its request byte by byte. Here the first byte after an idle period starts the timeout
+//! of the request head, and the arrival of the request stops it.
 
 use std::{
     io,
@@ -18,18 +18,18 @@ use tokio::{
     time::Instant,
 };
 
-/// What a client connection is doing.
+/// State of a client connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// Nothing, since then.
+    /// Idle since then.
     Resting(Instant),
-    /// Sending the head of a request, since then.
+    /// Sending the head of a request since then.
     Asking(Instant),
-    /// Waiting for its answer.
+    /// Waiting for the response.
     Served,
 }
 
-/// Watches one client connection.
+/// Timeouts of one client connection.
 #[derive(Debug)]
 pub(super) struct Clock {
     doing: Mutex<Doing>,
@@ -38,7 +38,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// A connection that was just accepted: its first request is due.
+    /// The timeouts of an accepted connection: the head of its first request is due.
     pub(super) fn new(head: Duration, idle: Duration) -> Arc<Self> {
         Arc::new(Self {
             doing: Mutex::new(Doing::Asking(Instant::now())),
@@ -47,7 +47,7 @@ impl Clock {
         })
     }
 
-    /// When the client will have waited too long; `None` while it is being served.
+    /// When the connection times out; `None` while a request is being served.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match *self.doing() {
             Doing::Resting(since) => Some(since + self.idle),
@@ -56,7 +56,7 @@ impl Clock {
         }
     }
 
-    /// A request has arrived; the client is served until the guard is dropped.
+    /// Suspends the timeouts until the guard is dropped; called when a request has arrived.
     pub(super) fn serve(self: &Arc<Self>) -> Serving {
         *self.doing() = Doing::Served;
         Serving(self.clone())
@@ -74,7 +74,7 @@ impl Clock {
     }
 }
 
-/// Held while a request of the connection is being answered.
+/// Guard that suspends the timeouts while a request of the connection is being served.
 #[derive(Debug)]
 pub(super) struct Serving(Arc<Clock>);
 
@@ -84,7 +84,7 @@ impl Drop for Serving {
     }
 }
 
-/// A client's stream that tells its clock when bytes arrive.
+/// A client's stream that reports arriving bytes to its `Clock`.
 #[derive(Debug)]
 pub(super) struct Clocked {
     pub(super) stream: TcpStream,
@@ -144,7 +144,7 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(300);
 
     #[tokio::test(start_paused = true)]
-    async fn head_and_rest_have_their_own_limits() {
+    async fn head_and_idle_timeouts_are_separate() {
         let start = Instant::now();
         let clock = Clock::new(HEAD, IDLE);
         assert_eq!(
@@ -154,8 +154,8 @@ mod tests {
         );
 
         let serving = clock.serve();
-        clock.heard(); // its body
-        assert_eq!(clock.deadline(), None, "no limit while it is served");
+        clock.heard(); // a part of the request body
+        assert_eq!(clock.deadline(), None, "no timeout while serving");
 
         tokio::time::advance(Duration::from_secs(1000)).await;
         drop(serving);
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(
             clock.deadline(),
             Some(asked + HEAD),
-            "more bytes buy no time"
+            "further bytes do not extend the timeout"
         );
     }
 }

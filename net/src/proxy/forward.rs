@@ -1,4 +1,4 @@
-//! The life of one request.
+//! Handling of one request.
 
 mod answer;
 mod head;
@@ -22,16 +22,16 @@ use super::{
     upstream::Upstream,
 };
 
-/// Replicas tried before a request is given up.
+/// Number of replicas tried before a request fails.
 const MAX_ATTEMPTS: usize = 3;
 
-/// Answers one request of a client connection.
+/// Serves one request of a client connection.
 pub(super) async fn handle(
     connection: Arc<Connection>,
     serving: Serving,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
-    // The table is held to the end: a swap does not touch requests that are running.
+    // The request keeps its table to the end: a swap does not affect running requests.
     let live = connection.shared.live.load_full();
     let (since, version) = (Instant::now(), request.version());
     let mut meter = live.meters.unknown();
@@ -46,7 +46,7 @@ pub(super) async fn handle(
     Ok(response)
 }
 
-/// The response, and in `meter` where it is counted.
+/// Produces the response, and sets `meter` to the one that counts the request.
 async fn respond(
     connection: &Arc<Connection>,
     live: &Live,
@@ -93,7 +93,7 @@ enum Refusal {
     Insecure,
 }
 
-/// The route of a request, and the path to ask its replicas for.
+/// The route of a request, and the path to request from its replicas if the prefix is stripped.
 fn route<'t>(
     table: &'t RouteTable,
     head: &Head,
@@ -106,7 +106,7 @@ fn route<'t>(
     }
 }
 
-/// Joins client and replica after the replica agreed to switch protocols.
+/// Connects client and replica after the replica agreed to switch protocols.
 fn switched(
     connection: &Connection,
     mut response: Response<Incoming>,
@@ -116,7 +116,7 @@ fn switched(
 ) -> Response<ResponseBody> {
     let protocol = headers::upgrade(response.headers());
     let (Some(client), Some(protocol)) = (client, protocol) else {
-        // Nobody asked it to switch.
+        // The client asked for no switch, or the replica names no protocol that is forwarded.
         tracing::debug!(subsystem = "ingress", replica_id = %origin.upstream.replica, "unexpected switch of protocols");
         return answer::empty(StatusCode::BAD_GATEWAY, serving);
     };
@@ -127,16 +127,16 @@ fn switched(
     answer
 }
 
-/// Why no replica answered.
+/// Why no replica answered the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
-    /// None may be asked.
+    /// No replica is eligible.
     NoUpstream,
-    /// Those that were asked could not be reached or broke off.
+    /// The replicas that were tried could not be reached or failed.
     Unreachable,
-    /// The one that was asked stayed silent.
+    /// The replica did not answer in time.
     Silent,
-    /// The client broke off its own request.
+    /// The client aborted its request.
     Client,
 }
 
@@ -151,24 +151,24 @@ impl Failure {
     }
 }
 
-/// How one attempt ended without a response.
+/// Outcome of an attempt without a response.
 enum Missed {
-    /// Nothing was sent: the request is whole.
+    /// Nothing was sent: the request is complete.
     Unsent(Request<RequestBody>),
-    /// The replica may have seen the request, but asking again does no harm.
+    /// The replica may have seen the request, which is safe to repeat.
     Repeatable(Request<RequestBody>),
-    /// No further attempt makes sense.
+    /// The request must not be tried again.
     Final(Failure),
 }
 
-/// A request looking for a replica.
+/// A request and the replicas it may be sent to.
 struct Deal<'a> {
     shared: &'a Arc<Shared>,
     upstreams: &'a [Upstream],
 }
 
 impl Deal<'_> {
-    /// Tries replicas until one answers.
+    /// Tries replicas until one answers, at most [`MAX_ATTEMPTS`].
     async fn run(
         &self,
         mut request: Request<RequestBody>,
@@ -196,7 +196,7 @@ impl Deal<'_> {
         })
     }
 
-    /// Asks one replica, over an idle connection if there is one.
+    /// Sends the request to one replica, over an idle connection if there is one.
     async fn attempt(
         &self,
         upstream: &Upstream,
@@ -206,8 +206,9 @@ impl Deal<'_> {
         if let Some(sender) = pool.take(upstream.addr).await {
             match self.send(upstream, sender, request).await {
                 Err(Missed::Unsent(again) | Missed::Repeatable(again)) => {
-                    // A replica may close an idle connection at any time; that says nothing
-                    // about its health. The others are as old, so a new one decides.
+                    // A replica may close an idle connection at any time, so this does not count as
+                    // a failure. The other idle connections are as old, so a new connection
+                    // decides.
                     pool.forget(upstream.addr);
                     request = again;
                 }
@@ -263,9 +264,9 @@ impl Deal<'_> {
             return Err(Missed::Unsent(whole));
         }
         let why = failed.into_error();
-        tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, %why, "upstream broke off");
+        tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, %why, "upstream failed before its response");
         Err(match spare {
-            // The stream the body came from failed, which is the client's.
+            // The error comes from the request body, so the client failed.
             _ if why.is_user() => Missed::Final(Failure::Client),
             Some(spare) => Missed::Repeatable(spare),
             None => Missed::Final(Failure::Unreachable),
@@ -278,7 +279,7 @@ impl Deal<'_> {
     }
 }
 
-/// A copy of a request that may be sent twice: one without a body and without effects.
+/// A copy of a request that may be sent twice: a GET or HEAD without a body.
 fn spare(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     let safe = matches!(*request.method(), Method::GET | Method::HEAD);
     if !safe || request.body().progress().is_some() {
@@ -294,8 +295,8 @@ fn spare(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
 /// The replica did not answer in time.
 struct Silent;
 
-/// Waits for `answer` until nothing has happened for `limit`; a body that is still being sent
-/// counts as something happening.
+/// Waits for `answer`, at most `limit` after the start or after the last progress of the request
+/// body.
 async fn within<T>(
     limit: Duration,
     progress: Option<&Progress>,
@@ -333,7 +334,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(300);
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_is_silent_after_exactly_its_limit() {
+    async fn silent_replica_times_out_at_its_limit() {
         let start = Instant::now();
         assert!(within(LIMIT, None, pending::<()>()).await.is_err());
         assert_eq!(start.elapsed(), LIMIT);
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_upload_that_moves_has_no_limit_and_one_that_stops_has() {
+    async fn upload_times_out_only_without_progress() {
         let start = Instant::now();
         let progress = Progress::new();
         let upload = async {

@@ -1,4 +1,4 @@
-//! Header fields on their way through.
+//! Header fields of forwarded messages.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue,
@@ -14,10 +14,10 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Removes what concerns only one connection (RFC 9110, section 7.6.1).
+/// Removes the hop-by-hop fields (RFC 9110, section 7.6.1).
 ///
-/// `Trailer` stays: bodies keep their trailers. A length beside a transfer coding goes, because
-/// the coding overrides it and the next hop must not see both.
+/// `Trailer` stays: bodies keep their trailers. `Content-Length` beside a transfer coding is
+/// removed, because the coding overrides it and the next hop must not see both.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> = headers
@@ -26,7 +26,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(','))
             .filter_map(|name| name.trim().parse().ok())
-            // Naming these would change where the message goes or where it ends.
+            // Removing these would change where the message goes or where it ends.
             .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
             .collect();
         for name in named {
@@ -49,7 +49,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the client can take trailers, the one `TE` member a proxy passes on.
+/// Whether the client accepts trailers, the only `TE` member that a proxy forwards.
 pub(super) fn accepts_trailers(headers: &HeaderMap) -> bool {
     headers
         .get_all(TE)
@@ -59,10 +59,10 @@ pub(super) fn accepts_trailers(headers: &HeaderMap) -> bool {
         .any(|member| member.trim().eq_ignore_ascii_case("trailers"))
 }
 
-/// The protocol a message asks to switch to, if it does.
+/// The protocol that a message asks to switch to, if any.
 ///
-/// A switch to cleartext HTTP/2 is taken as no wish at all, which RFC 9110, section 7.8 allows:
-/// the requests that follow would reach the replica without being routed.
+/// A switch to cleartext HTTP/2 is ignored, as RFC 9110, section 7.8 allows: the requests that
+/// follow would reach the replica without being routed.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = headers
         .get_all(CONNECTION)
@@ -78,19 +78,19 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     routed.then(|| protocol.clone())
 }
 
-/// Puts the wish to switch protocols back on a message.
+/// Sets the fields of a protocol switch on a message.
 pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, protocol);
 }
 
-/// Asks the replica for trailers.
+/// Tells the replica that trailers are accepted.
 pub(super) fn set_accepts_trailers(headers: &mut HeaderMap) {
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.append(CONNECTION, HeaderValue::from_static("te"));
 }
 
-/// Says who asked, how and for what; replaces whatever the client claimed.
+/// Sets the `X-Forwarded-*` fields; replaces the client's own.
 pub(super) fn set_forwarded(
     headers: &mut HeaderMap,
     peer: &HeaderValue,
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_one_connection_stay_there() {
+    fn hop_by_hop_fields_are_removed() {
         let given = [
             ("connection", "close, X-Private"),
             ("connection", "x-other"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_field_cannot_remove_the_host_or_the_length() {
+    fn connection_field_cannot_remove_host_or_length() {
         let given = [
             ("connection", "host, content-length"),
             ("host", "a"),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beside_a_coding_is_dropped() {
+    fn length_beside_a_transfer_coding_is_dropped() {
         assert_eq!(
             left(&[("transfer-encoding", "chunked"), ("content-length", "3")]),
             [""; 0]

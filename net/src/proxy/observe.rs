@@ -1,4 +1,4 @@
-//! What is told about finished requests.
+//! Counting of finished requests.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -7,19 +7,18 @@ use tokio::time::Instant;
 
 use super::{RouteTable, table::fold_case};
 
-/// Hands out the meters of a proxy.
+/// Provides the meters of a proxy.
 pub trait Observe: Send + Sync + 'static {
-    /// Where requests for `domain` are counted that `service` answers; asked once per table.
+    /// The meter of requests for `domain` that `service` serves; called once per table.
     ///
-    /// `None` stands for every host that no route declares, an empty service for requests to a
-    /// declared domain that no service answers.
+    /// `None` stands for every host without a route, an empty service for requests to a declared
+    /// domain that no service serves.
     fn meter(&self, domain: Option<&str>, service: &str) -> Arc<dyn Meter>;
 }
 
-/// Counts the requests for one service of one domain. On the path of every request, so it must
-/// be quick.
+/// Counts the requests of one service of one domain. Called for every request, so it must be fast.
 pub trait Meter: Send + Sync + 'static {
-    /// The response of a request is finished, or broke off.
+    /// Records that the response of a request was completed or aborted.
     fn finished(&self, finished: &Finished);
 }
 
@@ -28,14 +27,14 @@ pub trait Meter: Send + Sync + 'static {
 pub struct Finished {
     /// Status of the response.
     pub status: StatusCode,
-    /// Protocol the client spoke.
+    /// Protocol version of the client.
     pub version: Version,
-    /// From the request's head to the end of the response; `None` for a switch of protocols,
+    /// Time from the request's head to the end of the response; `None` for a switch of protocols,
     /// which has no such end.
     pub took: Option<Duration>,
 }
 
-/// Nobody counts.
+/// Counts nothing.
 impl Observe for () {
     fn meter(&self, _domain: Option<&str>, _service: &str) -> Arc<dyn Meter> {
         Arc::new(())
@@ -46,7 +45,7 @@ impl Meter for () {
     fn finished(&self, _finished: &Finished) {}
 }
 
-/// The meters of one table, found without asking the observer again.
+/// The meters of one table, looked up from the observer once.
 pub(super) struct Meters {
     unknown: Arc<dyn Meter>,
     domains: HashMap<String, Domain>,
@@ -77,12 +76,12 @@ impl Meters {
         }
     }
 
-    /// The meter of a request that belongs to no declared domain.
+    /// The meter of requests to hosts without a route.
     pub(super) fn unknown(&self) -> Arc<dyn Meter> {
         self.unknown.clone()
     }
 
-    /// The meter of a request for `host`, answered by `service` if one does.
+    /// The meter of a request for `host` that `service` serves, if any.
     pub(super) fn of(&self, host: &str, service: Option<&str>) -> Arc<dyn Meter> {
         let Some(domain) = self.domains.get(fold_case(host).as_ref()) else {
             return self.unknown();

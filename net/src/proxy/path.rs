@@ -1,7 +1,8 @@
-//! Paths: how a configured one is matched, and how its prefix is removed.
+//! Matching of configured paths, and removal of their prefixes.
 //!
-//! Matching sees the percent-decoded path without dot segments (RFC 3986, section 5.2.4) and
-//! ignores ASCII case, so that an encoded or detoured spelling cannot slip past a longer route.
+//! Matching uses the percent-decoded path without dot segments (RFC 3986, section 5.2.4) and
+//! ignores ASCII case, so that an encoded spelling or one with dot segments cannot bypass a longer
+//! route.
 
 use std::borrow::Cow;
 
@@ -45,10 +46,10 @@ impl Pattern {
     }
 }
 
-/// A path as matching sees it.
+/// A request path normalized for matching.
 pub(super) struct Seen<'a> {
     bytes: Cow<'a, [u8]>,
-    /// Whether dot segments had to be removed.
+    /// Whether dot segments were removed.
     detour: bool,
 }
 
@@ -77,7 +78,7 @@ impl<'a> Seen<'a> {
 
 /// Removes `prefix`, which the path was matched by, from the start of `path`.
 ///
-/// What follows the prefix stays byte for byte as it was written, unless dot segments make it
+/// The part after the prefix stays byte for byte as it was written, unless dot segments make it
 /// unclear where the prefix ends. The result begins with a slash.
 pub(super) fn strip(path: &str, prefix: &[u8]) -> String {
     let seen = Seen::new(path);
@@ -93,7 +94,7 @@ pub(super) fn strip(path: &str, prefix: &[u8]) -> String {
     }
 }
 
-/// How many bytes at the start of `raw` spell `prefix`.
+/// Length of the start of `raw` that decodes to `prefix`; `None` if it decodes to something else.
 fn written_length(raw: &[u8], prefix: &[u8]) -> Option<usize> {
     let mut at = 0;
     for wanted in prefix {
@@ -111,7 +112,7 @@ fn starts_with(path: &[u8], prefix: &[u8]) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
-/// The first byte that `raw` spells, and how many bytes it takes to spell it.
+/// Decodes the first byte of `raw`, and returns it with the length of its encoding.
 fn read(raw: &[u8]) -> Option<(u8, usize)> {
     let hex = |at: usize| raw.get(at).and_then(|&b| char::from(b).to_digit(16));
     match (*raw.first()?, hex(1), hex(2)) {
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matching_sees_decoded_paths_without_detours() {
+    fn paths_are_decoded_and_dot_segments_removed() {
         let table = [
             ("/", "/"),
             ("/a/b", "/a/b"),
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn stripping_leaves_the_rest_as_it_was_written() {
+    fn stripping_keeps_the_encoding_of_the_rest() {
         let table = [
             ("/api/foo", "/api", "/foo"),
             ("/api", "/api", "/"),

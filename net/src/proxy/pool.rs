@@ -1,4 +1,4 @@
-//! Connections to replicas.
+//! Pool of connections to replicas.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use super::{Settings, body::RequestBody};
 /// The sending end of a connection to a replica.
 pub(super) type Sender = SendRequest<RequestBody>;
 
-/// Idle connections kept per replica.
+/// Maximum number of idle connections per replica.
 const MAX_IDLE: usize = 64;
 
-/// How long a connection may take to become ready again after its response has ended; it only
-/// has to be scheduled once.
+/// Time a connection may take to become ready again after its response has ended; its task only has
+/// to be scheduled once.
 const READY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Keeps connections to replicas for the next request.
+/// Keeps idle connections to replicas for later requests.
 pub(super) struct Pool {
     idle: Mutex<HashMap<SocketAddr, Vec<(Sender, Instant)>>>,
     idle_timeout: Duration,
@@ -45,7 +45,7 @@ impl Pool {
         }
     }
 
-    /// An idle connection to `addr` that is still open, the one used last.
+    /// Takes the idle connection to `addr` that was used last, if one is still open.
     pub(super) async fn take(&self, addr: SocketAddr) -> Option<Sender> {
         loop {
             let (mut sender, since) = self.idle().get_mut(&addr)?.pop()?;
@@ -68,19 +68,19 @@ impl Pool {
         let now = Instant::now();
         let mut idle = self.idle();
         let kept = idle.entry(addr).or_default();
-        // The oldest come first; whatever expired is at the front.
+        // The oldest come first, so expired connections are at the front.
         let expired = kept.partition_point(|(_, since)| now - *since >= self.idle_timeout);
         let surplus = (kept.len() + 1).saturating_sub(MAX_IDLE).max(expired);
         drop(kept.drain(..surplus));
         kept.push((sender, now));
     }
 
-    /// Forgets the connections to one replica.
+    /// Drops the idle connections to one replica.
     pub(super) fn forget(&self, addr: SocketAddr) {
         self.idle().remove(&addr);
     }
 
-    /// Closes idle connections to replicas that are not `wanted` any more.
+    /// Closes idle connections to replicas that are not `wanted`.
     pub(super) fn retain(&self, wanted: impl Fn(SocketAddr) -> bool) {
         self.idle().retain(|addr, _| wanted(*addr));
     }

@@ -1,4 +1,4 @@
-//! Bytes between a client and a replica after they switched protocols.
+//! Copies bytes between client and replica after a protocol switch.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::{
 
 use super::Phase;
 
-/// How long the other side may still finish what it was sending after one side closed.
+/// Time for which one direction may still finish after the other has closed.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Waits for both ends to switch, then relays until either closes or the proxy does.
+/// Waits until both sides have switched, then relays until either side or the proxy closes.
 pub(super) async fn relay(
     client: OnUpgrade,
     replica: OnUpgrade,
@@ -31,7 +31,7 @@ pub(super) async fn relay(
     };
     tokio::select! {
         () = run => {}
-        // An error means that the proxy is gone without having been drained.
+        // An error means that the proxy was dropped without a drain.
         _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
     }
 }
@@ -50,7 +50,7 @@ async fn exchange(client: impl AsyncRead + AsyncWrite, replica: impl AsyncRead +
         copied
     };
     tokio::pin!(up, down);
-    // A side that closed in order gets the rest of the other side; one that broke gets nothing.
+    // After an orderly close the other direction may finish; after an error it is cut off.
     tokio::select! {
         copied = &mut up => if copied.is_ok() { let _ = timeout(LINGER, down).await; },
         copied = &mut down => if copied.is_ok() { let _ = timeout(LINGER, up).await; },
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_rest_of_the_other_side_still_arrives_after_a_close() {
+    async fn other_direction_finishes_after_a_close() {
         let ((mut client, near), (far, mut replica)) = (duplex(64), duplex(64));
         let relayed = tokio::spawn(exchange(near, far));
         client.write_all(b"ping").await.unwrap();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_side_that_never_closes_does_not_hold_the_relay() {
+    async fn relay_ends_after_lingering_for_open_side() {
         let ((client, near), (far, _replica)) = (duplex(64), duplex(64));
         let start = tokio::time::Instant::now();
         drop(client);

@@ -25,10 +25,10 @@ use super::{
     forward,
 };
 
-/// Connections the kernel may hold until they are accepted.
+/// Length of the accept queue in the kernel.
 const BACKLOG: u32 = 1024;
 
-/// How long accepting pauses when the machine is out of descriptors or memory.
+/// Pause before accepting again when the process is out of descriptors or memory.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
 /// A plain HTTP listener that is bound and ready to serve.
@@ -40,16 +40,16 @@ pub struct ProxyServer {
 }
 
 impl ProxyServer {
-    /// Binds `addr`, also while connections of an earlier listener are still open there.
+    /// Binds `addr`, even while connections of an earlier listener are open on it.
     ///
     /// # Errors
-    /// Whatever the system answers; an address in use above all.
+    /// The system's error, most often that the address is in use.
     pub fn bind(addr: SocketAddr, proxy: &Proxy) -> io::Result<Self> {
         let socket = if addr.is_ipv4() {
             TcpSocket::new_v4()?
         } else {
             let socket = TcpSocket::new_v6()?;
-            // The default is the machine's choice; ours is that `::` means everything.
+            // The default depends on a sysctl; here `::` also accepts IPv4.
             rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
             socket
         };
@@ -63,10 +63,10 @@ impl ProxyServer {
         })
     }
 
-    /// Binds `port` on all addresses of the machine, of both families where it has both.
+    /// Binds `port` on all addresses of the machine, IPv4 and IPv6 where available.
     ///
     /// # Errors
-    /// Whatever the system answers; an address in use above all.
+    /// The system's error, most often that the address is in use.
     pub fn bind_all(port: u16, proxy: &Proxy) -> io::Result<Self> {
         let without_v6 = |why: &io::Error| {
             matches!(
@@ -80,19 +80,18 @@ impl ProxyServer {
         }
     }
 
-    /// The address it is bound to.
+    /// The address the listener is bound to.
     ///
     /// # Errors
-    /// Whatever the system answers.
+    /// The error of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Accepts until the proxy is drained.
+    /// Accepts connections until the proxy is drained.
     ///
     /// # Cancel safety
-    /// Cancelled, it closes the listener; connections that are open go on until the proxy is
-    /// drained.
+    /// Cancelled, it closes the listener; open connections are served until the proxy is drained.
     pub async fn serve(mut self) {
         loop {
             let accepted = tokio::select! {
@@ -119,7 +118,7 @@ impl ProxyServer {
     }
 }
 
-/// Whether accepting failed because of the client that was to be accepted.
+/// Whether accepting failed because the client has gone.
 fn of_the_client(why: &io::Error) -> bool {
     matches!(
         why.kind(),
@@ -131,11 +130,11 @@ fn of_the_client(why: &io::Error) -> bool {
 
 fn peer_header(peer: SocketAddr) -> HeaderValue {
     let ip = peer.ip().to_canonical().to_string();
-    // An address is always a valid field value.
+    // An IP address is always a valid field value.
     HeaderValue::try_from(ip).unwrap_or(HeaderValue::from_static("unknown"))
 }
 
-/// What the requests of one client connection share.
+/// State shared by the requests of one client connection.
 pub(super) struct Connection {
     pub(super) shared: Arc<Shared>,
     /// Address of the client as a field value.
@@ -155,7 +154,8 @@ impl Connection {
         builder
             .header_read_timeout(None)
             .max_header_size(settings.max_head_bytes)
-            // Room beyond the head, or a long head that is complete would already be too long.
+            // The buffer must be larger than the head, or hyper rejects a complete head of maximum
+            // length.
             .max_buf_size(settings.max_head_bytes + 16 * 1024);
         let mut phase = self.phase.clone();
         let io = TokioIo::new(Clocked {
@@ -189,7 +189,7 @@ impl Connection {
                         draining = true;
                         connection.as_mut().graceful_shutdown();
                     }
-                    // An error means that the proxy is gone without having been drained.
+                    // An error means that the proxy was dropped without a drain.
                     Ok(Phase::Serving | Phase::Closed) | Err(_) => return,
                 },
             }
@@ -197,10 +197,10 @@ impl Connection {
     }
 }
 
-/// Ready when the client has waited too long.
+/// Ready when the client has exceeded its timeout.
 ///
-/// The timer is set anew only when it would ring too late; when it rings too early it is set to
-/// the time that counts by then.
+/// The timer is reset early only if the deadline has moved to before it; a timer that fires too
+/// early is reset to the deadline of that moment.
 fn expired(
     clock: &Clock,
     mut patience: Pin<&mut Sleep>,

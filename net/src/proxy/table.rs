@@ -1,4 +1,4 @@
-//! Which route a request belongs to.
+//! Route matching.
 
 use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
 
@@ -7,10 +7,10 @@ use super::{
     path::{Pattern, Seen},
 };
 
-/// One route as it is declared.
+/// One route as declared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Exact host, matched without case.
+    /// Path as declared; empty for the catch-all of the domain.
     pub domain: String,
     /// Configured path; empty for the catch-all of the domain.
     pub path: String,
@@ -18,7 +18,7 @@ pub struct Rule {
     pub strip_path: bool,
     /// Whether plain HTTP is answered with a redirect; one such rule decides for its domain.
     pub redirect_to_https: bool,
-    /// Name of the service behind it, for those who count requests.
+    /// Name of the service behind it, for the request counters.
     pub service: String,
     /// Replicas that may serve it, in any order.
     pub upstreams: Vec<Upstream>,
@@ -36,7 +36,7 @@ struct Domain {
     routes: Vec<Route>,
 }
 
-/// One route, ready to be matched.
+/// One route, compiled for matching.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     path: String,
@@ -46,17 +46,17 @@ pub struct Route {
     upstreams: Vec<Upstream>,
 }
 
-/// What to do with a request.
+/// How to answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match<'a> {
-    /// Send the client to the same address over HTTPS.
+    /// Redirect the client to the same address over HTTPS.
     Redirect,
     /// Forward it to a replica of this route.
     Forward(&'a Route),
 }
 
 impl RouteTable {
-    /// Builds a table. Of rules with the same domain and path the first one counts.
+    /// Builds a table. Of several rules with the same domain and path the first one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         let mut domains: HashMap<String, Domain> = HashMap::new();
         for mut rule in rules {
@@ -66,8 +66,8 @@ impl RouteTable {
             domain.routes.push(Route::new(rule));
         }
         for domain in domains.values_mut() {
-            // Longest configured path first, equal lengths in byte order; so the empty path,
-            // the catch-all, is last.
+            // Longest configured path first, equal lengths in byte order; the empty path, the
+            // catch-all, comes last.
             domain.routes.sort_by(|a, b| {
                 (Reverse(a.path.len()), &a.path).cmp(&(Reverse(b.path.len()), &b.path))
             });
@@ -78,7 +78,7 @@ impl RouteTable {
         Self { domains }
     }
 
-    /// What a request for `path` on `host` belongs to; `None` if nothing matches.
+    /// Finds how a request for `path` on `host` is answered; `None` if no route matches.
     ///
     /// `host` carries no port; `path` is as received, without the query.
     #[must_use]
@@ -130,7 +130,7 @@ impl Route {
             path.strip_suffix('/').unwrap_or(path).as_bytes().into()
         });
         let mut upstreams = rule.upstreams;
-        // One order for one set, so that equal tables compare equal.
+        // Sorted and without duplicates, so that tables with the same upstreams compare equal.
         upstreams.sort();
         upstreams.dedup();
         Self {
@@ -168,7 +168,7 @@ impl Route {
     }
 }
 
-/// Hosts are matched without case.
+/// Folds the case of a host: hosts are matched case-insensitively.
 pub(super) fn fold_case(host: &str) -> Cow<'_, str> {
     if host.bytes().any(|b| b.is_ascii_uppercase()) {
         Cow::Owned(host.to_ascii_lowercase())

@@ -1,4 +1,4 @@
-//! Which replica of a route may serve a request.
+//! Selection of the replica that serves a request.
 
 use std::{
     collections::HashMap,
@@ -15,20 +15,20 @@ use tokio::time::Instant;
 /// One replica of a route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Upstream {
-    /// Its id, for health marks and logs.
+    /// Id of the replica, for health marks and logs.
     pub replica: Arc<str>,
-    /// Where it listens.
+    /// Address it listens on.
     pub addr: SocketAddr,
-    /// When what is known about it becomes too old to trust; `None` if it is observed by this
-    /// node itself.
+    /// When the last observation of the replica becomes stale; `None` if this node observes it
+    /// itself.
     pub fresh_until: Option<SystemTime>,
 }
 
-/// Replicas that failed lately, as seen by this node.
+/// Replicas that failed recently, as observed by this node.
 #[derive(Debug)]
 pub(super) struct Health {
     down_for: Duration,
-    /// Whether `marks` may hold anything; spares the lock when all is well.
+    /// Whether `marks` may be non-empty; avoids the lock while nothing failed.
     any: AtomicBool,
     marks: Mutex<HashMap<(Arc<str>, SocketAddr), Instant>>,
 }
@@ -42,7 +42,7 @@ impl Health {
         }
     }
 
-    /// Leaves `upstream` alone from `now` on, for a while.
+    /// Excludes `upstream` for `down_for` from `now` on.
     pub(super) fn mark_down(&self, upstream: &Upstream, now: Instant) {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.retain(|_, until| *until > now);
@@ -53,7 +53,7 @@ impl Health {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Picks one of `upstreams` at random: none of `tried`, none marked down, none stale.
+    /// Picks one of `upstreams` at random, except those that are in `tried`, marked down or stale.
     /// Returns its position.
     pub(super) fn pick(
         &self,
@@ -89,14 +89,14 @@ impl Health {
     }
 }
 
-/// Cheap randomness for spreading load (splitmix64); not for secrets.
+/// Fast pseudo-random numbers for load balancing (splitmix64); not for secrets.
 #[derive(Debug)]
 pub(super) struct Dice(AtomicU64);
 
 impl Dice {
-    /// Dice seeded by the machine.
+    /// A generator seeded from the system.
     pub(super) fn new() -> Self {
-        // A machine without randomness still spreads load, only predictably.
+        // Without system randomness the load is still balanced, only predictably.
         Self::seeded(getrandom::u64().unwrap_or_default())
     }
 
@@ -104,14 +104,14 @@ impl Dice {
         Self(AtomicU64::new(seed))
     }
 
-    /// A number from 0 up to but not including `bound`, which is not 0.
+    /// A number below `bound`, which must not be 0.
     fn below(&self, bound: usize) -> usize {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^= z >> 31;
-        // Multiply-shift instead of a remainder: no bias worth mentioning for small bounds.
+        // Multiply-shift instead of a remainder: its bias is negligible for small bounds.
         let scaled = (u128::from(z) * bound as u128) >> 64;
         usize::try_from(scaled).unwrap_or(0)
     }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failed_replica_is_left_alone_for_exactly_its_time() {
+    async fn failed_replica_is_excluded_until_its_mark_expires() {
         let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
         let one = upstreams(1);
         let pick = |now| health.pick(&one, &[], now, || at(0), &dice);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_at_the_address_of_a_failed_one_is_not_blamed() {
+    async fn health_mark_does_not_outlive_its_replica() {
         let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
         let mut next = upstreams(1);
         health.mark_down(&next[0], Instant::now());
@@ -184,7 +184,7 @@ mod tests {
         two[0].fresh_until = Some(at(100));
         let pick = |tried: &[usize], wall| health.pick(&two, tried, Instant::now(), || wall, &dice);
         assert_eq!(pick(&[1], at(99)), Some(0));
-        assert_eq!(pick(&[1], at(100)), None, "ten seconds is stale");
+        assert_eq!(pick(&[1], at(100)), None, "stale from fresh_until on");
         assert_eq!(pick(&[], at(100)), Some(1));
         assert_eq!(pick(&[0, 1], at(0)), None);
     }

@@ -1,4 +1,4 @@
-//! A proven connection to a member, and its streams.
+//! An authenticated connection to a member, and its streams.
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::pki::Fingerprint;
 
-/// Version of the greeting.
+/// Version of the greeting protocol.
 const VERSION: u8 = 1;
-/// Bytes of a greeting: version and incarnation.
+/// Length of a greeting in bytes: version and incarnation.
 const HELLO: usize = 9;
 
-/// A connection to a member: its certificate was verified, and it has verified ours. A clone is
-/// the same connection.
+/// A connection to a member. Each side has verified the other's certificate. Clones share the
+/// connection.
 #[derive(Clone)]
 pub struct Connection {
     inner: quinn::Connection,
@@ -26,8 +26,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Greets the other side and waits for its greeting. A server greets only clients that it
-    /// accepts, so a client that hears it knows that it is one.
+    /// Sends the greeting and waits for the peer's. A server greets only clients that it accepts,
+    /// so its greeting tells the client that it was accepted.
     pub(super) async fn greet(
         inner: quinn::Connection,
         roster: &dyn Roster,
@@ -54,7 +54,7 @@ impl Connection {
         roster: &dyn Roster,
         incarnation: u64,
     ) -> Result<(Arc<Member>, Arc<[Fingerprint]>, u64), ConnectError> {
-        // Asked again: the roster may have changed since the certificate was verified.
+        // Second lookup: the roster may have changed since the certificate was verified.
         let shown = shown_by(inner).ok_or(ConnectError::Stranger)?;
         let member = verify::known(roster, &shown).ok_or(ConnectError::Stranger)?;
         let lost = |error: StreamError| match error {
@@ -74,7 +74,7 @@ impl Connection {
             return Err(ConnectError::Greeting);
         }
         let hello = receiver.frames(HELLO).next().await.map_err(lost)?;
-        // A later version may say more, in frames that this one does not read.
+        // A later protocol version may add frames; this one ignores them.
         match hello.as_deref() {
             Some([VERSION, rest @ ..]) => match <[u8; 8]>::try_from(rest) {
                 Ok(theirs) => Ok((member, shown, u64::from_be_bytes(theirs))),
@@ -84,20 +84,20 @@ impl Connection {
         }
     }
 
-    /// The member on the other side, as the roster had it when the connection was made.
+    /// The member at the other end, as the roster had it when the connection was made.
     #[must_use]
     pub fn member(&self) -> &Arc<Member> {
         &self.member
     }
 
-    /// What it proved to be known by: its certificate, and others that it showed for the same
-    /// key.
+    /// Fingerprints that identify the peer: of its certificate, and of others that it presented for
+    /// the same key.
     #[must_use]
     pub fn shown(&self) -> &Arc<[Fingerprint]> {
         &self.shown
     }
 
-    /// A number of the other side's endpoint: another one says that it was started again.
+    /// Random number of the peer's endpoint; a different one means that the peer has restarted.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.incarnation
@@ -109,43 +109,43 @@ impl Connection {
         self.inner.side() == Side::Client
     }
 
-    /// Tells connections of one endpoint apart.
+    /// Identifies the connection within its endpoint.
     #[must_use]
     pub fn id(&self) -> usize {
         self.inner.stable_id()
     }
 
-    /// Where the other side is.
+    /// Address of the peer.
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {
         self.inner.remote_address()
     }
 
-    /// Smoothed time to the other side and back, as the transport measures it all the time.
+    /// Smoothed round-trip time, updated continuously by the transport.
     #[must_use]
     pub fn rtt(&self) -> Duration {
         self.inner.rtt()
     }
 
-    /// How it ended, if it did.
+    /// Why the connection ended, if it has.
     #[must_use]
     pub fn close_reason(&self) -> Option<Closed> {
         self.inner.close_reason().map(Closed::from)
     }
 
-    /// Waits for its end.
+    /// Waits until the connection ends.
     pub async fn closed(&self) -> Closed {
         self.inner.closed().await.into()
     }
 
-    /// Ends it and everything on it. One that has ended keeps the reason it has.
+    /// Closes the connection and all of its streams. A connection that has ended keeps its reason.
     pub fn close(&self, reason: Reason) {
         if self.inner.close_reason().is_none() {
             self.inner.close(reason.code(), reason.text().as_bytes());
         }
     }
 
-    /// Opens a stream without an answer; waits while the other side allows no more.
+    /// Opens a unidirectional stream; waits while the peer's stream limit is reached.
     ///
     /// # Errors
     /// [`StreamError::Lost`].
@@ -153,7 +153,7 @@ impl Connection {
         Sender::open(self.inner.open_uni().await?, kind).await
     }
 
-    /// Opens a stream with an answer; waits while the other side allows no more.
+    /// Opens a bidirectional stream; waits while the peer's stream limit is reached.
     ///
     /// # Errors
     /// [`StreamError::Lost`].
@@ -162,18 +162,18 @@ impl Connection {
         Ok((Sender::open(send, kind).await?, Receiver::new(recv)))
     }
 
-    /// The next stream without an answer that the other side opened.
+    /// Accepts the next unidirectional stream of the peer.
     ///
     /// # Errors
-    /// [`Closed`] when there will be none.
+    /// [`Closed`] when the connection has ended.
     pub async fn accept_uni(&self) -> Result<Receiver, Closed> {
         Ok(Receiver::new(self.inner.accept_uni().await?))
     }
 
-    /// The next stream with an answer that the other side opened.
+    /// Accepts the next bidirectional stream of the peer.
     ///
     /// # Errors
-    /// [`Closed`] when there will be none.
+    /// [`Closed`] when the connection has ended.
     pub async fn accept_bi(&self) -> Result<(Sender, Receiver), Closed> {
         let (send, recv) = self.inner.accept_bi().await?;
         Ok((Sender::new(send), Receiver::new(recv)))

@@ -1,4 +1,4 @@
-//! One UDP socket that dials and is dialled.
+//! One UDP socket for outgoing and incoming connections.
 
 use std::{
     collections::HashMap,
@@ -22,41 +22,41 @@ use super::{
 };
 use crate::tls::CertSlot;
 
-/// Attempts that wait for their turn; more are refused by the transport itself.
+/// Connection attempts that quinn queues until they are accepted; it refuses more.
 const WAITING: usize = 512;
-/// Bytes that one of them may send meanwhile, and all of them.
+/// Bytes buffered for one queued attempt, and for all of them.
 const WAITING_BYTES: (u64, u64) = (16 << 10, 2 << 20);
-/// Buffers asked of the kernel; it may give less.
+/// Socket buffer size requested from the kernel, which may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
-/// Longest wait for the other sides to hear that the endpoint closes.
+/// Longest wait of [`Endpoint::close`] for the connections to shut down.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// What an endpoint is made of.
+/// Configuration of an endpoint.
 #[derive(Clone, Debug)]
 pub struct Args {
     /// UDP address to bind; port 0 lets the system choose.
     pub address: SocketAddr,
-    /// What this node proves itself with, at each handshake what is in it then.
+    /// Certificate and key of this node; every handshake uses the slot's current content.
     pub identity: Arc<CertSlot>,
-    /// Certificate of the cluster's authority, PEM.
+    /// Certificate of the cluster's CA, PEM.
     pub ca_pem: String,
-    /// Who is a member.
+    /// Membership lookup.
     pub roster: Arc<dyn Roster>,
-    /// Sizes and times.
+    /// Limits and timeouts.
     pub settings: Settings,
 }
 
-/// What came in.
+/// Outcome of an incoming connection attempt.
 #[derive(Debug)]
 pub enum Arrival {
-    /// A member.
+    /// An authenticated member.
     Member(Connection),
-    /// Somebody who was not let in. Some of these are lost when there are many.
+    /// An attempt that failed. Under load some of these are dropped.
     Refused(SocketAddr, ConnectError),
 }
 
-/// A socket of the peer transport. A clone is the same one; it stays open until
-/// [`Endpoint::close`], or until nothing uses it any more.
+/// A socket of the peer transport. Clones share it; it stays open until [`Endpoint::close`] or
+/// until the last clone and connection are dropped.
 #[derive(Clone)]
 pub struct Endpoint {
     inner: quinn::Endpoint,
@@ -67,7 +67,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens the socket; it lets nobody in before [`Endpoint::serve`].
+    /// Binds the socket; incoming connections are not accepted before [`Endpoint::serve`].
     ///
     /// # Errors
     /// [`BindError`].
@@ -96,7 +96,7 @@ impl Endpoint {
 
         let socket = |error: io::Error| BindError::Socket(address, error);
         let udp = UdpSocket::bind(address).map_err(socket)?;
-        // A burst of raft messages should not be lost for want of room; less works as well.
+        // Large buffers avoid packet loss on bursts of raft messages; smaller ones work as well.
         let _ = sockopt::set_socket_recv_buffer_size(&udp, SOCKET_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size(&udp, SOCKET_BUFFER);
         let runtime = Arc::new(TokioRuntime);
@@ -114,15 +114,15 @@ impl Endpoint {
         })
     }
 
-    /// The address it is bound to.
+    /// The address the socket is bound to.
     ///
     /// # Errors
-    /// As the system says.
+    /// The error of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.inner.local_addr()
     }
 
-    /// Connects to member `hostname` at `address`; returns once it has accepted this node.
+    /// Connects to member `hostname` at `address`; returns once the member has accepted this node.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -152,7 +152,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets members in until the endpoint is closed, or nobody listens to `arrivals`.
+    /// Accepts members until the endpoint is closed or the receiver of `arrivals` is dropped.
     pub async fn serve(&self, arrivals: mpsc::Sender<Arrival>) {
         let mut gate = Gate::new(&self.settings);
         let mut handshakes = JoinSet::new();
@@ -170,7 +170,7 @@ impl Endpoint {
                     let Some(incoming) = incoming else { return };
                     let from = incoming.remote_address();
                     let proven = incoming.remote_address_validated();
-                    // In a flood nobody is looked up who has not come back with a token.
+                    // Under a flood the roster is consulted for validated addresses only.
                     let member = (proven || !gate.wants_proof()) && self.roster.is_at(from.ip());
                     match gate.enter(from.ip(), member, proven) {
                         Verdict::Enter => {
@@ -180,7 +180,7 @@ impl Endpoint {
                             });
                             inside.insert(handshake.id(), (from.ip(), member, proven));
                         }
-                        // One that was asked before and may not be asked again gets nothing.
+                        // An attempt that already carries a token cannot be retried; drop it.
                         Verdict::Prove => if let Err(refused) = incoming.retry() {
                             refused.into_incoming().ignore();
                         },
@@ -200,29 +200,29 @@ impl Endpoint {
         let result = timeout(self.settings.handshake, attempt).await;
         match result.unwrap_or(Err(ConnectError::Slow)) {
             Ok(connection) => {
-                let _ = to.send(Arrival::Member(connection)).await; // nobody listens any more
+                let _ = to.send(Arrival::Member(connection)).await; // the receiver may be gone
             }
-            // Telling it is a courtesy to the log, not worth waiting for.
+            // Refusals are only logged, so a full channel drops them.
             Err(error) => {
                 let _ = to.try_send(Arrival::Refused(from, error));
             }
         }
     }
 
-    /// Connections there are, those under way included.
+    /// Number of connections, those in handshake included.
     #[must_use]
     pub fn open_connections(&self) -> usize {
         self.inner.open_connections()
     }
 
-    /// Ends every connection, and waits a little for the other sides to hear of it.
+    /// Closes every connection and waits up to 500 ms for them to shut down.
     pub async fn close(&self) {
         self.inner
             .close(Reason::Leaving.code(), Reason::Leaving.text().as_bytes());
-        let _ = timeout(FAREWELL, self.inner.wait_idle()).await; // they will notice by themselves
+        let _ = timeout(FAREWELL, self.inner.wait_idle()).await; // peers time out otherwise
     }
 
-    /// As [`Endpoint::close`], without waiting.
+    /// As [`Endpoint::close`], but without waiting.
     pub fn abandon(&self) {
         self.inner
             .close(Reason::Leaving.code(), Reason::Leaving.text().as_bytes());

@@ -1,4 +1,4 @@
-//! What can go wrong, by who needs to know.
+//! Errors of the transport, one type per operation.
 
 use std::{io, net::SocketAddr};
 
@@ -6,19 +6,19 @@ use quinn::{ConnectionError, TransportErrorCode, VarInt};
 
 use super::frame::FrameError;
 
-/// TLS alert by which a side says that the other's certificate is good, but not a member's.
+/// TLS alert for a peer whose certificate verifies, but belongs to no member.
 const ACCESS_DENIED: u8 = 49;
 
-/// Why a side closes a connection; its number is what goes over the wire.
+/// Reason for closing a connection; its number is sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It stops, or starts over.
+    /// This side stops or restarts.
     Leaving,
-    /// The other is not a member, or not any more.
+    /// The peer is not a member, or not any more.
     NotMember,
-    /// There is another connection between the two.
+    /// The two members have another connection.
     Duplicate,
-    /// The other does not keep to the protocol.
+    /// The peer violated the protocol.
     Protocol,
 }
 
@@ -62,28 +62,31 @@ pub enum Closed {
     /// By the other side.
     #[error("closed by the peer: {}", .0.text())]
     There(Reason),
-    /// Nothing was heard for the idle timeout.
+    /// No packet arrived during the idle timeout.
     #[error("timed out")]
     TimedOut,
-    /// The other side has forgotten the connection: it was restarted.
+    /// The peer does not know the connection: it has restarted.
     #[error("reset by the peer")]
     Reset,
-    /// Anything else, in the words of the transport.
+    /// Any other error, in the transport's words.
     #[error("{0}")]
     Other(String),
 }
 
 impl Closed {
-    /// Whether the other side says that this node is not a member.
+    /// Whether the peer reports that this node is not a member.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         *self == Self::There(Reason::NotMember)
     }
 
-    /// The same from somebody who has not proved who it is: no word of a member.
+    /// The same error from a peer that is not authenticated: its reason does not count as a
+    /// member's.
     pub(super) fn by_anybody(self) -> Self {
         match self {
-            Self::There(reason) => Self::Other(format!("closed unproven: {}", reason.text())),
+            Self::There(reason) => {
+                Self::Other(format!("closed before authentication: {}", reason.text()))
+            }
             other => other,
         }
     }
@@ -107,68 +110,68 @@ impl From<ConnectionError> for Closed {
     }
 }
 
-/// Why there is no endpoint.
+/// Why the endpoint could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The address cannot be bound.
     #[error("cannot listen on UDP {0}")]
     Socket(SocketAddr, #[source] io::Error),
-    /// Identity or authority cannot be used.
+    /// Certificate, key or CA cannot be used.
     #[error("tls")]
     Tls(#[from] crate::tls::Error),
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("{0} is out of range")]
     Setting(&'static str),
 }
 
-/// Why a connection did not come about.
+/// Why a connection could not be established.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// It cannot even be tried: no such name or address.
+    /// Not attempted: the name or address is invalid.
     #[error("cannot dial: {0}")]
     Undialable(String),
     /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] Closed),
-    /// It took too long.
+    /// The handshake timed out.
     #[error("the handshake did not end in time")]
     Slow,
-    /// The other side is no member, or another one than was dialled.
-    #[error("the peer is not the member it should be")]
+    /// The peer is no member, or not the member that was dialled.
+    #[error("the peer is not the expected member")]
     Stranger,
-    /// The other side does not keep to the protocol.
-    #[error("the peer's greeting is not one")]
+    /// The peer violated the protocol.
+    #[error("malformed greeting from the peer")]
     Greeting,
 }
 
 impl ConnectError {
-    /// Whether the other side says that this node is not a member.
+    /// Whether the peer reports that this node is not a member.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Handshake(closed) if closed.is_refusal())
     }
 }
 
-/// Why a stream does not go on.
+/// Why a stream cannot be used any further.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// Its connection ended.
     #[error(transparent)]
     Lost(#[from] Closed),
-    /// The sender abandoned it.
+    /// The sender reset the stream.
     #[error("abandoned by the peer")]
     Reset,
-    /// The receiver wants no more of it.
+    /// The receiver stopped the stream.
     #[error("stopped by the peer")]
     Stopped,
-    /// It was ended here.
+    /// The stream was ended by this side.
     #[error("ended here")]
     Ended,
-    /// What came is not a frame.
+    /// The received bytes are not a valid frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// What came is not a stream of a known kind.
-    #[error("stream of no known kind")]
+    /// The first byte names no known kind of stream.
+    #[error("unknown kind of stream")]
     Kind,
 }
 

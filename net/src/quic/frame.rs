@@ -2,22 +2,22 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Bytes of a frame's length.
+/// Length of the header in bytes.
 const HEADER: usize = 4;
-/// Room made at once for a frame that has announced itself: a length is only a claim.
+/// Initial allocation for a frame; the announced length is not trusted before the data arrives.
 const GROWTH: usize = 64 << 10;
-/// Frames up to this length are copied into one buffer; longer ones are passed on as they are.
+/// Frames up to this length are copied into one buffer; longer ones are passed on without a copy.
 const COPIED: usize = 8 << 10;
 
-/// Why bytes are not frames.
+/// Why bytes are not valid frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A frame says that it is longer than it may be.
+    /// The announced length exceeds the limit.
     #[error("frame of {length} bytes, where {limit} are allowed")]
     TooLong {
-        /// What it says.
+        /// The announced length in bytes.
         length: usize,
-        /// What is allowed.
+        /// The limit in bytes.
         limit: usize,
     },
     /// The stream ended within a frame.
@@ -25,15 +25,15 @@ pub enum FrameError {
     Truncated,
 }
 
-/// Takes frames out of a stream of bytes that come in any pieces.
+/// Decodes frames from a byte stream that arrives in chunks of any size.
 #[derive(Debug)]
 pub struct Decoder {
     limit: usize,
     header: [u8; HEADER],
-    /// Bytes of the header that are there.
+    /// Bytes of the header that were read.
     have: usize,
     body: Vec<u8>,
-    /// Bytes of the body that are still to come, once the header is complete.
+    /// Bytes of the body that are missing, once the header is complete.
     missing: usize,
 }
 
@@ -50,10 +50,10 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes from the front of `input` until a frame is complete or nothing is left.
+    /// Consumes `input` until a frame is complete or `input` is empty.
     ///
     /// # Errors
-    /// [`FrameError::TooLong`]; the stream cannot be read any further then.
+    /// [`FrameError::TooLong`]; the stream cannot be decoded any further.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
         if self.have < HEADER {
             let take = input.len().min(HEADER - self.have);
@@ -76,7 +76,7 @@ impl Decoder {
         let take = input.len().min(self.missing);
         let (front, rest) = input.split_at(take);
         if self.body.capacity() - self.body.len() < take {
-            // Doubles, but never beyond what the frame will need.
+            // Doubles the buffer, but never beyond the length of the frame.
             let room = self.body.len().max(take).min(self.missing);
             self.body.reserve_exact(room);
         }
@@ -90,10 +90,10 @@ impl Decoder {
         Ok(Some(std::mem::take(&mut self.body)))
     }
 
-    /// The stream ended here.
+    /// Checks that the stream may end here.
     ///
     /// # Errors
-    /// [`FrameError::Truncated`] if that is within a frame.
+    /// [`FrameError::Truncated`] if the end is within a frame.
     pub fn finish(&self) -> Result<(), FrameError> {
         if self.have == 0 {
             Ok(())
@@ -103,7 +103,7 @@ impl Decoder {
     }
 }
 
-/// Frames on their way out, as few pieces: short ones share a buffer, long ones are not copied.
+/// Encodes frames into few chunks: short frames share a buffer, long ones are not copied.
 #[derive(Debug, Default)]
 pub struct Batch {
     short: BytesMut,
@@ -112,7 +112,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Adds a frame of at most `u32::MAX` bytes; a longer one could not be told.
+    /// Adds a frame of at most `u32::MAX` bytes, the longest that the header can express.
     ///
     /// # Errors
     /// [`FrameError::TooLong`].
@@ -120,7 +120,7 @@ impl Batch {
         self.push_parts(&[], frame)
     }
 
-    /// Adds the frame that `prefix` and `frame` make together.
+    /// Adds one frame with the content `prefix` followed by `frame`.
     ///
     /// # Errors
     /// [`FrameError::TooLong`].
@@ -146,13 +146,13 @@ impl Batch {
         Ok(())
     }
 
-    /// Bytes that were added, lengths included.
+    /// Total length of the added frames in bytes, headers included.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The pieces, to be written in order; the batch is empty then.
+    /// Takes the chunks, to be written in order; the batch is empty afterwards.
     #[must_use]
     pub fn take(&mut self) -> Vec<Bytes> {
         self.seal();
@@ -177,7 +177,7 @@ mod tests {
         let mut frames = Vec::new();
         for piece in pieces {
             let mut input = &piece[..];
-            // An empty frame needs no input, so the loop looks once more at the end.
+            // An empty frame needs no input, so the decoder is called again at the end of a chunk.
             while let Some(frame) = decoder.decode(&mut input)? {
                 frames.push(frame);
                 if input.is_empty() {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_longer_than_allowed_is_refused_before_its_content() {
+    fn too_long_frame_is_refused_by_its_header() {
         let mut decoder = Decoder::new(8);
         let mut input = &[0, 0, 0, 9, 1][..];
         let error = decoder.decode(&mut input).unwrap_err();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_length_takes_no_memory() {
+    fn announced_length_allocates_no_memory() {
         let mut decoder = Decoder::new(usize::MAX);
         let mut input = &[0xff, 0xff, 0xff, 0xff, 1, 2, 3][..];
         assert_eq!(decoder.decode(&mut input).unwrap(), None);
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_as_they_went_in_however_they_are_cut(
+        fn frames_survive_any_chunking(
             frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20_000), 0..8),
             cut in 1_usize..5_000,
         ) {
@@ -230,7 +230,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic_and_never_exceed_the_limit(
+        fn arbitrary_bytes_never_panic_or_exceed_the_limit(
             bytes in prop::collection::vec(any::<u8>(), 0..4_000),
             limit in 0_usize..2_000,
         ) {

@@ -1,22 +1,23 @@
-//! Which datagrams of strangers become handshakes: a pure decision, so that a flood costs
+//! Admission control for incoming handshakes, as a pure decision: a flood of datagrams costs
 //! neither memory nor the members' own connections.
 
 use std::{collections::HashMap, net::IpAddr};
 
 use super::Settings;
 
-/// What becomes of a connection attempt.
+/// Decision about an incoming connection attempt, in the terms of `quinn::Incoming`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It gets a handshake; [`Gate::left`] is told of its end.
+    /// Start the handshake; the caller reports its end by [`Gate::left`].
     Enter,
-    /// It must come back with a token that was sent to its address; nothing is kept of it.
+    /// Send a Retry: the client must come back with a token that was sent to its address. No state
+    /// is kept for it.
     Prove,
-    /// It gets no answer at all.
+    /// Drop the datagram without an answer.
     Ignore,
 }
 
-/// Counts handshakes under way.
+/// Counts the handshakes in progress and admits new ones within the limits.
 #[derive(Debug)]
 pub struct Gate {
     strangers: usize,
@@ -25,7 +26,7 @@ pub struct Gate {
     by_address: HashMap<IpAddr, Here>,
 }
 
-/// What the settings say.
+/// The limits of [`Settings`] that this module applies.
 #[derive(Debug)]
 struct Limits {
     strangers: usize,
@@ -35,8 +36,8 @@ struct Limits {
     claimed: usize,
 }
 
-/// Handshakes under way with one address. Whoever proved nothing may have made the address up,
-/// so it takes nothing from those who are there.
+/// Handshakes in progress with one address. Unvalidated attempts are counted separately because
+/// their source address may be spoofed: they must not use up the quota of the address's owner.
 #[derive(Debug, Default)]
 struct Here {
     proven: usize,
@@ -54,7 +55,7 @@ impl Here {
 }
 
 impl Gate {
-    /// A gate with the limits of `settings`, and nobody inside.
+    /// Starts with the limits of `settings` and no handshake in progress.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         Self {
@@ -71,8 +72,8 @@ impl Gate {
         }
     }
 
-    /// Decides about an attempt from `address`. `member`: one is known there. `proven`: it
-    /// receives what is sent to it, so the address is its own.
+    /// Decides about an attempt from `address`. `member`: the roster knows a member there.
+    /// `proven`: the address was validated, so it is not spoofed.
     pub fn enter(&mut self, address: IpAddr, member: bool, proven: bool) -> Verdict {
         let here = self.by_address.get(&address);
         if !proven
@@ -94,7 +95,8 @@ impl Gate {
         Verdict::Enter
     }
 
-    /// A handshake with `address` ended; `member` and `proven` as it was said when it entered.
+    /// Reports the end of a handshake with `address`; `member` and `proven` as in the call of
+    /// [`Gate::enter`].
     pub fn left(&mut self, address: IpAddr, member: bool, proven: bool) {
         let count = if member {
             &mut self.members
@@ -111,13 +113,13 @@ impl Gate {
         }
     }
 
-    /// Whether an address has to prove itself before anything else is done about it.
+    /// Whether new addresses must be validated before any further work is done for them.
     #[must_use]
     pub fn wants_proof(&self) -> bool {
         self.inside() >= self.limits.unproven
     }
 
-    /// Handshakes under way.
+    /// Number of handshakes in progress.
     #[must_use]
     pub fn inside(&self) -> usize {
         self.strangers + self.members
@@ -139,7 +141,8 @@ mod tests {
         })
     }
 
-    /// What becomes of `(address, member, proven)`, one after another, nobody of whom leaves.
+    /// Checks the verdict for each `(address, member, proven)` in order; no handshake ends
+    /// meanwhile.
     fn play(gate: &mut Gate, table: &[(u8, bool, bool, Verdict)]) {
         for (at, (address, member, proven, expected)) in table.iter().enumerate() {
             let verdict = gate.enter(ip(*address), *member, *proven);
@@ -152,21 +155,21 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_by_kind_by_address_and_for_the_unproven() {
+    fn limits_apply_per_kind_address_and_validation() {
         use Verdict::*;
         let mut gate = gate();
         let table = [
-            // An idle node asks nobody for a proof.
+            // An idle node demands no validation.
             (1, false, false, Enter),
             (1, false, false, Prove),
             (1, false, true, Enter),
             (1, false, true, Enter),
-            (1, false, true, Ignore), // two of one address, and three strangers
+            (1, false, true, Ignore), // both limits are reached
             (3, false, true, Ignore),
             (4, true, false, Prove),
             (4, true, true, Enter),
             (5, true, true, Enter),
-            (6, true, true, Ignore), // two members
+            (6, true, true, Ignore), // the limit of two members is reached
         ];
         play(&mut gate, &table);
         assert_eq!(gate.inside(), 5);
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_claims_the_address_of_a_member_keeps_it_out_of_nothing() {
+    fn spoofed_attempts_use_no_quota_of_the_address() {
         use Verdict::*;
         let settings = Settings::default();
         let mut gate = Gate::new(&settings);
@@ -186,13 +189,13 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(gate.enter(ip(1), true, false), Prove);
         }
-        // Others are still asked for no proof, and whoever is there gets all that an address gets.
+        // Other addresses still need no validation, and the validated address gets its whole quota.
         assert_eq!(gate.enter(ip(2), false, false), Enter);
         for _ in 0..settings.per_address {
             assert_eq!(gate.enter(ip(1), true, true), Enter);
         }
         assert_eq!(gate.enter(ip(1), true, true), Ignore);
-        // The end of one that proved nothing makes no room for those that did.
+        // The end of an unvalidated handshake frees no slot of the validated ones.
         gate.left(ip(1), true, false);
         assert_eq!(gate.enter(ip(1), true, true), Ignore);
         gate.left(ip(1), true, true);
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_of_many_addresses_leave_room_for_whoever_proves_itself() {
+    fn spoofed_attempts_leave_room_for_validated_ones() {
         let settings = Settings::default();
         let mut gate = Gate::new(&settings);
         for address in 0..=255 {
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_gate_remembers_nobody() {
+    fn counts_are_dropped_with_the_last_handshake() {
         let mut gate = gate();
         assert_eq!(gate.enter(ip(1), false, true), Verdict::Enter);
         gate.left(ip(1), false, true);

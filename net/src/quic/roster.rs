@@ -1,4 +1,4 @@
-//! Who is a member, as the transport needs to know it.
+//! The membership that the transport checks peers against.
 
 use std::{
     fmt,
@@ -15,17 +15,17 @@ pub struct Member {
     pub hostname: String,
     /// Its raft id.
     pub raft_id: u64,
-    /// Where it is dialled; `None` if it never said, or said something that is no address.
+    /// Address to dial; `None` if the member advertised none, or one that does not parse.
     pub address: Option<SocketAddr>,
 }
 
-/// The members other than this node. Asked at every handshake, so it must answer at once, and
-/// with what holds now.
+/// The members other than this node. Called during every handshake: implementations must not block,
+/// and must return the membership of that moment.
 pub trait Roster: fmt::Debug + Send + Sync + 'static {
     /// The member whose certificate has this fingerprint; never this node itself.
     fn member(&self, fingerprint: &Fingerprint) -> Option<Arc<Member>>;
 
-    /// Whether a member is known to be at this address: it gets a handshake even when
-    /// strangers take all that are meant for them.
+    /// Whether a member is known at this address. Handshakes from such addresses have their own
+    /// quota (`Settings::members`), so a flood from other addresses cannot starve them.
     fn is_at(&self, address: IpAddr) -> bool;
 }

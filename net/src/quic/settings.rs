@@ -1,4 +1,4 @@
-//! Sizes and times of the transport.
+//! Limits and timeouts of the transport.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,33 +6,34 @@ use quinn::{IdleTimeout, TransportConfig, VarInt};
 
 use super::BindError;
 
-/// Sizes and times; the defaults are what the cluster runs with.
+/// Limits and timeouts; the defaults are what the cluster runs with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Time between packets that keep a silent connection open.
+    /// Interval of the packets that keep an idle connection open.
     pub keep_alive: Duration,
-    /// Silence after which a connection is over.
+    /// Time without any packet from the peer after which a connection is closed.
     pub idle: Duration,
-    /// Time a handshake may take, greeting included.
+    /// Timeout of a handshake, greeting included.
     pub handshake: Duration,
-    /// Handshakes under way at once with addresses that no member is known at.
+    /// Concurrent handshakes with addresses at which no member is known.
     pub strangers: usize,
-    /// The same, with addresses of members; on top of `strangers`.
+    /// Concurrent handshakes with addresses of members; in addition to `strangers`.
     pub members: usize,
-    /// Handshakes under way at once with one address that has proved itself.
+    /// Concurrent handshakes with one validated address.
     pub per_address: usize,
-    /// The same of one that has not, and that anybody can claim: more have to prove it.
+    /// Concurrent handshakes with one address that is not validated and may be spoofed; further
+    /// attempts get a Retry.
     pub claimed: usize,
-    /// Handshakes under way from which on an address must prove that it receives what is sent
-    /// to it.
+    /// Number of concurrent handshakes from which on every new address must be validated by a
+    /// Retry.
     pub unproven: usize,
-    /// Streams with answers that the other side may hold open.
+    /// Concurrent bidirectional streams that the peer may open.
     pub calls: u32,
-    /// Streams without answers that the other side may hold open.
+    /// Concurrent unidirectional streams that the peer may open.
     pub streams: u32,
-    /// Bytes of one stream that may wait here to be read.
+    /// Bytes of one stream that are buffered here until they are read.
     pub stream_window: u32,
-    /// Bytes on the way to the other side, not yet acknowledged.
+    /// Bytes sent to the peer that are not yet acknowledged.
     pub send_window: u64,
 }
 
@@ -58,7 +59,8 @@ impl Default for Settings {
 impl Settings {
     pub(super) fn transport(&self) -> Result<Arc<TransportConfig>, BindError> {
         let idle = IdleTimeout::try_from(self.idle).map_err(|_| BindError::Setting("idle"))?;
-        // Every stream may be full of what nobody reads, and the raft stream still goes on.
+        // The connection window holds every stream's window, so unread streams never block the raft
+        // stream.
         let whole = u64::from(self.stream_window) * u64::from(self.calls + self.streams);
         let whole = VarInt::from_u64(whole).map_err(|_| BindError::Setting("stream_window"))?;
         let mut config = TransportConfig::default();
@@ -70,7 +72,8 @@ impl Settings {
             .send_window(self.send_window)
             .keep_alive_interval(Some(self.keep_alive))
             .max_idle_timeout(Some(idle))
-            // Members are close; a handshake packet that is lost should not cost a second.
+            // The RTT between members is short: with the default of 333 ms a lost handshake packet
+            // would cost about a second.
             .initial_rtt(Duration::from_millis(100))
             .datagram_receive_buffer_size(None);
         Ok(Arc::new(config))

@@ -8,23 +8,23 @@ use super::{
     frame::{Batch, Decoder},
 };
 
-/// Error number of a stream that is abandoned; why is nobody's business.
+/// Error code of every reset; the peer learns no reason.
 const ABANDONED: VarInt = VarInt::from_u32(0);
-/// Pieces that are taken from the transport at once.
+/// Chunks that are read from the transport in one call.
 const PIECES: usize = 32;
 
-/// What a stream is for; its first byte.
+/// The purpose of a stream; its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The first stream of each side, and the only thing on it is who it is.
+    /// Greeting: the first stream of each side, with its protocol version and incarnation.
     Hello,
     /// Raft messages in order.
     Raft,
-    /// Signs of life.
+    /// Heartbeats.
     Heartbeat,
-    /// A call and its answer.
+    /// A request and its response.
     Call,
-    /// A snapshot, and whether it was taken.
+    /// A snapshot, and the receiver's acknowledgement.
     Snapshot,
 }
 
@@ -38,7 +38,7 @@ impl Kind {
         Self::Snapshot,
     ];
 
-    /// The byte that opens such a stream.
+    /// The first byte of such a stream.
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {
@@ -50,13 +50,13 @@ impl Kind {
         }
     }
 
-    /// The kind that `byte` opens.
+    /// The kind that `byte` stands for.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.byte() == byte)
     }
 
-    /// Streams with a higher priority go first when there is too much to send.
+    /// Priority in the send queue; streams with a higher one are sent first.
     fn priority(self) -> i32 {
         match self {
             Self::Hello | Self::Heartbeat => 2,
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// The sending end of a stream. Dropped before [`Sender::finish`], the stream is abandoned.
+/// The sending end of a stream. Dropping it before [`Sender::finish`] resets the stream.
 #[derive(Debug)]
 pub struct Sender {
     stream: quinn::SendStream,
@@ -84,7 +84,7 @@ impl Sender {
 
     pub(super) async fn open(stream: quinn::SendStream, kind: Kind) -> Result<Self, StreamError> {
         let mut sender = Self::new(stream);
-        // It fails on a stream that has ended, and so will the next line.
+        // Fails only on a stream that has ended; then the write below fails as well.
         let _ = sender.stream.set_priority(kind.priority());
         sender.stream.write_all(&[kind.byte()]).await?;
         Ok(sender)
@@ -93,7 +93,7 @@ impl Sender {
     /// Writes one frame.
     ///
     /// # Errors
-    /// [`StreamError`]; the stream is of no use then.
+    /// [`StreamError`]; the stream cannot be used any further.
     pub async fn frame(
         &mut self,
         frame: impl AsRef<[u8]> + Into<Bytes>,
@@ -103,26 +103,28 @@ impl Sender {
         self.batch(&mut batch).await
     }
 
-    /// Writes what is in `batch`, and leaves it empty. Waits while the other side does not read.
+    /// Writes the frames of `batch` and empties it. Waits while flow control blocks the stream.
     ///
     /// # Errors
-    /// [`StreamError`]; the stream is of no use then, and neither is it if this is dropped.
+    /// [`StreamError`]; the stream cannot be used any further.
+    ///
+    /// # Cancel safety
+    /// Cancelled, a part of the batch may be written; the stream cannot be used any further.
     pub async fn batch(&mut self, batch: &mut Batch) -> Result<(), StreamError> {
         Ok(self.stream.write_all_chunks(&mut batch.take()).await?)
     }
 
-    /// Says that this was all. What was written still arrives.
+    /// Ends the stream. Data already written is still delivered.
     pub fn finish(&mut self) {
         self.finished = true;
-        let _ = self.stream.finish(); // ended or stopped already, which is as good
+        let _ = self.stream.finish(); // the stream has ended or was stopped already
     }
 
-    /// Waits until the other side wants no more of the stream: it stopped it, or has all of it,
-    /// or the connection ended.
+    /// Waits until the peer stops the stream or has received all of it, or the connection ends.
     pub fn stopped(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let stopped = self.stream.stopped();
         async move {
-            let _ = stopped.await; // a connection that ended wants no more either
+            let _ = stopped.await; // an ended connection counts as stopped
         }
     }
 }
@@ -135,7 +137,7 @@ impl Drop for Sender {
     }
 }
 
-/// The receiving end of a stream that was opened by the other side. Dropped, it is stopped.
+/// The receiving end of a stream that the peer opened. Dropping it stops the stream.
 #[derive(Debug)]
 pub struct Receiver {
     stream: quinn::RecvStream,
@@ -146,10 +148,10 @@ impl Receiver {
         Self { stream }
     }
 
-    /// What the stream is for; to be asked first, and once.
+    /// Reads the kind of the stream. To be called once, before anything else is read.
     ///
     /// # Errors
-    /// [`StreamError::Kind`] for a byte that opens nothing known.
+    /// [`StreamError::Kind`] if the first byte is missing or unknown.
     pub async fn kind(&mut self) -> Result<Kind, StreamError> {
         let mut byte = [0];
         match self.stream.read(&mut byte).await? {
@@ -158,7 +160,7 @@ impl Receiver {
         }
     }
 
-    /// Reads frames of at most `limit` bytes from here on.
+    /// Reads the rest of the stream as frames of at most `limit` bytes.
     #[must_use]
     pub fn frames(self, limit: usize) -> FrameReader {
         FrameReader {
@@ -170,21 +172,24 @@ impl Receiver {
     }
 }
 
-/// The receiving end of a stream of frames. Dropped, the stream is stopped.
+/// The receiving end of a stream of frames. Dropping it stops the stream.
 #[derive(Debug)]
 pub struct FrameReader {
     stream: quinn::RecvStream,
     decoder: Decoder,
-    /// What the transport gave; everything before `at` is used up.
+    /// Chunks from the transport; those before `at` are consumed.
     pieces: [Bytes; PIECES],
     at: usize,
 }
 
 impl FrameReader {
-    /// The next frame, or `None` at the end of the stream. Loses nothing when dropped.
+    /// Reads the next frame, or `None` at the end of the stream.
+    ///
+    /// # Cancel safety
+    /// Cancelled, it loses no data.
     ///
     /// # Errors
-    /// [`StreamError`]; the stream is of no use then.
+    /// [`StreamError`]; the stream cannot be used any further.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, StreamError> {
         loop {
             while let Some(piece) = self.pieces.get_mut(self.at) {
@@ -212,8 +217,8 @@ impl FrameReader {
         }
     }
 
-    /// Waits until the sender abandons the stream or the connection ends; what it sends until
-    /// then is lost.
+    /// Waits until the sender ends or resets the stream or the connection ends; discards the frames
+    /// that arrive meanwhile.
     pub async fn abandoned(&mut self) -> Option<Closed> {
         loop {
             match self.next().await {

@@ -1,4 +1,4 @@
-//! Endpoints on loopback.
+//! Tests with endpoints on loopback.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Members by fingerprint, as a test wants them.
+/// The roster of a test: members by fingerprint.
 #[derive(Debug, Default)]
 struct Known(Mutex<HashMap<Fingerprint, Arc<Member>>>);
 
@@ -63,7 +63,7 @@ fn files(ca: &ClusterCa, hostname: &str) -> NodeFiles {
     NodeFiles::found(ca, hostname, &[], SystemTime::now()).unwrap()
 }
 
-/// A node at 127.0.0.`last` that knows nobody.
+/// A node at 127.0.0.`last` with an empty roster.
 fn node_with(files: &NodeFiles, ca_pem: &str, last: u8, settings: Settings) -> Node {
     let known = Arc::<Known>::default();
     let slot = CertSlot::new(&Identity::node(files).unwrap());
@@ -101,7 +101,7 @@ fn ca() -> ClusterCa {
     ClusterCa::generate(SystemTime::now()).unwrap()
 }
 
-/// Two members that know each other.
+/// Two members with each other in their rosters.
 fn pair() -> (Node, Node) {
     let ca = ca();
     let (a, b) = (node(&ca, "a", 1), node(&ca, "b", 2));
@@ -121,7 +121,7 @@ impl Node {
     async fn refused(&mut self) -> ConnectError {
         match self.arrival().await {
             Arrival::Refused(_, why) => why,
-            Arrival::Member(connection) => panic!("{connection:?} was let in"),
+            Arrival::Member(connection) => panic!("{connection:?} was accepted"),
         }
     }
 
@@ -133,7 +133,7 @@ impl Node {
     }
 }
 
-/// Frames on the next stream of `connection`, which must be of `kind`.
+/// Accepts the next stream of `connection`, which must be of `kind`, as frames.
 async fn accept(connection: &Connection, kind: Kind, limit: usize) -> FrameReader {
     let mut stream = connection.accept_uni().await.unwrap();
     assert_eq!(stream.kind().await.unwrap(), kind);
@@ -176,39 +176,39 @@ async fn members_connect_and_know_each_other() {
 }
 
 #[tokio::test]
-async fn who_is_not_in_the_roster_is_told_so_whoever_dials() {
+async fn node_outside_the_roster_is_refused() {
     let (a, mut b) = pair();
     b.known.remove(&a.cert);
     let error = a.endpoint.dial("b", b.address).await.unwrap_err();
     assert!(error.is_refusal(), "{error}");
     b.refused().await;
-    // The other way round it is the one who dials that refuses.
+    // In the other direction the dialling side is the one that refuses.
     let error = b.endpoint.dial("a", a.address).await.unwrap_err();
     assert!(!error.is_refusal(), "{error}");
 }
 
 #[tokio::test]
-async fn an_earlier_connection_opens_no_way_back() {
+async fn reconnecting_checks_membership_again() {
     let (a, mut b) = pair();
     let here = a.endpoint.dial("b", b.address).await.unwrap();
     let there = b.admitted().await;
     b.known.remove(&a.cert);
     there.close(Reason::NotMember);
     assert!(here.closed().await.is_refusal());
-    // No session is resumed, so the certificate is looked at again.
+    // Sessions are not resumed, so the certificate is checked again.
     let error = a.endpoint.dial("b", b.address).await.unwrap_err();
     assert!(error.is_refusal(), "{error}");
     b.refused().await;
 }
 
 #[tokio::test]
-async fn another_authority_proves_nothing() {
+async fn certificate_of_another_ca_is_refused() {
     let ours = ca();
     let theirs = ca();
     let mut a = node(&ours, "a", 1);
     let stranger_files = files(&theirs, "b");
     let mut stranger = node_with(&stranger_files, ours.cert_pem(), 2, Settings::default());
-    // Even the fingerprint is known: the path is checked all the same.
+    // The chain is verified even if the fingerprint is in the roster.
     a.known.add(&stranger.cert, "b", stranger.address);
     stranger.known.add(&a.cert, "a", a.address);
     let error = stranger.endpoint.dial("a", a.address).await.unwrap_err();
@@ -219,17 +219,17 @@ async fn another_authority_proves_nothing() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_good_for_its_own_name_only() {
+async fn certificate_for_another_hostname_is_refused() {
     let ca = ca();
     let (mut a, mut c) = (node(&ca, "a", 1), node(&ca, "c", 3));
     c.known.add(&a.cert, "a", a.address);
-    // The roster takes the certificate of c for that of b.
+    // The roster of a maps the certificate of c to the hostname b.
     a.known.add(&c.cert, "b", c.address);
     assert!(a.endpoint.dial("b", c.address).await.is_err());
     c.refused().await;
     assert!(c.endpoint.dial("a", a.address).await.is_err());
     a.refused().await;
-    // A member answers where another one was dialled.
+    // Another member than the dialled one answers.
     a.known.add(&c.cert, "c", c.address);
     assert!(a.endpoint.dial("b", c.address).await.is_err());
     assert!(a.endpoint.dial("c", c.address).await.is_ok());
@@ -243,7 +243,7 @@ async fn a_node_does_not_connect_to_itself() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_shown_from_the_next_handshake_on() {
+async fn replaced_certificate_is_presented_in_the_next_handshake() {
     let ca = ca();
     let (a, mut b) = (node(&ca, "a", 1), node(&ca, "b", 2));
     a.known.add(&b.cert, "b", b.address);
@@ -262,7 +262,7 @@ async fn a_new_certificate_is_shown_from_the_next_handshake_on() {
     assert_eq!(**b.admitted().await.shown(), [renewed.cert.fingerprint()]);
 }
 
-/// A certificate of `hostname` for the key of `files`, made anew.
+/// Renews the certificate of `files` for `hostname`, with the same key.
 fn renew(ca: &ClusterCa, files: &NodeFiles, hostname: &str) -> NodeCert {
     let csr = files.key.request(hostname, &[]).unwrap();
     ca.sign_request(&csr, hostname, &[], SystemTime::now())
@@ -270,7 +270,7 @@ fn renew(ca: &ClusterCa, files: &NodeFiles, hostname: &str) -> NodeCert {
 }
 
 #[tokio::test]
-async fn who_renewed_its_certificate_is_known_by_the_former_one_that_it_shows() {
+async fn former_certificate_for_the_same_key_identifies_member() {
     let ca = ca();
     let (mut own, mut b) = (files(&ca, "a"), node(&ca, "b", 2));
     let former = own.cert.clone();
@@ -278,7 +278,7 @@ async fn who_renewed_its_certificate_is_known_by_the_former_one_that_it_shows() 
     let mut a = node_with(&own, ca.cert_pem(), 1, Settings::default());
     a.known.add(&b.cert, "b", b.address);
     b.known.add(&former, "a", a.address);
-    // It has to show it, whoever dials.
+    // Without the former certificate in the chain, both directions fail.
     assert!(a.endpoint.dial("b", b.address).await.is_err());
     b.refused().await;
     assert!(b.endpoint.dial("a", a.address).await.is_err());
@@ -291,7 +291,7 @@ async fn who_renewed_its_certificate_is_known_by_the_former_one_that_it_shows() 
     let there = b.endpoint.dial("a", a.address).await.unwrap();
     assert_eq!(**there.shown(), both);
     a.admitted().await;
-    // Who knows the new one needs no other.
+    // A roster that has the new certificate needs no other.
     b.known.remove(&former);
     b.known.add(&own.cert, "a", a.address);
     a.endpoint.dial("b", b.address).await.unwrap();
@@ -302,10 +302,10 @@ async fn who_renewed_its_certificate_is_known_by_the_former_one_that_it_shows() 
 }
 
 #[tokio::test]
-async fn the_certificate_of_another_proves_nothing() {
+async fn certificate_for_another_key_does_not_identify() {
     let ca = ca();
     let (victim, mut b) = (files(&ca, "a"), node(&ca, "b", 2));
-    // Of the same name, by the same authority, and shown with what the victim is known by.
+    // The same hostname and CA, with the victim's certificate added to the chain.
     let thief = files(&ca, "a");
     let mut a = node_with(&thief, ca.cert_pem(), 1, Settings::default());
     let showing = Identity::node(&thief).unwrap().with_others([&victim.cert]);
@@ -316,7 +316,7 @@ async fn the_certificate_of_another_proves_nothing() {
     b.refused().await;
     assert!(b.endpoint.dial("a", a.address).await.is_err());
     a.refused().await;
-    // Its own key under another name is not the member either.
+    // A certificate for the right key under another hostname is refused too.
     let mut renamed = files(&ca, "a");
     let former = renamed.cert.clone();
     renamed.cert = renew(&ca, &renamed, "c");
@@ -350,7 +350,7 @@ async fn an_expired_certificate_is_refused() {
     old.refused().await;
 }
 
-/// A client that speaks QUIC and TLS, and shows no certificate or asks for another protocol.
+/// Connects with a client that has no certificate and offers `alpn`; returns how it ended.
 async fn foreign_client(to: SocketAddr, ca: &ClusterCa, alpn: &[u8]) -> quinn::ConnectionError {
     let mut roots = rustls::RootCertStore::empty();
     for cert in crate::pki::certificates(ca.cert_pem()).unwrap() {
@@ -372,7 +372,7 @@ async fn foreign_client(to: SocketAddr, ca: &ClusterCa, alpn: &[u8]) -> quinn::C
 }
 
 #[tokio::test]
-async fn without_certificate_or_protocol_nobody_is_let_in() {
+async fn client_without_certificate_or_protocol_is_refused() {
     let ca = ca();
     let mut a = node(&ca, "a", 1);
     for alpn in [ALPN, b"h3"] {
@@ -386,7 +386,7 @@ async fn without_certificate_or_protocol_nobody_is_let_in() {
 }
 
 #[tokio::test]
-async fn garbage_disturbs_nobody() {
+async fn random_datagrams_do_not_disturb_connections() {
     let (a, mut b) = pair();
     let here = a.endpoint.dial("b", b.address).await.unwrap();
     let there = b.admitted().await;
@@ -400,7 +400,7 @@ async fn garbage_disturbs_nobody() {
             })
             .collect();
         socket.send_to(&bytes, b.address).unwrap();
-        // As the start of a handshake would look.
+        // The same bytes with the header form of a handshake packet.
         let mut long = bytes.clone();
         long[0] |= 0xc0;
         socket.send_to(&long, b.address).unwrap();
@@ -413,7 +413,7 @@ async fn garbage_disturbs_nobody() {
 }
 
 #[tokio::test]
-async fn a_frame_beyond_the_limit_is_not_read() {
+async fn frame_beyond_the_limit_is_refused() {
     let (a, mut b) = pair();
     let here = a.endpoint.dial("b", b.address).await.unwrap();
     let there = b.admitted().await;
@@ -428,7 +428,7 @@ async fn a_frame_beyond_the_limit_is_not_read() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_is_abandoned_on_the_other_side() {
+async fn dropping_a_stream_resets_it_for_the_peer() {
     let (a, mut b) = pair();
     let here = a.endpoint.dial("b", b.address).await.unwrap();
     let there = b.admitted().await;
@@ -466,7 +466,7 @@ async fn streams_beyond_the_limit_wait() {
     timeout(PATIENCE, third).await.unwrap().unwrap();
 }
 
-/// Polls once.
+/// Polls `future` once.
 async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     tokio::select! {
         biased;
@@ -475,7 +475,7 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// The first datagram of a client that dials, as somebody on the way sees it.
+/// Captures the first datagram of a dialling client.
 async fn first_datagram(client: &Node) -> Vec<u8> {
     let trap = tokio::net::UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 9), 0))
         .await
@@ -490,7 +490,7 @@ async fn first_datagram(client: &Node) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn half_open_connections_take_only_their_share() {
+async fn half_open_handshakes_leave_room_for_members() {
     let ca = ca();
     let small = Settings {
         strangers: 4,
@@ -507,7 +507,7 @@ async fn half_open_connections_take_only_their_share() {
         let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, last), 0)).unwrap();
         socket.send_to(&datagram, b.address).unwrap();
     }
-    // The member has to prove its address now, which it does by itself.
+    // The member's address must be validated now, which quinn does by itself.
     member.endpoint.dial("b", b.address).await.unwrap();
     b.admitted().await;
     assert!(
@@ -518,14 +518,14 @@ async fn half_open_connections_take_only_their_share() {
 }
 
 #[tokio::test]
-async fn whoever_claims_the_address_of_a_member_does_not_keep_it_out() {
+async fn spoofed_handshakes_do_not_lock_a_member_out() {
     let ca = ca();
     let mut b = node(&ca, "b", 2);
     let member = node(&ca, "a", 1);
     member.known.add(&b.cert, "b", b.address);
     b.known.add(&member.cert, "a", member.address);
     let stranger = node(&ca, "x", 3);
-    // As many as one address may have under way, and more than have to prove nothing.
+    // More than the limits per address and for unvalidated attempts.
     for _ in 0..40 {
         let datagram = first_datagram(&stranger).await;
         let socket = UdpSocket::bind((member.address.ip(), 0)).unwrap();
@@ -535,7 +535,7 @@ async fn whoever_claims_the_address_of_a_member_does_not_keep_it_out() {
     b.admitted().await;
 }
 
-/// Has no certificate, which rustls tells the other side in the words of a refusal.
+/// Resolves no certificate; rustls then sends the alert `access_denied`, like a refusal.
 #[derive(Debug)]
 struct Nobody;
 
@@ -549,7 +549,7 @@ impl rustls::server::ResolvesServerCert for Nobody {
 }
 
 #[tokio::test]
-async fn whoever_proves_nothing_refuses_in_nobodys_name() {
+async fn unauthenticated_refusal_is_not_a_members() {
     let ca = ca();
     let (a, b) = (node(&ca, "a", 1), files(&ca, "b"));
     let mut tls = rustls::ServerConfig::builder_with_provider(ring::default_provider().into())
@@ -565,7 +565,7 @@ async fn whoever_proves_nothing_refuses_in_nobodys_name() {
     let address = nobody.local_addr().unwrap();
     tokio::spawn(async move {
         while let Some(incoming) = nobody.accept().await {
-            let _ = incoming.await; // it fails
+            let _ = incoming.await; // the handshake fails
         }
     });
     a.known.add(&b.cert, "b", address);

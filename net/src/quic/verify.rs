@@ -1,4 +1,4 @@
-//! The certificate checks of both sides: the path by webpki, membership by the roster.
+//! The certificate checks of both sides: the chain by webpki, membership by the [`Roster`].
 
 use std::sync::Arc;
 
@@ -24,10 +24,11 @@ use crate::{
     tls::{CertSlot, Error, provider, roots, signatures_by},
 };
 
-/// Certificates after the first that are looked at: the authority's, and a few for the same key.
+/// Certificates after the leaf that are considered: the CA's, and a few for the same key.
 const OTHERS: usize = 8;
 
-/// TLS configurations of both sides: TLS 1.3, mutual, nothing to resume and no early data.
+/// The TLS configurations of both sides: TLS 1.3 with mutual authentication, without resumption or
+/// early data.
 pub(super) fn configurations(
     identity: &Arc<CertSlot>,
     ca_pem: &str,
@@ -51,7 +52,7 @@ pub(super) fn configurations(
         }))
         .with_cert_resolver(Arc::new(Presented(identity.clone())));
     server.alpn_protocols = vec![ALPN.to_vec()];
-    // A resumed session would not show its certificate again.
+    // A resumed session would not present its certificate again.
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.send_tls13_tickets = 0;
     server.max_early_data_size = 0;
@@ -71,11 +72,11 @@ pub(super) fn configurations(
     Ok((server, client))
 }
 
-/// What whoever proves itself by `leaf` may be known by: that certificate, and those among the
-/// `rest` that were made for the same key.
+/// Fingerprints of the certificates that identify the peer: `leaf`, and those of the `rest` that
+/// were issued for the same key.
 ///
-/// Who renews its certificate keeps its key, so a roster that is behind, or ahead, still tells
-/// who it is: by a certificate that names a key which nobody else has.
+/// A renewed certificate keeps its key, so a roster that is behind or ahead of the renewal still
+/// identifies the peer by another certificate for that key.
 pub(super) fn shown(leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>]) -> Vec<Fingerprint> {
     let mut shown = vec![Fingerprint::of(leaf)];
     if let Ok(parsed) = ParsedCertificate::try_from(leaf) {
@@ -90,18 +91,18 @@ pub(super) fn shown(leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>]) -> V
     shown
 }
 
-/// The member that is known by one of `shown`.
+/// The member whose fingerprint is one of `shown`.
 pub(super) fn known(roster: &dyn Roster, shown: &[Fingerprint]) -> Option<Arc<Member>> {
     shown.iter().find_map(|print| roster.member(print))
 }
 
-/// The member that `leaf` belongs to, whose name it must carry.
+/// The member that `leaf` belongs to; the certificate must carry its hostname.
 fn member(
     roster: &dyn Roster,
     leaf: &CertificateDer<'_>,
     rest: &[CertificateDer<'_>],
 ) -> Result<Arc<Member>, rustls::Error> {
-    // Told to the other side as `access_denied`, which no other check is.
+    // This error becomes the TLS alert `access_denied`, which no other check sends.
     let stranger = CertificateError::ApplicationVerificationFailure;
     let member = known(roster, &shown(leaf, rest)).ok_or(stranger)?;
     let name = ServerName::try_from(member.hostname.as_str())
@@ -110,7 +111,7 @@ fn member(
     Ok(member)
 }
 
-/// Judges who is dialled.
+/// Verifies the certificate of a dialled member.
 #[derive(Debug)]
 struct Servers {
     path: Arc<WebPkiServerVerifier>,
@@ -137,7 +138,7 @@ impl ServerCertVerifier for Servers {
     signatures_by!(path);
 }
 
-/// Judges who dials.
+/// Verifies the certificate of a dialling member.
 #[derive(Debug)]
 struct Clients {
     path: Arc<dyn ClientCertVerifier>,
@@ -163,7 +164,7 @@ impl ClientCertVerifier for Clients {
     signatures_by!(path);
 }
 
-/// Shows the other side what is in the slot for members.
+/// Presents the slot's chain for members.
 #[derive(Debug)]
 struct Presented(Arc<CertSlot>);
 

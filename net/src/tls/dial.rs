@@ -1,4 +1,4 @@
-//! A connection to a member that is known by nothing but the fingerprint of its authority.
+//! A TLS connection to a member of which only the CA's fingerprint is known.
 
 use std::{
     io,
@@ -17,32 +17,32 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{Error, Trust, client, signatures_by};
 use crate::pki::Fingerprint;
 
-/// Why there is no connection.
+/// Why the connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// The address is no name and port, cannot be reached, or no handshake came about.
+    /// The address is invalid or unreachable, or the handshake failed.
     #[error("cannot be reached")]
     Unreachable(#[source] io::Error),
-    /// It did not answer in time.
+    /// The peer did not answer in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The presented chain does not hold the expected authority.
+    /// The presented chain does not contain the expected CA.
     #[error("the server's authority is {got}, not {expected}")]
     Authority {
-        /// Fingerprint that was asked for.
+        /// The pinned fingerprint.
         expected: Fingerprint,
-        /// Fingerprint of the last certificate that was presented.
+        /// Fingerprint of the last certificate in the presented chain.
         got: Fingerprint,
     },
-    /// What was pinned cannot be used.
+    /// The TLS configuration is invalid.
     #[error(transparent)]
     Tls(#[from] Error),
 }
 
-/// Connects to `host` and `port` and completes the handshake, or tells why not within `budget`.
+/// Connects to `host` and `port` and completes the handshake within `budget`.
 ///
-/// The chain must hold the certificate with fingerprint `authority`, and the server's own must
-/// verify under it and match `host`. Nothing but the handshake was sent when this returns.
+/// The chain must contain the certificate with fingerprint `authority`, and the leaf must verify
+/// under it and match `host`. Nothing but the handshake was sent when this returns.
 ///
 /// # Errors
 /// [`DialError`]; the connection is closed then.
@@ -88,7 +88,8 @@ pub async fn dial(
     })
 }
 
-/// Verifies as another does, and remembers the root end of the chain.
+/// Delegates verification to `inner`, and records the fingerprint of the last certificate in the
+/// chain.
 #[derive(Debug)]
 struct Watching {
     inner: Arc<dyn ServerCertVerifier>,
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_pinned_authority_is_talked_to() {
+    async fn only_the_pinned_ca_is_accepted() {
         let now = SystemTime::now();
         let ca = ClusterCa::generate(now).unwrap();
         let other = ClusterCa::generate(now).unwrap();
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_for_another_name_is_no_question_of_the_authority() {
+    async fn wrong_hostname_is_not_reported_as_wrong_ca() {
         let now = SystemTime::now();
         let ca = ClusterCa::generate(now).unwrap();
         let files = NodeFiles::found(&ca, "one", &[], now).unwrap();

@@ -14,7 +14,7 @@ use crate::pki::{ClusterCa, Fingerprint, NodeKey};
 
 const LAN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
 
-/// Shakes hands and returns the fingerprint of the leaf the client accepted.
+/// Performs a handshake and returns the fingerprint of the leaf the client accepted.
 async fn shake(slot: &Arc<CertSlot>, trust: &Trust, name: &str) -> Result<Fingerprint, Tls> {
     let (near, far) = tokio::io::duplex(16 * 1024);
     let acceptor = TlsAcceptor::from(api_server(slot.clone()).unwrap());
@@ -46,7 +46,7 @@ fn slot_of(files: &NodeFiles) -> Arc<CertSlot> {
 }
 
 #[tokio::test]
-async fn member_is_accepted_by_ca_by_fingerprint_and_by_both() {
+async fn member_is_accepted_by_ca_and_by_fingerprint() {
     let (ca, files) = founded(SystemTime::now());
     let slot = slot_of(&files);
     let pem = ca.cert_pem().to_owned();
@@ -63,7 +63,7 @@ async fn member_is_accepted_by_ca_by_fingerprint_and_by_both() {
 }
 
 #[tokio::test]
-async fn another_authority_is_refused_whatever_is_pinned() {
+async fn another_ca_is_refused_for_every_trust() {
     let (ca, files) = founded(SystemTime::now());
     let (other, _) = founded(SystemTime::now());
     let slot = slot_of(&files);
@@ -83,7 +83,7 @@ async fn another_authority_is_refused_whatever_is_pinned() {
 }
 
 #[tokio::test]
-async fn a_name_the_certificate_does_not_carry_is_refused() {
+async fn wrong_hostname_is_refused() {
     let (ca, files) = founded(SystemTime::now());
     let slot = slot_of(&files);
     for trust in [
@@ -132,7 +132,7 @@ async fn certificates_outside_their_validity_are_refused() {
 }
 
 #[tokio::test]
-async fn pinning_the_leaf_of_a_member_is_not_enough() {
+async fn pinning_the_leaf_of_a_member_fails() {
     let (_, files) = founded(SystemTime::now());
     let slot = slot_of(&files);
     let trust = Trust::Fingerprint(files.cert.fingerprint());
@@ -142,7 +142,7 @@ async fn pinning_the_leaf_of_a_member_is_not_enough() {
 #[tokio::test]
 async fn a_member_cannot_sign_for_another_name() {
     let (ca, files) = founded(SystemTime::now());
-    // A leaf signed with the node's own key, as if the node were an authority.
+    // A leaf signed with the node's own key, as if the node were a CA.
     let forged = ClusterCa::from_pem(files.cert.pem(), files.key.pem()).unwrap();
     let key = NodeKey::generate().unwrap();
     let cert = forged
@@ -160,7 +160,7 @@ async fn a_member_cannot_sign_for_another_name() {
 }
 
 #[tokio::test]
-async fn bootstrap_certificate_is_its_own_authority_until_it_is_swapped() {
+async fn bootstrap_certificate_is_trusted_until_it_is_replaced() {
     let now = SystemTime::now();
     let cert = BootstrapCert::generate("node-1", &[LAN], now).unwrap();
     let slot = CertSlot::new(&Identity::bootstrap(&cert).unwrap());

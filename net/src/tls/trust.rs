@@ -1,4 +1,4 @@
-//! What a client trusts.
+//! Trust anchors of a client.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -15,14 +15,14 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use super::{Error, provider};
 use crate::pki::{Fingerprint, NodeCert, certificates};
 
-/// What a client pins. In every case the leaf must be valid now, be meant for servers and
-/// match the dialled name.
+/// The certificates a client pins. In every case the leaf must be valid now, be issued for servers
+/// and match the dialled name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// The leaf verifies under one of these PEM certificates.
     Ca(String),
-    /// The presented chain holds a certificate with this fingerprint that is an authority, or
-    /// is its own, and the leaf verifies under it.
+    /// The presented chain contains a certificate with this fingerprint, which is a CA or the leaf
+    /// itself, and the leaf verifies under it.
     Fingerprint(Fingerprint),
     /// Both of the above.
     CaAndFingerprint(String, Fingerprint),
@@ -51,12 +51,12 @@ impl Trust {
     }
 }
 
-/// Checks a certificate that a member was given: it verifies under the authority `ca_pem`, is
-/// valid at `now` and carries `hostname`.
+/// Checks the certificate of a member: it verifies under the CA `ca_pem`, is valid at `now` and
+/// carries `hostname`.
 ///
 /// # Errors
-/// [`Error::Pem`] or [`Error::Anchor`] if the authority cannot be used, [`Error::Unusable`] with
-/// what is wrong with the certificate.
+/// [`Error::Pem`] or [`Error::Anchor`] if the CA is invalid, [`Error::Unusable`] with the reason if
+/// the certificate is.
 pub fn check_member(
     ca_pem: &str,
     cert: &NodeCert,
@@ -72,7 +72,7 @@ pub fn check_member(
     verified.map(drop).map_err(Error::Unusable)
 }
 
-/// A verifier that accepts chains under `anchors` only.
+/// A verifier that accepts only chains under `anchors`.
 fn anchored(
     anchors: &[CertificateDer<'_>],
     provider: Arc<CryptoProvider>,
@@ -82,7 +82,7 @@ fn anchored(
         .map_err(Error::Anchor)
 }
 
-/// A store that holds `anchors` only.
+/// A store of only `anchors`.
 pub(crate) fn roots(anchors: &[CertificateDer<'_>]) -> Result<Arc<RootCertStore>, Error> {
     let mut roots = RootCertStore::empty();
     for anchor in anchors {
@@ -101,11 +101,11 @@ struct Pinned {
 }
 
 impl Pinned {
-    /// The certificate of the chain that carries the pinned fingerprint.
+    /// Finds the certificate with the pinned fingerprint in the chain.
     ///
-    /// A leaf may only vouch for itself: whether it really signed itself is left to the path
-    /// verification. Further certificates must be authorities, or the holder of any
-    /// certificate with a known fingerprint could sign for other names.
+    /// A pinned leaf only vouches for itself: whether it really is self-signed is checked by the
+    /// path verification. Any further certificate must be a CA, or the holder of any certificate
+    /// with a known fingerprint could sign for other names.
     fn anchor<'a>(
         print: Fingerprint,
         leaf: &'a CertificateDer<'a>,

@@ -1,4 +1,4 @@
-//! Replicas, clients and a proxy between them, all on loopback ports the system picks.
+//! Replicas, clients and a proxy between them, all on loopback ports chosen by the system.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -34,7 +34,7 @@ pub(crate) const HOST: &str = "a.example";
 
 pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
-/// A proxy that serves.
+/// A running proxy with one listener.
 pub(crate) struct World {
     pub(crate) proxy: Proxy,
     pub(crate) addr: SocketAddr,
@@ -119,7 +119,7 @@ pub(crate) fn rule<const N: usize>(addrs: [SocketAddr; N]) -> Rule {
     }
 }
 
-/// A replica that answers by `answer`.
+/// A replica that responds with `answer`.
 pub(crate) async fn replica<F, R>(answer: F) -> SocketAddr
 where
     F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
@@ -143,7 +143,7 @@ where
     .await
 }
 
-/// A replica that does `serve` with every connection.
+/// A replica that runs `serve` for every connection.
 pub(crate) async fn raw_replica<F, R>(serve: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> R + Send + 'static,
@@ -159,7 +159,7 @@ where
     addr
 }
 
-/// A replica that reads a request, counts it and closes.
+/// A replica that reads a request, counts it and closes the connection.
 pub(crate) async fn breaking_replica(asked: Arc<AtomicUsize>) -> SocketAddr {
     raw_replica(move |mut stream| {
         let asked = asked.clone();
@@ -171,7 +171,7 @@ pub(crate) async fn breaking_replica(asked: Arc<AtomicUsize>) -> SocketAddr {
     .await
 }
 
-/// A port that refuses connections as long as the socket is held.
+/// A port that refuses connections while the socket is held.
 pub(crate) fn closed_port() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -179,7 +179,7 @@ pub(crate) fn closed_port() -> (TcpSocket, SocketAddr) {
     (socket, addr)
 }
 
-/// Reads up to the empty line, in lower case but for the first line; empty if the stream ends.
+/// Reads up to the empty line; empty if the stream ends before.
 pub(crate) async fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -242,8 +242,8 @@ pub(crate) async fn slow_replica() -> (mpsc::UnboundedSender<Frame<Bytes>>, Sock
     (chunks, addr)
 }
 
-/// A replica that switches protocols and then sends every four bytes back in reverse; the
-/// receiver hears when one of its streams has ended.
+/// A replica that switches protocols and then sends every four bytes back in reverse; the channel
+/// reports the end of each stream.
 pub(crate) async fn switching_replica() -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
     let (ended, end) = mpsc::unbounded_channel();
     let addr = replica(move |request: Request<Incoming>| {
@@ -280,7 +280,7 @@ pub(crate) async fn assert_echo(client: &mut TcpStream, bytes: &[u8; 4]) {
     assert_eq!(&answer, bytes);
 }
 
-/// Keeps what it is told about finished requests, as `domain service status took`.
+/// Records each finished request as `domain service status timed`.
 #[derive(Default)]
 pub(crate) struct Counted(Arc<Mutex<Vec<String>>>);
 

@@ -1,9 +1,9 @@
-//! Paths as a drawn tree.
+//! Draws actor paths as a tree.
 
-/// Draws each path beside its siblings, in the order given; parents stand before children.
+/// Draws one line for each path, in the order given; parents precede children.
 ///
-/// The parent of a path is the nearest path in the list that it continues after a slash, so a
-/// list that starts in the middle of a tree is drawn from there.
+/// The parent of a path is the longest path in the list that it continues after a slash, so a list
+/// that starts in the middle of a tree is drawn from there.
 pub(super) fn draw(paths: &[&str]) -> Vec<String> {
     let parents: Vec<Option<usize>> = paths.iter().map(|path| parent(path, paths)).collect();
     (0..paths.len())
@@ -29,7 +29,7 @@ fn parent(path: &str, paths: &[&str]) -> Option<usize> {
     found.max_by_key(|(_, other)| other.len()).map(|(at, _)| at)
 }
 
-/// The lines that lead from the root to a node.
+/// The lines from the root to a node.
 fn branch(at: usize, parents: &[Option<usize>]) -> String {
     let is_last = |at: usize| !parents[at + 1..].contains(&parents[at]);
     let mut pieces = Vec::new();
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn siblings_are_joined_and_the_last_one_closes() {
+    fn siblings_are_connected_by_lines() {
         let drawn = draw(&["n", "n/a", "n/a/x", "n/a/y", "n/b", "n/b/z", "n/bc"]);
         assert_eq!(
             drawn,
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_tree_is_drawn_from_its_top() {
+    fn subtree_is_drawn_from_its_top() {
         assert_eq!(draw(&["n/a", "n/a/x/deep"]), ["n/a", "└── x/deep"]);
         assert_eq!(draw(&["a", "b"]), ["a", "b"]);
         assert!(draw(&[]).is_empty());
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_list_is_drawn_line_by_line(paths in prop::collection::vec("[ab/é]{0,6}", 0..12)) {
+        fn every_path_gets_one_line(paths in prop::collection::vec("[ab/é]{0,6}", 0..12)) {
             let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
             prop_assert_eq!(draw(&paths).len(), paths.len());
         }

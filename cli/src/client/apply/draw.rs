@@ -1,4 +1,4 @@
-//! Progress on a terminal: one line a service, drawn over the last ones.
+//! Progress on a terminal: one line per service, redrawn in place.
 
 use std::{io, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::client::{
 
 const BAR: usize = 20;
 
-/// The lines that are on the screen.
+/// Draws lines over those of the last call.
 #[derive(Default)]
 pub(super) struct Painter {
     drawn: usize,
@@ -19,7 +19,7 @@ pub(super) struct Painter {
 impl Painter {
     /// Replaces the lines of the last call.
     pub(super) fn draw(&mut self, lines: &[String], ui: &mut Ui<'_>) {
-        let _ = self.write(lines, ui); // progress is not worth failing for
+        let _ = self.write(lines, ui); // progress output may fail
     }
 
     fn write(&mut self, lines: &[String], ui: &mut Ui<'_>) -> io::Result<()> {
@@ -30,7 +30,7 @@ impl Painter {
         for line in lines {
             text += &format!("\r\x1b[2K{line}\n");
         }
-        // A service that has gone leaves a line behind.
+        // Clears lines that are left over from removed services.
         text += "\x1b[J";
         self.drawn = lines.len();
         ui.err.write_all(text.as_bytes())?;
@@ -38,7 +38,7 @@ impl Painter {
     }
 }
 
-/// Bars for all services, cut to the width of the terminal.
+/// One progress bar per service, cut to the width of the terminal.
 pub(super) fn bars(services: &[ServiceProgress], elapsed: Duration, columns: usize) -> Vec<String> {
     let name = services
         .iter()
@@ -59,7 +59,7 @@ pub(super) fn bars(services: &[ServiceProgress], elapsed: Duration, columns: usi
                 line.total,
                 one_line(&line.step),
             );
-            // A line that wraps could not be drawn over.
+            // A wrapped line could not be redrawn in place.
             text.chars().take(columns.saturating_sub(1)).collect()
         })
         .collect()
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_picture_is_drawn_over_the_last_one() {
+    async fn lines_are_redrawn_in_place() {
         let (_, output) = fake::capture(Format::Table, async |ui| {
             let mut painter = Painter::default();
             painter.draw(&["a".to_owned(), "b".to_owned()], ui);

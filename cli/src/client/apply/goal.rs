@@ -1,4 +1,4 @@
-//! What an apply is to lead to, and one look at how far the cluster is.
+//! The expected result of an apply, and a snapshot of the cluster's progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,23 +7,23 @@ use jaco_proto::v1::{self, ReplicaState};
 use super::resolve::Manifests;
 use crate::client::replica::Reason;
 
-/// What was applied.
+/// The expected result of an apply.
 #[derive(Debug, Default)]
 pub(super) struct Goal {
     pub(super) deployment: String,
     pub(super) revision: u64,
     /// Image by service.
     pub(super) images: BTreeMap<String, String>,
-    /// Replicas that are to appear.
+    /// Replicas that the apply adds.
     pub(super) added: BTreeSet<String>,
-    /// Replicas that are to be replaced, with the generation that is to go.
+    /// Replicas that the apply replaces, with their old generation.
     pub(super) replaced: BTreeMap<String, u64>,
-    /// Replicas that are to go.
+    /// Replicas that the apply removes.
     pub(super) removed: BTreeSet<String>,
 }
 
 impl Goal {
-    /// Reads the goal from what the daemon announced.
+    /// Computes the goal from the daemon's diff and the replicas before the apply.
     pub(super) fn new(
         manifests: &Manifests,
         revision: u64,
@@ -56,14 +56,14 @@ impl Goal {
     }
 }
 
-/// One look at the cluster.
+/// State of the cluster at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) deployment: Option<v1::Deployment>,
     pub(super) replicas: Vec<Replica>,
 }
 
-/// A replica as far as it matters here.
+/// The parts of a replica that progress depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Replica {
     pub(super) id: String,
@@ -72,14 +72,14 @@ pub(super) struct Replica {
     pub(super) image: String,
     pub(super) state: ReplicaState,
     pub(super) reason: Reason,
-    /// Generation that is wanted.
+    /// Desired generation.
     pub(super) wanted: u64,
-    /// Generation the state is about; 0 if the daemon does not say.
+    /// Generation that the state was observed for; 0 if the daemon reports none.
     pub(super) seen: u64,
 }
 
 impl Snapshot {
-    /// Joins the two answers of a daemon.
+    /// Combines the two responses of a daemon.
     pub(super) fn new(
         deployment: &str,
         status: v1::DeployStatusResponse,

@@ -1,6 +1,6 @@
-//! When a revision runs, when it will not, and what to say until then.
+//! Decides when a revision runs or has failed, and renders progress until then.
 //!
-//! Pure: looks at the cluster go in, verdicts and lines come out.
+//! Pure: snapshots are the input, verdicts and lines the output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,40 +15,40 @@ use crate::client::{
     replica,
 };
 
-/// Where a wait stands.
+/// State of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing is decided.
+    /// Undecided.
     Waiting,
     /// Every replica of the revision runs.
     Converged,
-    /// It will not run as it is.
+    /// The revision cannot converge without intervention.
     Stuck(Box<Failure>),
 }
 
-/// How far one service is.
+/// Progress of one service.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServiceProgress {
     pub(super) service: String,
     pub(super) ready: usize,
     pub(super) total: usize,
-    /// What the replica that is furthest from running does.
+    /// Step of the replica that is furthest from running.
     pub(super) step: String,
 }
 
-/// Follows one revision until it is decided.
+/// Tracks one revision until it runs or has failed.
 #[derive(Debug)]
 pub(super) struct Tracker {
     goal: Goal,
     snapshot: Snapshot,
     rollouts: BTreeMap<String, v1::RolloutPlan>,
-    /// Whether the daemon that is asked has shown the revision.
+    /// Whether the queried daemon has applied the revision.
     arrived: bool,
     told: BTreeMap<String, String>,
 }
 
 impl Tracker {
-    /// A tracker that has seen nothing.
+    /// A tracker without a snapshot.
     pub(super) fn new(goal: Goal) -> Self {
         Self {
             goal,
@@ -64,7 +64,7 @@ impl Tracker {
         &self.goal.deployment
     }
 
-    /// Notes what an event says that no look at the cluster shows.
+    /// Records rollout plans, which snapshots do not contain.
     pub(super) fn handle_event(&mut self, event: v1::SubscribeEvent) {
         if let Some(v1::subscribe_event::Payload::RolloutPlan(event)) = event.payload
             && let Some(plan) = event.after
@@ -75,7 +75,7 @@ impl Tracker {
         }
     }
 
-    /// Takes a new look and decides.
+    /// Evaluates a new snapshot.
     pub(super) fn handle_snapshot(&mut self, snapshot: Snapshot) -> Verdict {
         self.snapshot = snapshot;
         if let Some(verdict) = self.deployment_verdict() {
@@ -107,7 +107,7 @@ impl Tracker {
         }
     }
 
-    /// What the deployment itself decides; `None` leaves it to its replicas.
+    /// The verdict from the deployment alone; `None` if its replicas decide.
     fn deployment_verdict(&mut self) -> Option<Verdict> {
         let goal = self.goal.revision;
         let Some(deployment) = &self.snapshot.deployment else {
@@ -122,7 +122,7 @@ impl Tracker {
             return Some(stuck(self.not_converged(&why)));
         }
         if applied < goal {
-            // A daemon that has not caught up knows no revision this high.
+            // A daemon that lags behind has not seen a revision this high.
             let back = self.arrived || deployment.highest_revision >= goal;
             let why = format!("it was rolled back to revision {applied}");
             return Some(if back {
@@ -146,14 +146,14 @@ impl Tracker {
         None
     }
 
-    /// Whether every service has all its replicas, and all of them run as applied.
+    /// Whether every service has all of its replicas running as applied.
     fn is_complete(&self) -> bool {
         let rolling = self
             .rollouts
             .values()
             .any(|plan| plan.state() == RolloutState::InProgress);
         let ids: BTreeSet<&String> = self.snapshot.replicas.iter().map(|seen| &seen.id).collect();
-        // A global service has as many replicas as there are nodes, which only the daemon knows.
+        // A global service has one replica per node, and only the daemon knows the nodes.
         let missing = self.has_global() && self.goal.added.iter().any(|id| !ids.contains(id));
         !rolling
             && !missing
@@ -176,7 +176,7 @@ impl Tracker {
         replicas.filter(|seen| !self.goal.removed.contains(&seen.id))
     }
 
-    /// Those of them whose state is about the revision, not about what ran before it.
+    /// Replicas of the revision whose state was observed for it, not for the generation before.
     fn current(&self) -> impl Iterator<Item = &Replica> {
         self.wanted().filter(|seen| self.is_current(seen))
     }
@@ -196,12 +196,12 @@ impl Tracker {
         seen.state == ReplicaState::Running && self.is_current(seen)
     }
 
-    /// The replicas of the last look.
+    /// The replicas of the last snapshot.
     pub(super) fn replicas(&self) -> &[Replica] {
         &self.snapshot.replicas
     }
 
-    /// Progress by service.
+    /// Progress of each service.
     pub(super) fn services(&self) -> Vec<ServiceProgress> {
         let specs = self
             .snapshot
@@ -241,7 +241,7 @@ impl Tracker {
         }
     }
 
-    /// Distance from running, the furthest first.
+    /// Progress towards running; the lowest rank is the furthest from it.
     fn rank(&self, seen: &Replica) -> u8 {
         if !self.is_current(seen) {
             return 0;
@@ -285,12 +285,12 @@ impl Tracker {
         lines
     }
 
-    /// The failure of a wait that took too long.
+    /// The failure of a wait that timed out.
     pub(super) fn timed_out(&self, waited: &str) -> Failure {
         self.not_converged(&format!("it did not run within {waited}"))
     }
 
-    /// Names every replica that does not run, and what is missing altogether.
+    /// A failure with every replica that does not run, and every service with missing replicas.
     fn not_converged(&self, why: &str) -> Failure {
         let message = format!(
             "deployment {} revision {} did not converge: {why}",

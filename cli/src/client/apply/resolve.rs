@@ -1,4 +1,4 @@
-//! Everything that happens to the two files before a daemon sees them.
+//! Client-side resolution of the manifests before they are sent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use crate::client::{
     validate::read,
 };
 
-/// Names under which a compose file is found without being named, in order.
+/// Default names of a compose file, in order of precedence.
 const COMPOSE_NAMES: [&str; 4] = [
     "compose.yml",
     "compose.yaml",
@@ -32,29 +32,29 @@ const COMPOSE_NAMES: [&str; 4] = [
     "docker-compose.yaml",
 ];
 
-/// What is sent, and what the client knows about it.
+/// The resolved manifests and metadata about them.
 pub(super) struct Manifests {
     /// Name of the deployment.
     pub(super) deployment: String,
-    /// As the user calls the files.
+    /// Paths as given by the user.
     pub(super) jaco_path: String,
     pub(super) compose_path: String,
-    /// Never changed.
+    /// Content of `jaco.yaml`, unchanged.
     pub(super) jaco: Vec<u8>,
-    /// With variables and env files resolved.
+    /// Compose file with variables and env files resolved.
     pub(super) compose: Vec<u8>,
-    /// Whether resolving changed the compose file.
+    /// Whether resolution changed the compose file.
     pub(super) compose_edited: bool,
-    /// Image of every service that names one.
+    /// Image of every service that has one.
     pub(super) images: BTreeMap<String, String>,
-    /// What is allowed but probably not meant.
+    /// Warnings about valid but suspicious content.
     pub(super) warnings: Vec<String>,
 }
 
 /// Reads and resolves both files; `-` reads the compose file from stdin.
 ///
 /// # Errors
-/// `file_error`, `env_file_error`, `interpolation_failed`, or what is wrong with `jaco.yaml`.
+/// `file_error`, `env_file_error`, `interpolation_failed`, or the validation error of `jaco.yaml`.
 pub(super) fn manifests(jaco_path: &Path, compose: Option<&Path>) -> Result<Manifests, Failure> {
     let jaco = read(jaco_path)?;
     let shown = jaco_path.display().to_string();
@@ -87,7 +87,8 @@ pub(super) fn manifests(jaco_path: &Path, compose: Option<&Path>) -> Result<Mani
         .iter()
         .map(|name| format!("variable {name} is not set, so it is empty"))
         .collect();
-    // The daemon is the judge of the files, and may be newer; only the remarks are of use here.
+    // Validation errors are ignored: the daemon decides and may be newer. Only the warnings are
+    // used.
     warnings.extend(manifest::validate(Some(&jaco), Some(&folded.bytes)).unwrap_or_default());
     Ok(Manifests {
         deployment: parsed.deployment,
@@ -101,10 +102,10 @@ pub(super) fn manifests(jaco_path: &Path, compose: Option<&Path>) -> Result<Mani
     })
 }
 
-/// A compose file before anything is done to it.
+/// A compose file before resolution.
 struct Source {
     path: String,
-    /// Where its relative paths start; stdin has no place.
+    /// Base of its relative paths; `None` for stdin.
     directory: Option<PathBuf>,
     bytes: Vec<u8>,
 }
@@ -217,7 +218,7 @@ fn fold(compose: &[u8], directory: Option<&Path>) -> Result<env_file::Folded, Fa
     })
 }
 
-/// Unknown when the daemon will refuse the file anyway.
+/// Images by service; empty if the file is invalid, because the daemon will refuse it.
 fn images(compose: &[u8]) -> BTreeMap<String, String> {
     let Ok(project) = Project::parse(compose) else {
         return BTreeMap::new();
@@ -252,7 +253,7 @@ mod tests {
     const PLAIN: &str = "services:\n  web: {image: nginx}\n";
 
     #[test]
-    fn the_first_known_name_beside_the_manifest_is_taken() {
+    fn first_default_compose_file_is_used() {
         let files: Vec<_> = COMPOSE_NAMES.iter().map(|name| (*name, PLAIN)).collect();
         for from in 0..COMPOSE_NAMES.len() {
             let dir = Dir::with(&[&[JACO], &files[from..]].concat());
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_that_fails_says_which_it_is() {
+    fn error_names_the_faulty_file() {
         let environment = ("jaco.yaml", "deployment: app\nenvironment: vars\n");
         let folded = (
             "compose.yml",
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_error_shows_its_line() {
+    fn template_error_shows_its_line() {
         let template = (
             "compose.yml",
             "services:\n  web:\n    image: i\n    user: ${DB:?need db}\n",

@@ -87,7 +87,7 @@ fn web(state: ReplicaState, code: &str) -> Vec<v1::ReplicaDetail> {
     }]
 }
 
-/// Nothing before, then what is told, one look each.
+/// Scripts no replicas before the apply, then one snapshot for each of `states`.
 fn looks(script: &mut Script, states: &[(ReplicaState, &str)]) {
     script.apply = committed();
     script.status = vec![status(); states.len()];
@@ -99,7 +99,7 @@ fn looks(script: &mut Script, states: &[(ReplicaState, &str)]) {
 }
 
 #[tokio::test]
-async fn a_dry_run_prints_the_diff_of_the_server() {
+async fn dry_run_prints_the_servers_diff() {
     let project = Project::new();
     let args = Args {
         dry_run: true,
@@ -155,7 +155,7 @@ async fn detach_returns_at_commit() {
 }
 
 #[tokio::test]
-async fn the_wait_tells_every_step_until_everything_runs() {
+async fn wait_reports_every_step_until_replicas_run() {
     use ReplicaState::{Pending, Pulling, Running};
     let (result, output, server) = apply(&Project::new().args(), Format::Table, |script| {
         looks(
@@ -179,7 +179,7 @@ async fn the_wait_tells_every_step_until_everything_runs() {
 }
 
 #[tokio::test]
-async fn a_terminal_gets_a_bar_for_every_service() {
+async fn terminal_shows_one_bar_per_service() {
     let project = Project::new();
     let server = Fake::start().await;
     server.script(|script| {
@@ -202,12 +202,12 @@ async fn a_terminal_gets_a_bar_for_every_service() {
     assert!(output.err.contains("0/1  pulling"), "{:?}", output.err);
     assert!(
         !output.err.contains("app-web-0:"),
-        "bars stand instead of lines"
+        "bars replace the lines"
     );
 }
 
 #[tokio::test]
-async fn machines_get_one_object_when_it_runs() {
+async fn json_is_one_object_when_converged() {
     let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
         looks(
             script,
@@ -225,7 +225,7 @@ async fn machines_get_one_object_when_it_runs() {
 }
 
 #[tokio::test]
-async fn a_failed_replica_ends_the_wait() {
+async fn failed_replica_ends_the_wait() {
     let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
         looks(
             script,
@@ -245,7 +245,7 @@ async fn a_failed_replica_ends_the_wait() {
 }
 
 #[tokio::test]
-async fn a_wait_ends_with_its_time() {
+async fn wait_ends_at_its_timeout() {
     let project = Project::new();
     let args = Args {
         timeout: Duration::from_millis(150),
@@ -266,7 +266,7 @@ async fn a_wait_ends_with_its_time() {
 }
 
 #[tokio::test]
-async fn a_feed_that_ends_is_opened_again() {
+async fn ended_subscription_is_reopened() {
     use ReplicaState::{Pulling, Running};
     let (result, _, server) = apply(&Project::new().args(), Format::Table, |script| {
         looks(script, &[(Pulling, "")]);
@@ -279,7 +279,7 @@ async fn a_feed_that_ends_is_opened_again() {
 }
 
 #[tokio::test]
-async fn what_the_server_refuses_is_shown_in_the_users_file() {
+async fn server_error_shows_excerpt_of_users_file() {
     let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
         script.apply = Some(Err(jaco_proto::Error::new(
             jaco_proto::ErrorCode::ReservedPort,
@@ -302,7 +302,7 @@ async fn what_the_server_refuses_is_shown_in_the_users_file() {
 }
 
 #[tokio::test]
-async fn unsound_files_are_refused_before_anything_is_dialled() {
+async fn invalid_files_are_refused_before_dialling() {
     let project = Project::new();
     fs::write(project.0.path().join("jaco.yaml"), "nope: 1\n").unwrap();
     let (result, _) = fake::capture(Format::Table, async |ui| {

@@ -1,4 +1,4 @@
-//! Watching a revision until it is decided.
+//! Waiting until a revision runs or has failed.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::client::{
     status::{fetch, subscribe},
 };
 
-/// What changes while a revision comes up.
+/// Entity types that change during a rollout.
 const ENTITIES: [&str; 4] = [
     "deployments",
     "replicas_desired",
@@ -30,8 +30,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Waits until the revision runs.
 ///
 /// # Errors
-/// `not_converged` when it will not run or `limit` has passed; what the daemon answers otherwise.
-/// A connection that is lost on the way is made again as long as there is time.
+/// `not_converged` if the revision failed or `limit` has passed; otherwise the daemon's error. A
+/// lost connection is re-established until `limit`.
 pub(super) async fn until_settled(
     client: &Client,
     tracker: &mut Tracker,
@@ -77,7 +77,7 @@ impl Wait<'_, '_> {
                     tracing::debug!(
                         subsystem = "cliclient",
                         reason = failure.message,
-                        "lost the daemon"
+                        "connection to the daemon lost"
                     );
                 }
                 Err(stop) => return Err(stop),
@@ -86,9 +86,9 @@ impl Wait<'_, '_> {
         }
     }
 
-    /// Follows one subscription; waiting means that it ended.
+    /// Follows one subscription; returns `Waiting` when it ended.
     async fn follow(&mut self) -> Result<Verdict, Stop> {
-        // Subscribed before the first look, so that no change falls between the two.
+        // Subscribed before the first fetch, so that no change in between is missed.
         let mut events = subscribe(self.client, &ENTITIES, &self.deployment).await?;
         loop {
             match self.look().await? {
@@ -119,7 +119,8 @@ impl Wait<'_, '_> {
         Ok(verdict)
     }
 
-    /// Waits for an event and takes those that came with it; false when there will be no more.
+    /// Waits for an event and handles further pending ones. Returns false when the stream has
+    /// ended.
     async fn until_event(&mut self, events: &mut Feed<v1::SubscribeEvent>) -> Result<bool, Stop> {
         use futures::FutureExt;
 
@@ -150,7 +151,7 @@ impl Wait<'_, '_> {
     }
 }
 
-/// Whether another try may do better: what was applied stays applied.
+/// Whether the failure is transient; the revision stays applied, so waiting continues.
 fn is_passing(failure: &Failure) -> bool {
     matches!(
         failure.code.as_str(),

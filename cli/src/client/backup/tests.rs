@@ -40,12 +40,12 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_pieces_become_a_file_for_its_owner_alone() {
+async fn backup_writes_a_private_file() {
     let server = Fake::start().await;
     server.script(|script| script.backup = vec![Ok(b"abc".to_vec()), Ok(b"de".to_vec())]);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("b.tgz");
-    // What was there before is replaced with its mode.
+    // The existing file is replaced, including its mode.
     fs::write(&path, "old").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let (result, output) = backup(&server, &path, "").await;
@@ -61,7 +61,7 @@ async fn the_pieces_become_a_file_for_its_owner_alone() {
 }
 
 #[tokio::test]
-async fn a_backup_that_fails_leaves_what_was_there() {
+async fn failed_backup_keeps_the_existing_file() {
     let server = Fake::start().await;
     let broken = Error::new(ErrorCode::BackupFailed, "no").with("reason", "disk");
     server.script(|script| script.backup = vec![Ok(b"abc".to_vec()), Err(broken)]);
@@ -78,7 +78,7 @@ async fn a_backup_that_fails_leaves_what_was_there() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_is_refused_before_anything_is_asked() {
+async fn unwritable_file_is_refused_before_calling() {
     let server = Fake::start().await;
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("link");
@@ -99,7 +99,7 @@ async fn a_file_that_cannot_be_written_is_refused_before_anything_is_asked() {
 }
 
 #[tokio::test]
-async fn a_directory_without_a_cluster_is_not_exported() {
+async fn offline_backup_without_a_cluster_fails() {
     let server = Fake::start().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("b.tgz");
@@ -110,11 +110,11 @@ async fn a_directory_without_a_cluster_is_not_exported() {
     assert_eq!(failure.code, "no_cluster");
     assert_eq!(failure.details["data_dir"], data.display().to_string());
     assert_eq!(names(dir.path()), Vec::<String>::new());
-    assert_eq!(server.reads().len(), 0, "no daemon is asked");
+    assert_eq!(server.reads().len(), 0, "no daemon is called");
 }
 
 #[tokio::test]
-async fn a_daemon_is_not_told_where_its_data_is() {
+async fn data_dir_flag_needs_offline() {
     let server = Fake::start().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("b.tgz");
@@ -124,7 +124,7 @@ async fn a_daemon_is_not_told_where_its_data_is() {
 }
 
 #[test]
-fn an_offline_backup_names_its_index_and_digest() {
+fn offline_backup_prints_index_and_digest() {
     let view = |snapshot_index: Option<u64>| WroteView {
         path: "b.tgz".to_owned(),
         bytes: 7,

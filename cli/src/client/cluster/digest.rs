@@ -1,4 +1,4 @@
-//! `jaco cluster digest`: whether all members hold the same state.
+//! `jaco cluster digest`: compares the state of all members.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,19 +15,19 @@ use crate::client::{
     },
 };
 
-/// A member may wait for the index, and be asked again at a later one.
+/// Allows for a member that waits for the index, and for a second attempt at a later index.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Serialize)]
 struct DigestView {
     index: u64,
-    /// Whether the members that were compared hold the same, and they were enough to tell.
+    /// Whether the compared members have equal states, and enough members were compared.
     equal: bool,
-    /// How many members were compared, and of how many.
+    /// Number of compared members, and of all members.
     compared: usize,
     members: usize,
     nodes: Vec<Row>,
-    /// Different states among those that were compared.
+    /// Number of different states among the compared members.
     #[serde(skip)]
     states: usize,
 }
@@ -55,7 +55,8 @@ impl From<v1::DigestResponse> for DigestView {
         let compared = || nodes.iter().filter(|row| row.is_compared(response.index));
         let states: BTreeSet<_> = compared().map(|row| &row.digest).collect();
         let (states, compared, members) = (states.len(), compared().count(), nodes.len());
-        // One that answers for another index only can be compared the next time.
+        // A member that answered for another index is reachable, so repeating the command can
+        // compare it.
         let silent = nodes.iter().filter(|row| row.index.is_none()).count();
         let enough = compared + silent == members && (compared >= 2 || members == 1);
         Self {
@@ -99,8 +100,8 @@ impl View for DigestView {
     }
 }
 
-/// Asks for it, shows it, and fails if members that reached one index differ, or if too few of
-/// those that can be reached were compared.
+/// Fetches and prints the digests. Fails if members have different states at one index, or if too
+/// few of the reachable members were compared.
 pub(super) async fn run(client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
         ClusterClient::new(connection)
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_equal_if_all_that_can_be_reached_were_compared_and_they_are_two_at_least() {
+    fn equality_needs_all_reachable_members_and_two() {
         let silent = |hostname| v1::NodeDigest {
             error: "peer_unreachable".to_owned(),
             ..node(hostname, 0, b"")

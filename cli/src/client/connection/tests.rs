@@ -14,7 +14,7 @@ use crate::client::fake::{Fake, Service};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A daemon behind TLS.
+/// A fake daemon behind TLS.
 struct Remote {
     service: Service,
     address: SocketAddr,
@@ -31,7 +31,7 @@ impl Remote {
         let acceptor = tokio_rustls::TlsAcceptor::from(config);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // A handshake that fails ends its connection, not the server.
+        // A failed handshake ends only its connection.
         let incoming = TcpListenerStream::new(listener).filter_map(move |stream| {
             let acceptor = acceptor.clone();
             async move {
@@ -90,7 +90,7 @@ fn client(addresses: Vec<Address>, trust: Trust) -> Client {
     .unwrap()
 }
 
-/// An address nobody listens on.
+/// An address without a listener.
 async fn deserted() -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Address {
@@ -113,14 +113,14 @@ async fn rollback(client: &Client) -> Result<u64, Failure> {
 }
 
 #[tokio::test]
-async fn a_socket_carries_no_token() {
+async fn socket_needs_no_token() {
     let server = Fake::start().await;
     assert_eq!(rollback(&server.client()).await.unwrap(), 4);
     assert!(server.client().is_local());
 }
 
 #[tokio::test]
-async fn a_pinned_server_gets_the_token() {
+async fn pinned_server_receives_the_token() {
     let remote = Remote::start().await;
     for trust in [
         Trust::Ca(remote.ca_pem.clone()),
@@ -136,7 +136,7 @@ async fn a_pinned_server_gets_the_token() {
 }
 
 #[tokio::test]
-async fn a_stranger_never_sees_the_token() {
+async fn unverified_server_never_receives_the_token() {
     let (remote, other) = (Remote::start().await, Remote::start().await);
     for trust in [
         Trust::Ca(other.ca_pem.clone()),
@@ -155,13 +155,13 @@ async fn a_stranger_never_sees_the_token() {
 }
 
 #[tokio::test]
-async fn the_next_address_answers_when_one_is_down_or_leaderless() {
+async fn call_moves_on_from_down_or_leaderless_address() {
     let remote = Remote::start().await;
     let trust = Trust::Fingerprint(remote.fingerprint);
     let down = client(vec![deserted().await, remote.address()], trust);
     assert_eq!(rollback(&down).await.unwrap(), 4);
 
-    // One server plays both: it refuses once, then it answers.
+    // A server without a leader, which refuses every call.
     let leaderless = Remote::start().await;
     leaderless.service.script(|script| {
         script.refuse = Some(Error::new(ErrorCode::NoLeader, "an election is going on"));
@@ -173,13 +173,13 @@ async fn the_next_address_answers_when_one_is_down_or_leaderless() {
     );
     assert_eq!(rollback(&both).await.unwrap(), 4);
     assert_eq!(leaderless.service.authorization().len(), 1);
-    // What answered is asked first from then on.
+    // Later calls start at the address that answered.
     assert_eq!(rollback(&both).await.unwrap(), 4);
     assert_eq!(leaderless.service.authorization().len(), 1);
 }
 
 #[tokio::test]
-async fn a_failure_another_daemon_would_repeat_is_final() {
+async fn definite_failure_is_not_retried() {
     let (first, second) = (Remote::start().await, Remote::start().await);
     first.service.script(|script| {
         script.refuse = Some(Error::new(ErrorCode::DeploymentNotFound, "no app"));
@@ -194,7 +194,7 @@ async fn a_failure_another_daemon_would_repeat_is_final() {
 }
 
 #[tokio::test]
-async fn when_all_are_down_every_one_is_named() {
+async fn failure_names_every_unreachable_address() {
     let remote = Remote::start().await;
     let (a, b) = (deserted().await, deserted().await);
     let trust = Trust::Fingerprint(remote.fingerprint);
@@ -223,7 +223,7 @@ async fn when_all_are_down_every_one_is_named() {
 }
 
 #[tokio::test]
-async fn one_daemon_alone_speaks_for_itself() {
+async fn failure_of_single_daemon_is_unchanged() {
     let server = Fake::start().await;
     server.script(|script| {
         script.refuse = Some(Error::new(
@@ -239,7 +239,7 @@ async fn one_daemon_alone_speaks_for_itself() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_come_is_a_deadline() {
+async fn missing_answer_is_a_deadline_failure() {
     let server = Fake::start().await;
     let never = async |_connection| std::future::pending::<Result<Response<()>, Status>>().await;
     let result = server
@@ -254,7 +254,7 @@ async fn an_answer_that_does_not_come_is_a_deadline() {
 }
 
 #[tokio::test]
-async fn a_consistent_read_asks_for_confirmation() {
+async fn consistent_read_sends_the_linearizable_header() {
     let server = Fake::start().await;
     for consistent in [false, true] {
         rollback(&server.client_with(consistent)).await.unwrap();
@@ -263,7 +263,7 @@ async fn a_consistent_read_asks_for_confirmation() {
 }
 
 #[test]
-fn a_token_that_no_header_carries_is_refused_without_showing_it() {
+fn invalid_token_is_refused_without_showing_it() {
     let target = Target::Remote {
         addresses: vec!["h:1".parse().unwrap()],
         token: Some(SecretString::new("se\nsame".to_owned())),
@@ -275,7 +275,7 @@ fn a_token_that_no_header_carries_is_refused_without_showing_it() {
 }
 
 #[test]
-fn causes_are_told_once() {
+fn chain_lists_each_cause_once() {
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]
     struct Outer(#[source] Inner);

@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::Service;
 
-/// When everything happens here.
+/// Time of every event.
 const NOW: Timestamp = Timestamp {
     seconds: 1_795_174_813,
     nanos: 5,

@@ -151,13 +151,13 @@ impl View for DeploymentView {
     }
 }
 
-/// All deployments.
+/// Prints all deployments.
 pub(super) async fn all(client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let response = status::fetch(client, "", "").await?;
     ui.data(&ListView::from(response.deployments))
 }
 
-/// One deployment.
+/// Prints one deployment.
 pub(super) async fn one(name: &str, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let response = status::fetch(client, name, "").await?;
     let found = response
@@ -247,7 +247,7 @@ app         2         1         ACTIVE       db,web
     }
 
     #[test]
-    fn one_deployment_shows_its_services_and_manifests() {
+    fn deployment_shows_its_services_and_manifests() {
         let view = DeploymentView::from(app());
         assert_eq!(
             view.text(),

@@ -169,7 +169,7 @@ impl View for ReplicaView {
     }
 }
 
-/// `Deploy.GetReplicas`.
+/// Calls `Deploy.GetReplicas`.
 pub(in crate::client) async fn fetch(
     client: &Client,
     request: v1::GetReplicasRequest,
@@ -181,7 +181,7 @@ pub(in crate::client) async fn fetch(
     Ok(client.unary(DEADLINE, call).await?.replicas)
 }
 
-/// All replicas that pass the filters.
+/// Prints all replicas that match the filters.
 pub(super) async fn all(
     deployment: &str,
     service: &str,
@@ -199,7 +199,7 @@ pub(super) async fn all(
     ))
 }
 
-/// One replica.
+/// Prints one replica.
 pub(super) async fn one(id: &str, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let request = v1::GetReplicasRequest {
         replica_id: id.to_owned(),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_a_table() {
+    fn replicas_are_printed_as_a_table() {
         let view = ListView(vec![web().into()]);
         assert_eq!(
             view.text(),
@@ -269,7 +269,7 @@ app-web-0   app         web      FAILED  one   3         nginx:1
     }
 
     #[test]
-    fn one_replica_shows_everything_that_is_set() {
+    fn replica_shows_every_set_field() {
         let view = ReplicaView::from(web());
         assert_eq!(
             view.text(),
@@ -321,7 +321,7 @@ db       service_healthy  DEGRADED  false
     }
 
     #[tokio::test]
-    async fn an_unknown_replica_is_an_error_and_an_empty_list_is_not() {
+    async fn unknown_replica_is_an_error_unlike_empty_list() {
         let server = Fake::start().await;
         let (result, _) = fake::capture(Format::Json, async |ui| {
             one("gone", &server.client(), ui).await

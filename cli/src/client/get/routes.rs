@@ -79,7 +79,7 @@ impl From<v1::RealizedRoute> for Realized {
     }
 }
 
-/// The catch-all as people write it.
+/// The path as displayed; the catch-all is shown as `/`.
 fn shown(path: &str) -> String {
     if path.is_empty() {
         "/".to_owned()
@@ -141,7 +141,7 @@ impl View for DomainView {
     }
 }
 
-/// All routes, or those of a domain.
+/// Prints all routes, or those of one domain.
 pub(super) async fn all(
     domain: Option<&str>,
     client: &Client,
@@ -151,7 +151,7 @@ pub(super) async fn all(
     ui.data(&ListView::new(response.routes, domain))
 }
 
-/// The routes of one domain as the ingress resolves them.
+/// Prints the routes of one domain in matching order.
 pub(super) async fn one(domain: &str, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
         let request = v1::GetRouteRequest {
@@ -211,7 +211,7 @@ b.io    /     app         web      80    off  false
     }
 
     #[test]
-    fn a_domain_shows_its_routes_in_the_order_of_the_server() {
+    fn routes_of_a_domain_keep_the_servers_order() {
         let realized = |path: &str, ready| v1::RealizedRoute {
             path: path.to_owned(),
             catch_all: path.is_empty(),

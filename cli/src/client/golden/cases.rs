@@ -1,4 +1,4 @@
-//! Every command, with what the daemon knows when it is called.
+//! Every command, with the state of the fake daemon it is called on.
 
 use super::{
     Script,
@@ -7,13 +7,13 @@ use super::{
 
 /// One command line.
 pub(super) struct Case {
-    /// Name of its files: the command, then what is special about the case.
+    /// Base name of its files: the command, then what distinguishes the case.
     pub(super) name: &'static str,
     /// The arguments; `DIR` is a directory with manifests.
     pub(super) line: &'static str,
     /// Prepares the daemon.
     pub(super) world: fn(&mut Script),
-    /// The exit status.
+    /// Expected exit status.
     pub(super) status: u8,
 }
 

@@ -1,6 +1,6 @@
-//! The documented shapes of what machines read, in the notation of their documentation.
+//! The documented JSON schema of every command's output, in the notation of the documentation.
 //!
-//! `{a, b?, c: [{d}]}`: objects have exactly these keys in this order; one with `?` is left out
+//! `{a, b?, c: [{d}]}`: objects have exactly these keys in this order; a key with `?` is omitted
 //! when it is empty. A key alone holds a scalar, `{*}` is a map of texts, `[.]` a list of them.
 
 use jaco_proto::yaml::{self, Node, Resolved};
@@ -109,7 +109,7 @@ const REPLICA: &str = "{id, deployment, service, index, state, host, image, revi
     container_id?, restart_count, code?, message?, details?: {*}, started_at?, last_health_at?, \
     last_attempt_at?, depends_on?: [{service, condition?, state, satisfied}]}";
 
-/// Values of the keys that hold one of a few words; empty for any word.
+/// Allowed values of keys that hold an enum; an empty list allows any word.
 const WORDS: &[(&str, &[&str])] = &[
     ("tls", &["auto", "off"]),
     ("environment", &["staging", "prod", "unknown"]),
@@ -123,13 +123,13 @@ const WORDS: &[(&str, &[&str])] = &[
     ("code", &[]),
 ];
 
-/// The shape of what a command prints.
+/// The schema of a command's output.
 pub(super) fn of(command: &str) -> Option<Shape> {
     let (_, text) = SHAPES.iter().find(|(name, _)| *name == command)?;
     Some(Shape::parse(&text.replace("REPLICA", REPLICA)))
 }
 
-/// What a document must look like.
+/// The schema of a document.
 #[derive(Debug, PartialEq)]
 pub(super) enum Shape {
     Scalar,
@@ -190,7 +190,7 @@ impl Shape {
         }
     }
 
-    /// Says what is wrong with a document.
+    /// Checks a document; the error describes the first deviation.
     pub(super) fn check(&self, document: &Document) -> Result<(), String> {
         match (self, document) {
             (Self::Scalar, Document::Scalar(Value::Null)) => Err("null".to_owned()),
@@ -288,7 +288,7 @@ impl From<Tree> for Document {
     }
 }
 
-/// One YAML document, read as a manifest is.
+/// One YAML document, parsed as a manifest is.
 pub(super) fn yaml(text: &str) -> Document {
     let document = yaml::parse(text.as_bytes()).unwrap();
     document.root.as_ref().map(Document::from).unwrap()
@@ -315,7 +315,7 @@ impl From<&Node> for Document {
 }
 
 #[test]
-fn a_document_that_differs_is_refused() {
+fn deviating_document_is_refused() {
     let shape = Shape::parse("{state, at?, list: [{n}], map?: {*}}");
     let sound = r#"{"state": "ok", "at": "x", "list": [{"n": 1}], "map": {"a": "b"}}"#;
     for (text, sound) in [

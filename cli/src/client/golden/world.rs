@@ -1,4 +1,4 @@
-//! What the daemons of the cases know.
+//! States of the fake daemons that the cases use.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ use crate::client::{
     registry,
 };
 
-/// A time with more than whole seconds.
+/// A time with a fraction of a second.
 const AT: Timestamp = Timestamp {
     seconds: 1_795_174_813,
     nanos: 9,
@@ -54,27 +54,27 @@ pub(super) fn write_manifests(dir: &Path) {
         dir.display()
     );
     fs::write(dir.join("jacod.yaml"), config).unwrap();
-    // What is printed must not depend on who runs this: nothing here belongs to root.
+    // The output must not depend on the user that runs the test, so nothing here belongs to root.
     fs::create_dir(dir.join("data")).unwrap();
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(dir.join("data"), Some(4242), Some(4242)).unwrap();
     }
 }
 
-/// The digest of the state in the archive, another one in each run.
+/// Digest of the state in the archive; it differs in each run.
 pub(super) fn archive_digest() -> &'static str {
     &ARCHIVE.1
 }
 
-/// A backup of a cluster of two, and the digest of its state.
+/// A backup of a cluster of two nodes, and the digest of its state.
 static ARCHIVE: LazyLock<(Vec<u8>, String)> = LazyLock::new(|| {
     let mut made = std::iter::repeat_with(saved);
-    // What begins with a digit is quoted in YAML.
+    // A digest that begins with a digit would be quoted in YAML.
     made.find(|(_, digest)| !digest.starts_with(|c: char| c.is_ascii_digit()))
         .unwrap()
 });
 
-/// A new one.
+/// Creates a new backup.
 pub(in crate::client) fn saved() -> (Vec<u8>, String) {
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
     let cluster = v1::ClusterMeta {
@@ -96,7 +96,7 @@ pub(in crate::client) fn saved() -> (Vec<u8>, String) {
             .collect(),
         ..State::default()
     };
-    // No version, so that it fits whatever version this is.
+    // Without a version the archive is accepted by every version.
     let meta = Meta::new(&state, 3, "", "old:7001", AT).unwrap();
     let mut bytes = Vec::new();
     archive::write(&meta, &state, &mut bytes).unwrap();
@@ -108,7 +108,7 @@ fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     owned.collect()
 }
 
-/// A daemon without anything, and without a cluster.
+/// A daemon without state and without a cluster.
 pub(super) fn empty(_: &mut Script) {}
 
 /// A daemon that answers every call with an error.
@@ -121,7 +121,7 @@ pub(super) fn refusing(script: &mut Script) {
     );
 }
 
-/// A daemon that has everything there is to show.
+/// A daemon with data for every output.
 pub(super) fn full(script: &mut Script) {
     script.status = vec![status()];
     script.replicas = vec![replicas()];
@@ -141,12 +141,12 @@ pub(super) fn full(script: &mut Script) {
     script.apply = Some(Ok(applied()));
 }
 
-/// A daemon whose state changes once under a watch.
+/// A daemon whose state changes once during a watch.
 pub(super) fn watched(script: &mut Script) {
     script.status = vec![status(), v1::DeployStatusResponse::default()];
 }
 
-/// A daemon that brings an apply up in two steps.
+/// A daemon on which an apply converges in two steps.
 pub(super) fn converging(script: &mut Script) {
     wait(
         script,
@@ -162,7 +162,7 @@ pub(super) fn failing(script: &mut Script) {
     wait(script, &[(ReplicaState::Failed, "restart_exhausted")]);
 }
 
-/// A daemon that cannot place an apply.
+/// A daemon that cannot place the replicas of an apply.
 pub(super) fn pending(script: &mut Script) {
     wait(script, &[(ReplicaState::Pending, "")]);
     let deployment = &mut script.status[0].deployments[0];
@@ -223,7 +223,7 @@ fn status() -> v1::DeployStatusResponse {
         ..service("web", PlacementMode::Hosts)
     };
     v1::DeployStatusResponse {
-        // Out of order: a status keeps the order of the server, a list is by name.
+        // Not sorted: `status` keeps the order of the server, `get deployments` sorts by name.
         deployments: vec![
             v1::Deployment {
                 name: "db".to_owned(),
@@ -380,19 +380,19 @@ fn cluster() -> v1::ClusterStatusResponse {
     }
 }
 
-/// A cluster one of whose members went its own way.
+/// A cluster in which the state of one member has diverged.
 pub(super) fn diverged(script: &mut Script) {
     full(script);
     script.digest = digest(&[2; 32]);
 }
 
-/// A cluster whose other members do not answer.
+/// A cluster in which too few members answer.
 pub(super) fn alone(script: &mut Script) {
     full(script);
     script.digest.nodes.pop();
 }
 
-/// Two members that answer, the second with `other`, and one that does not.
+/// Digests of two members, the second with digest `other`, and of one unreachable member.
 fn digest(other: &[u8]) -> v1::DigestResponse {
     let node = |hostname: &str, digest: &[u8], error: &str| v1::NodeDigest {
         hostname: hostname.to_owned(),
@@ -483,7 +483,7 @@ fn logs() -> Vec<Result<v1::LogLine, Error>> {
     ]
 }
 
-/// `registry login` behind its password.
+/// Runs `registry login` after the password was read.
 pub(super) async fn logged_in(format: Format) -> Captured {
     let server = Fake::start().await;
     let password = SecretBytes::new(b"secret".to_vec());

@@ -1,4 +1,4 @@
-//! `jaco node issue-join-token` and `jaco node join`: the two ends of a join.
+//! `jaco node issue-join-token` and `jaco node join`.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -19,20 +19,20 @@ use crate::client::{
 
 const ISSUE_DEADLINE: Duration = Duration::from_secs(10);
 const JOIN_DEADLINE: Duration = Duration::from_secs(60);
-/// Life of a join token.
+/// Lifetime of a join token.
 const EXPIRES_IN_SECONDS: u64 = 86_400;
-/// Stands for an address that nobody knows.
+/// Placeholder for an unknown address.
 const SOME_ADDRESS: &str = "<this-node-host:port>";
 
-/// What to show beside the token.
+/// Arguments of `node issue-join-token`.
 #[derive(clap::Args)]
 pub(crate) struct IssueArgs {
-    /// Show the certificate of the cluster's authority as well
+    /// Also print the CA certificate of the cluster
     #[arg(long)]
     show_ca: bool,
 }
 
-/// The cluster to join.
+/// Arguments of `node join`.
 #[derive(clap::Args)]
 pub(crate) struct JoinArgs {
     /// API address of any member of the cluster
@@ -61,7 +61,7 @@ impl View for IssuedView {
     }
 }
 
-/// Makes a join token.
+/// Issues a join token and prints it.
 pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
         ClusterClient::new(connection)
@@ -75,7 +75,7 @@ pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) ->
     } = client.unary(ISSUE_DEADLINE, call).await?;
     let peer = client.server().or(first_plain(leader_addrs));
     let peer = peer.unwrap_or_else(|| SOME_ADDRESS.to_owned());
-    // Nobody can ask for the secret again, so it is shown however quiet the command is to be.
+    // The secret cannot be fetched again, so it is printed even with `--quiet`.
     ui.data(&IssuedView {
         join_command: format!("sudo jaco node join --peer={peer} --token={token}"),
         token,
@@ -87,8 +87,8 @@ pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) ->
     })
 }
 
-/// The first address that is one, with a host that is an IP address or a name: members say
-/// themselves what theirs is, and the line around it is pasted into a shell.
+/// The first well-formed address whose host is an IP address or a hostname. Members choose their
+/// own addresses, and the printed command is pasted into a shell, so anything else is skipped.
 fn first_plain(addresses: Vec<String>) -> Option<String> {
     let plain = |address: &String| {
         if address.parse::<SocketAddr>().is_ok() {
@@ -100,10 +100,10 @@ fn first_plain(addresses: Vec<String>) -> Option<String> {
     addresses.into_iter().find(plain)
 }
 
-/// The join token that the flags or the environment hold; what it says is the daemon's business.
+/// The join token from the flags or the environment; the daemon checks its content.
 ///
 /// # Errors
-/// `usage_error` if there is none, `file_error` if it stands in a file that cannot be read.
+/// `usage_error` if there is none, `file_error` if its file cannot be read.
 pub(crate) fn join_token(
     flags: &Source,
     env: Option<String>,
@@ -137,7 +137,7 @@ impl View for JoinedView<'_> {
     }
 }
 
-/// Makes the daemon a member of the cluster behind the peer.
+/// Joins the daemon to the cluster of the peer.
 pub(crate) async fn join(
     args: &JoinArgs,
     token: &SecretString,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_address_gets_into_the_line_to_paste() {
+    fn only_well_formed_addresses_reach_the_join_command() {
         for (addresses, expected) in [
             (&["10.0.0.1:7000"][..], Some("10.0.0.1:7000")),
             (&["[fd00::1]:7000"], Some("[fd00::1]:7000")),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_comes_from_a_flag_a_file_or_the_environment() {
+    fn token_comes_from_flag_file_or_environment() {
         let flag = |token: Option<&str>, file: Option<&str>| Source {
             token: token.map(|token| SecretString::new(token.to_owned())),
             token_file: file.map(Into::into),

@@ -2,28 +2,28 @@
 
 use crate::client::failure::one_line;
 
-/// Longest cell of an ordinary column, in characters.
+/// Maximum length of a cell in an ordinary column, in characters.
 const MAX_CELL: usize = 40;
 const GAP: &str = "  ";
 
-/// A column: its header and whether its cells are kept whole.
+/// A column: its header, and whether its cells are never truncated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     name: &'static str,
     free: bool,
 }
 
-/// A column whose long cells are cut.
+/// A column whose long cells are truncated.
 pub(crate) const fn col(name: &'static str) -> Column {
     Column { name, free: false }
 }
 
-/// A column of free text, never cut.
+/// A column of free text, which is never truncated.
 pub(crate) const fn free(name: &'static str) -> Column {
     Column { name, free: true }
 }
 
-/// Renders a header and rows, a line each; a row shorter than the header leaves cells empty.
+/// Renders a header and rows, one line each; cells missing at the end of a row are empty.
 pub(crate) fn render(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut lines = vec![
         columns
@@ -44,7 +44,7 @@ pub(crate) fn render(columns: &[Column], rows: impl IntoIterator<Item = Vec<Stri
     lines.iter().map(|line| padded(line, &widths)).collect()
 }
 
-/// One row at fixed widths, for tables that are printed before they are complete.
+/// Renders one row with fixed widths, for tables that are printed incrementally.
 pub(crate) fn fixed(row: &[String], widths: &[usize]) -> String {
     let row: Vec<String> = row.iter().map(|cell| one_line(cell)).collect();
     padded(&row, widths)
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
+    fn column_is_as_wide_as_its_widest_cell() {
         let text = render(
             &[col("NAME"), col("N"), free("REASON")],
             [row(&["a", "100", ""]), row(&["längster", "1", "x y"])],
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn long_cells_are_cut_unless_they_are_free_text() {
+    fn long_cells_are_truncated_except_free_text() {
         let long = "é".repeat(41);
         let text = render(&[col("A"), free("B")], [row(&[&long, &long])]);
         let cell = format!("{}…", "é".repeat(39));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_cells_are_empty_and_control_characters_are_blank() {
+    fn missing_cells_and_control_characters_are_blank() {
         assert_eq!(
             render(&[col("A"), col("B")], [row(&["x\ny"])]),
             "A    B\nx y\n"
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_widths_pad_but_never_cut() {
+    fn fixed_widths_never_truncate() {
         assert_eq!(fixed(&row(&["abc", "d", "e"]), &[2, 4]), "abc  d     e\n");
     }
 }

@@ -1,10 +1,10 @@
-//! Values as words: times, enums, durations, key-value pairs.
+//! Formatting of times, enums, durations and key-value pairs.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use prost_types::Timestamp;
 
-/// RFC 3339 in UTC, whole seconds.
+/// Formats a time as RFC 3339 in UTC with whole seconds.
 pub(crate) fn time(time: &Timestamp) -> String {
     Timestamp {
         seconds: time.seconds,
@@ -13,14 +13,14 @@ pub(crate) fn time(time: &Timestamp) -> String {
     .to_string()
 }
 
-/// The name of an enum value as machines read it: `REPLICA_STATE_RUNNING` is `running`.
+/// The short name of an enum value: `REPLICA_STATE_RUNNING` becomes `running`.
 pub(crate) fn enum_name(full: &str, prefix: &str) -> String {
     full.strip_prefix(prefix)
         .unwrap_or(full)
         .to_ascii_lowercase()
 }
 
-/// `k=v` pairs, sorted by key.
+/// Formats `k=v` pairs, sorted by key.
 pub(crate) fn pairs(map: &BTreeMap<String, String>) -> String {
     map.iter()
         .map(|(key, value)| format!("{key}={value}"))
@@ -28,7 +28,7 @@ pub(crate) fn pairs(map: &BTreeMap<String, String>) -> String {
         .join(" ")
 }
 
-/// A span of time in its two largest units: `42s`, `3m05s`, `2h07m`, `5d03h`.
+/// Formats a duration in its two largest units: `42s`, `3m05s`, `2h07m`, `5d03h`.
 pub(crate) fn short_duration(span: Duration) -> String {
     let seconds = span.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
@@ -40,15 +40,15 @@ pub(crate) fn short_duration(span: Duration) -> String {
     }
 }
 
-/// Two lower-case hexadecimal digits for each byte.
+/// Formats bytes as two lower-case hexadecimal digits each.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a String never refuses
+        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
         text
     })
 }
 
-/// `1 replica`, `2 replicas`.
+/// Formats a count with its noun: `1 replica`, `2 replicas`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     if count == 1 {
         format!("1 {noun}")

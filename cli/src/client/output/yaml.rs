@@ -1,8 +1,8 @@
-//! YAML from serialisable values.
+//! YAML serialization.
 //!
-//! A value goes through JSON into an ordered tree and from there to block style. Text that a
-//! reader could take for another type is quoted; text of several lines becomes a literal block,
-//! so that a manifest stays readable.
+//! A value is converted through JSON into an ordered tree and written in block style. Text that a
+//! reader could take for another type is quoted; text of several lines becomes a literal block, so
+//! that a manifest stays readable.
 
 use std::fmt::{self, Write as _};
 
@@ -11,10 +11,10 @@ use serde::{
     de::{MapAccess, SeqAccess, Visitor},
 };
 
-/// Writes one document without its `---`.
+/// Serializes one document without its `---`.
 ///
 /// # Errors
-/// What has no JSON form, such as a map with keys that are not text.
+/// An error for values without a JSON form, such as a map whose keys are not text.
 pub(crate) fn to_string(value: &impl Serialize) -> Result<String, serde_json::Error> {
     let tree: Tree = serde_json::from_str(&serde_json::to_string(value)?)?;
     let mut out = String::new();
@@ -28,7 +28,7 @@ pub(crate) fn to_string(value: &impl Serialize) -> Result<String, serde_json::Er
     Ok(out)
 }
 
-/// JSON with its keys in the order they were written.
+/// A JSON value that keeps the order of its keys.
 pub(crate) enum Tree {
     /// A number, a boolean or null.
     Plain(String),
@@ -93,7 +93,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 }
 
-/// `continues`: the first line already holds `- `, so it gets no indent.
+/// `continues`: the current line already begins with `- `, so the first entry is not indented.
 fn write_map(out: &mut String, entries: &[(String, Tree)], indent: usize, continues: bool) {
     for (at, (key, value)) in entries.iter().enumerate() {
         if at > 0 || !continues {
@@ -150,7 +150,7 @@ fn write_leaf(out: &mut String, tree: &Tree, indent: usize) {
     }
 }
 
-/// Whether a literal block gives exactly this text back.
+/// Whether a literal block reproduces the text exactly.
 fn is_block(text: &str) -> bool {
     text.trim_end_matches('\n').contains('\n')
         && !text.ends_with("\n\n")
@@ -184,14 +184,14 @@ fn write_text(out: &mut String, text: &str) {
             '\t' => out.push_str("\\t"),
             c if is_printable(c) => out.push(c),
             c => {
-                let _ = write!(out, "\\U{:08X}", u32::from(c)); // a String never refuses
+                let _ = write!(out, "\\U{:08X}", u32::from(c)); // writing to a String never fails
             }
         }
     }
     out.push('"');
 }
 
-/// Whether unquoted text can only be read as this text, by YAML 1.1 readers too.
+/// Whether unquoted text can only be read as this text, also by YAML 1.1 readers.
 fn is_plain(text: &str) -> bool {
     const WORDS: [&str; 12] = [
         "null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "infinity",
@@ -327,7 +327,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(value in any_value()) {
+        fn written_values_read_back(value in any_value()) {
             let text = to_string(&value).unwrap();
             prop_assert_eq!(read(&text), value, "{}", text);
         }

@@ -1,4 +1,4 @@
-//! Reading a password from stdin or, without an echo, from a terminal.
+//! Reads a password from stdin or, without echo, from a terminal.
 
 use std::io::{self, BufRead, IsTerminal};
 
@@ -11,32 +11,31 @@ use crate::client::{
     output::Ui,
 };
 
-/// Longest first line that is read.
+/// Maximum length of the first line.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// The first line of stdin without the blanks around it.
+/// Reads the first line of stdin, without surrounding white space.
 ///
-/// At a terminal it is asked for, unless `--password-stdin` is `given`.
+/// Prompts at a terminal, unless `given`: `--password-stdin` is set.
 ///
 /// # Errors
-/// `usage_error` for an empty password or an endless line; `file_error` if stdin breaks.
+/// `usage_error` for an empty password or a line that is too long; `file_error` if reading fails.
 ///
 /// # Cancel safety
-/// A terminal shows again what is typed when this is dropped; a line that was typed by then is
-/// lost.
+/// Cancelled, it restores the echo of the terminal; a line that was typed meanwhile is lost.
 pub(super) async fn from_user(given: bool, ui: &mut Ui<'_>) -> Result<SecretBytes, Failure> {
     let terminal = !given && io::stdin().is_terminal();
     let silence = terminal.then(Silence::new);
     if terminal {
-        // Not a note: whoever is to type must know it, however quiet the command is to be.
-        let _ = write!(ui.err, "Password: "); // a stderr that fails cannot be complained about
+        // Not a note: the prompt is needed even with `--quiet`.
+        let _ = write!(ui.err, "Password: "); // a failing stderr is ignored
         let _ = ui.err.flush();
     } else if !given {
-        ui.warn("the password is read from stdin; --password-stdin says that this is meant");
+        ui.warn("reading the password from stdin; pass --password-stdin to make this explicit");
     }
     let line = blocking(|| first_line(io::stdin().lock())).await;
     if terminal {
-        let _ = writeln!(ui.err); // the line break that was typed was not shown
+        let _ = writeln!(ui.err); // the typed line break was not echoed
     }
     drop(silence);
     let line = line?.map_err(|error| {
@@ -48,7 +47,7 @@ pub(super) async fn from_user(given: bool, ui: &mut Ui<'_>) -> Result<SecretByte
     password(&line)
 }
 
-/// The first line, cut where it is too long for a password by one byte.
+/// Reads the first line, at most one byte more than the maximum, so that the excess is noticed.
 fn first_line(input: impl BufRead) -> io::Result<SecretBytes> {
     let mut line = Vec::new();
     input
@@ -69,7 +68,7 @@ fn password(line: &SecretBytes) -> Result<SecretBytes, Failure> {
     }
 }
 
-/// Keeps the terminal behind stdin from showing what is typed.
+/// Disables the echo of the terminal on stdin until it is dropped.
 struct Silence(Option<Termios>);
 
 impl Silence {
@@ -87,7 +86,7 @@ impl Silence {
 impl Drop for Silence {
     fn drop(&mut self) {
         if let Some(before) = &self.0 {
-            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before); // it is gone, then
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before); // the terminal may be gone
         }
     }
 }
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_counts_without_the_blanks_around_it() {
+    fn first_line_is_read_and_trimmed() {
         for (input, expected) in [
             (&b"p w \r\n"[..], &b"p w"[..]),
             (b"\t secret\nmore\n", b"secret"),
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_a_password() {
+    fn empty_password_is_refused() {
         for input in [&b""[..], b"\n", b" \t\r\nsecret\n"] {
             let failure = read(input).unwrap_err();
             assert_eq!(
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_at_most_a_mebibyte() {
+    fn line_longer_than_a_mebibyte_is_refused() {
         let longest = vec![b'x'; MAX_LINE_BYTES as usize];
         assert_eq!(read(&longest).unwrap(), longest);
         let mut ended = longest.clone();

@@ -19,7 +19,7 @@ struct Line {
     args: Args,
 }
 
-/// Restores a backup into `data` below `dir`, for a machine whose socket is `socket`.
+/// Restores a backup into `dir/data`, with the control socket `socket`.
 async fn restore(dir: &Path, socket: &Path) -> (Result<(), Stop>, Captured) {
     fs::write(dir.join("archive.tgz"), world::saved().0).unwrap();
     let config = "listen_addr: 127.0.0.1:7000\ncluster_addr: 127.0.0.1:7001\n";
@@ -34,7 +34,7 @@ async fn restore(dir: &Path, socket: &Path) -> (Result<(), Stop>, Captured) {
 }
 
 #[tokio::test]
-async fn a_daemon_that_answers_is_to_be_stopped_with_its_socket() {
+async fn running_daemon_is_refused_with_a_hint() {
     let server = Fake::start().await;
     let dir = tempfile::tempdir().unwrap();
     let (result, _) = restore(dir.path(), &server.socket()).await;
@@ -49,12 +49,12 @@ async fn a_daemon_that_answers_is_to_be_stopped_with_its_socket() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_asking_starts_finds_its_directory_locked() {
+async fn daemon_started_by_the_probe_finds_lock() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let listener = UnixListener::bind(&socket).unwrap();
     let lock = dir.path().join("data/LOCK");
-    // As the init system: a daemon for each connection, which ends over its lock.
+    // Plays an init system: each connection starts a daemon, which fails to take the lock.
     let daemon = thread::spawn(move || {
         let (connection, _) = listener.accept().unwrap();
         let taken = File::open(lock).unwrap().try_lock();

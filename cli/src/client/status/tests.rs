@@ -75,7 +75,7 @@ fn response() -> v1::DeployStatusResponse {
 }
 
 #[test]
-fn the_table_has_four_sections() {
+fn table_has_four_sections() {
     let text = StatusView::from(response()).text();
     assert_eq!(
         text,
@@ -102,7 +102,7 @@ a.io    unknown      2026-11-20T11:40:13Z  -
 }
 
 #[test]
-fn an_empty_answer_keeps_its_sections() {
+fn empty_status_keeps_its_sections() {
     let view = StatusView::from(v1::DeployStatusResponse::default());
     assert_eq!(view.text().matches(":\n").count(), 3);
     assert_eq!(
@@ -112,7 +112,7 @@ fn an_empty_answer_keeps_its_sections() {
 }
 
 #[test]
-fn json_and_yaml_leave_out_what_is_empty() {
+fn json_and_yaml_omit_empty_fields() {
     let mut response = response();
     response.deployments.remove(0);
     response.replicas.remove(0);
@@ -200,13 +200,13 @@ certs:
 }
 
 #[test]
-fn the_argument_is_split_at_the_first_slash() {
+fn argument_is_split_at_the_first_slash() {
     assert_eq!(split("app"), ("app", ""));
     assert_eq!(split("app/web/x"), ("app", "web/x"));
 }
 
 #[tokio::test]
-async fn watching_shows_the_status_again_after_every_burst_of_events() {
+async fn watch_prints_the_status_after_events() {
     for (format, separator) in [
         (Format::Table, "---\nDeployments:"),
         (Format::Json, "}\n{\n"),
@@ -236,7 +236,7 @@ async fn watching_shows_the_status_again_after_every_burst_of_events() {
 }
 
 #[tokio::test]
-async fn a_watch_that_breaks_reports_its_code() {
+async fn broken_watch_reports_its_code() {
     let server = Fake::start().await;
     server.script(|script| {
         script.status = vec![response()];

@@ -16,17 +16,17 @@ use jaco_proto::{
 use super::Address;
 use crate::client::failure::{Failure, Local};
 
-/// The file holds tokens, so only its owner may read it.
+/// Required mode: the file holds tokens, so only its owner may read it.
 const MODE: u32 = 0o600;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Default)]
 pub(crate) struct Contexts {
     current: Option<String>,
     contexts: Vec<Context>,
 }
 
-/// One cluster.
+/// Connection settings of one cluster.
 #[derive(Default)]
 pub(crate) struct Context {
     name: String,
@@ -40,7 +40,7 @@ impl Context {
     /// Addresses in the order they are tried.
     ///
     /// # Errors
-    /// `context_invalid` if there are none.
+    /// `context_invalid` if the list is empty.
     pub(super) fn servers(&self) -> Result<Vec<&str>, Failure> {
         if self.server_addrs.is_empty() {
             let message = format!(
@@ -54,7 +54,7 @@ impl Context {
 }
 
 impl Contexts {
-    /// The entry of that name.
+    /// The entry with this name.
     pub(super) fn get(&self, name: &str) -> Option<&Context> {
         self.contexts.iter().find(|context| context.name == name)
     }
@@ -74,11 +74,10 @@ impl Contexts {
         }
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// `context_invalid` for anything but the known keys, for values of another form and for
-    /// names that stand twice.
+    /// `context_invalid` for unknown keys, values of the wrong type and duplicate names.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Failure> {
         let document = yaml::parse(bytes).map_err(|e| invalid(format!("clusters.yaml: {e}")))?;
         let Some(root) = document.root.filter(|root| !root.is_null()) else {
@@ -106,7 +105,7 @@ impl Contexts {
         })
     }
 
-    /// Reads the file; `None` if there is none.
+    /// Reads the file; `None` if it does not exist.
     ///
     /// # Errors
     /// `context_invalid` if it is not a regular file of mode 0600 or does not parse.
@@ -133,7 +132,7 @@ impl Contexts {
     }
 }
 
-/// Where the file is, by the two variables that say.
+/// Path of the file, from the values of `XDG_CONFIG_HOME` and `HOME`.
 pub(crate) fn path(xdg_config_home: Option<&str>, home: Option<&str>) -> Option<PathBuf> {
     let config = match xdg_config_home.filter(|dir| !dir.is_empty()) {
         Some(dir) => PathBuf::from(dir),
@@ -217,7 +216,7 @@ fn known(map: &Map, keys: &[&str]) -> Result<(), Failure> {
     }
 }
 
-/// The value itself stays out of the message: it may be a token in the wrong place.
+/// Reports a value of the wrong type. The value is omitted: it may be a misplaced token.
 fn wrong(node: &Node, want: &str) -> Failure {
     invalid(format!(
         "clusters.yaml {}: want {want}, found {}",
@@ -237,7 +236,7 @@ mod tests {
     const TWO: &str = "current_context: b\ncontexts:\n  - {name: a, server_addrs: [x:1, y:2], token: t}\n  - {name: b, server_addrs: [z:3], ca_cert_path: /ca}\n";
 
     #[test]
-    fn entries_are_found_by_name_and_by_default() {
+    fn contexts_are_found_by_name_and_default() {
         let contexts = Contexts::parse(TWO.as_bytes()).unwrap();
         let a = contexts.get("a").unwrap();
         assert_eq!(a.servers().unwrap(), ["x:1", "y:2"]);
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_shape_is_refused_without_showing_values() {
+    fn invalid_file_is_refused_without_showing_values() {
         for text in [
             "[]",
             "contexts: {}",
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_without_a_server_is_only_refused_when_it_is_used() {
+    fn context_without_server_is_refused_on_use() {
         let contexts = Contexts::parse(b"contexts: [{name: a, token: sesame}]").unwrap();
         let failure = contexts.get("a").unwrap().servers().unwrap_err();
         assert_eq!(failure.code, "context_invalid");
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_follows_the_configuration_directory() {
+    fn path_follows_the_configuration_directory() {
         for (xdg, home, expected) in [
             (Some("/x"), Some("/h"), Some("/x/jaco/clusters.yaml")),
             (Some(""), Some("/h"), Some("/h/.config/jaco/clusters.yaml")),

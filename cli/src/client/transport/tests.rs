@@ -6,7 +6,7 @@ use super::{contexts::Contexts, *};
 
 const PRINT: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-/// A machine with a set of sockets, files and perhaps a file of contexts.
+/// A machine with sockets, files and an optional file of contexts.
 #[derive(Default)]
 struct Fake {
     sockets: Vec<&'static str>,
@@ -89,7 +89,7 @@ fn shown(target: &Target) -> String {
 }
 
 #[test]
-fn the_first_rule_that_matches_wins() {
+fn first_matching_rule_wins() {
     let socket = Fake {
         sockets: vec![DEFAULT_SOCKET, "/s"],
         ..machine()
@@ -150,7 +150,7 @@ fn the_first_rule_that_matches_wins() {
 }
 
 #[test]
-fn what_is_missing_has_its_own_code() {
+fn missing_settings_have_their_own_codes() {
     let none = Fake {
         contexts: None,
         ..machine()
@@ -230,7 +230,7 @@ fn what_is_missing_has_its_own_code() {
 }
 
 #[test]
-fn a_certificate_a_fingerprint_or_both_are_pinned() {
+fn certificate_fingerprint_or_both_are_pinned() {
     let machine = machine();
     let trust = |ca_cert: Option<&str>, fingerprint: &str| {
         let flags = Source {
@@ -241,7 +241,7 @@ fn a_certificate_a_fingerprint_or_both_are_pinned() {
         };
         match choose(&flags, &Source::default(), &machine, TokenRule::Optional) {
             Ok(Target::Remote { trust, .. }) => Ok(trust),
-            Ok(Target::Socket(_)) => panic!("the server flag wins"),
+            Ok(Target::Socket(_)) => panic!("the server flag takes precedence"),
             Err(failure) => Err(failure.code),
         }
     };
@@ -262,7 +262,7 @@ fn a_certificate_a_fingerprint_or_both_are_pinned() {
 }
 
 #[test]
-fn a_token_may_stand_in_a_file() {
+fn token_is_read_from_a_file() {
     let env = source(&[("token", "e")]);
     let choose = |path: &str| {
         let flags = Source {
@@ -285,7 +285,7 @@ fn a_token_may_stand_in_a_file() {
 }
 
 #[test]
-fn a_call_for_strangers_needs_no_token() {
+fn optional_rule_needs_no_token() {
     let flags = source(&[("server", "h:1")]);
     let target = choose(&flags, &Source::default(), &machine(), TokenRule::Optional).unwrap();
     assert_eq!(shown(&target), "h:1 -");

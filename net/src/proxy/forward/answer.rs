@@ -1,4 +1,4 @@
-//! Responses: ours, and those that are passed on.
+//! Responses: the proxy's own, and those of replicas.
 
 use http::{
     HeaderValue, Response, StatusCode, Uri, Version,
@@ -13,7 +13,7 @@ use super::super::{
     headers,
 };
 
-/// A response of our own without a body.
+/// A response of the proxy itself, without a body.
 pub(super) fn empty(status: StatusCode, serving: Serving) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::empty(serving));
     *response.status_mut() = status;
@@ -23,7 +23,7 @@ pub(super) fn empty(status: StatusCode, serving: Serving) -> Response<ResponseBo
     response
 }
 
-/// Sends the client to the same path over HTTPS, with the same method.
+/// Redirects the client to the same path over HTTPS, keeping the method.
 pub(super) fn redirect(host: &str, target: &Uri, serving: Serving) -> Response<ResponseBody> {
     let path = target.path_and_query().map_or("/", |path| path.as_str());
     match HeaderValue::try_from(format!("https://{host}{path}")) {
@@ -36,7 +36,7 @@ pub(super) fn redirect(host: &str, target: &Uri, serving: Serving) -> Response<R
     }
 }
 
-/// A replica's response on its way to the client.
+/// A replica's response, forwarded to the client.
 pub(super) fn relayed(
     response: Response<Incoming>,
     origin: Origin,
@@ -46,7 +46,7 @@ pub(super) fn relayed(
     Response::from_parts(outgoing(parts), ResponseBody::new(body, origin, serving))
 }
 
-/// A replica's agreement to switch protocols; its connection is not one for requests any more.
+/// A replica's 101 response; its connection does not return to the pool.
 pub(super) fn switched(response: Response<Incoming>, serving: Serving) -> Response<ResponseBody> {
     let (parts, _) = response.into_parts();
     Response::from_parts(outgoing(parts), ResponseBody::empty(serving))
@@ -54,7 +54,7 @@ pub(super) fn switched(response: Response<Incoming>, serving: Serving) -> Respon
 
 fn outgoing(mut parts: Parts) -> Parts {
     headers::remove_hop_by_hop(&mut parts.headers);
-    // The version of our side, not of the replica's.
+    // The version of the client's connection, which may differ from the replica's.
     parts.version = Version::HTTP_11;
     parts.extensions.clear();
     parts

@@ -1,4 +1,4 @@
-//! The head of a request: what is read from it, and what a replica is sent.
+//! The head of a request: validation, and the head sent to the replica.
 
 use http::{
     HeaderValue, Method, Request, StatusCode, Uri, Version,
@@ -10,14 +10,14 @@ use hyper::body::Incoming;
 
 use super::{super::headers, with_path};
 
-/// What routing needs to know.
+/// The parts of the head that routing needs.
 pub(super) struct Head {
-    /// Host without port; empty if an old client names none.
+    /// Host without port; empty if an HTTP/1.0 client sends none.
     pub(super) host: String,
 }
 
 impl Head {
-    /// Reads and checks the head; an error is the status to refuse the request with.
+    /// Reads and checks the head; the error is the status to refuse the request with.
     pub(super) fn read(request: &Request<Incoming>) -> Result<Self, StatusCode> {
         if request.method() == Method::CONNECT {
             return Err(StatusCode::BAD_REQUEST);
@@ -43,7 +43,7 @@ impl Head {
         Ok(Self { host })
     }
 
-    /// The head a replica is sent.
+    /// The head sent to the replica.
     pub(super) fn outgoing(
         &self,
         mut parts: Parts,

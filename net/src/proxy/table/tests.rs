@@ -20,7 +20,7 @@ fn matched<'a>(table: &'a RouteTable, host: &str, path: &str) -> Option<&'a str>
 }
 
 #[test]
-fn configured_paths_match_as_they_are_written() {
+fn declared_paths_match() {
     let table = [
         ("/api", "/api", true),
         ("/api", "/api/", true),
@@ -52,7 +52,7 @@ fn configured_paths_match_as_they_are_written() {
 }
 
 #[test]
-fn the_longest_configured_path_wins_and_the_catch_all_is_last() {
+fn longest_path_wins_and_catch_all_is_last() {
     let routes = RouteTable::new(
         ["", "/", "/api", "/api/", "/api*", "/api/v1"].map(|path| rule("A.example", path)),
     );
@@ -72,7 +72,7 @@ fn hosts_match_exactly() {
 }
 
 #[test]
-fn one_redirecting_rule_redirects_its_whole_domain() {
+fn redirecting_rule_applies_to_its_whole_domain() {
     let secure = Rule {
         redirect_to_https: true,
         ..rule("a.example", "/secure")
@@ -100,7 +100,7 @@ fn only_stripping_routes_change_the_path() {
     assert_eq!(stripped("/", true, "/api/foo"), None);
 }
 
-/// What the rules say, said once more as plainly as possible.
+/// A naive implementation of the matching rules.
 fn model(rules: &[Rule], host: &str, path: &str) -> Option<String> {
     let path = path.to_lowercase();
     let hit = |configured: &str| {
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn no_path_makes_matching_or_stripping_fail(path in "[/%.a-zA-Z0-9é]{0,24}") {
+    fn matching_and_stripping_accept_any_path(path in "[/%.a-zA-Z0-9é]{0,24}") {
         let stripping = Rule { strip_path: true, ..rule("one", "/a") };
         let table = RouteTable::new([stripping, rule("one", "/%*")]);
         if let Some(Match::Forward(route)) = table.lookup("one", &path)

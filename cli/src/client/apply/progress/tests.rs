@@ -70,7 +70,7 @@ fn why(verdict: Verdict) -> Failure {
 }
 
 #[test]
-fn a_revision_has_converged_when_every_replica_runs() {
+fn revision_converges_when_every_replica_runs() {
     use ReplicaState::{Degraded, Pending, Pulling, Running, Updating};
     for (states, expected) in [
         (vec![Running, Running], Verdict::Converged),
@@ -92,7 +92,7 @@ fn a_revision_has_converged_when_every_replica_runs() {
 }
 
 #[test]
-fn what_ran_before_does_not_count() {
+fn old_generation_does_not_count() {
     let running = seen("r0", ReplicaState::Running);
     let old_image = Replica {
         image: "i:1".to_owned(),
@@ -133,7 +133,7 @@ fn what_ran_before_does_not_count() {
 }
 
 #[test]
-fn a_failure_of_what_ran_before_is_not_a_failure() {
+fn failure_of_the_old_generation_is_ignored() {
     let failed = seen("r0", ReplicaState::Failed);
     let old_report = Replica {
         seen: 30,
@@ -148,7 +148,7 @@ fn a_failure_of_what_ran_before_is_not_a_failure() {
 }
 
 #[test]
-fn a_failed_replica_is_named_with_its_reason_and_so_are_the_others() {
+fn failure_lists_every_replica_with_its_reason() {
     let failed = Replica {
         reason: Reason {
             code: "container_exited".to_owned(),
@@ -183,7 +183,7 @@ fn a_failed_replica_is_named_with_its_reason_and_so_are_the_others() {
 }
 
 #[test]
-fn the_deployment_itself_may_decide() {
+fn deployment_state_decides_before_replicas() {
     let with = |edit: fn(&mut v1::Deployment)| {
         let mut deployment = deployment(1);
         edit(&mut deployment);
@@ -214,7 +214,7 @@ fn the_deployment_itself_may_decide() {
 }
 
 #[test]
-fn a_deployment_that_vanishes_is_gone_only_once_it_was_there() {
+fn missing_deployment_fails_only_after_it_existed() {
     let mut tracker = Tracker::new(goal());
     assert_eq!(
         tracker.handle_snapshot(Snapshot::default()),
@@ -244,7 +244,7 @@ fn rollout(state: RolloutState, revision: u64) -> v1::SubscribeEvent {
 }
 
 #[test]
-fn a_rollout_of_the_revision_must_complete() {
+fn rollout_of_the_revision_must_complete() {
     let running = || look(1, vec![seen("r0", ReplicaState::Running)]);
     let mut tracker = Tracker::new(goal());
     tracker.handle_event(rollout(RolloutState::Aborted, REVISION - 1));
@@ -263,7 +263,7 @@ fn a_rollout_of_the_revision_must_complete() {
 }
 
 #[test]
-fn a_global_service_waits_for_the_replicas_that_were_announced() {
+fn global_service_waits_for_its_added_replicas() {
     let snapshot = |replicas| {
         let mut deployment = deployment(1);
         deployment.services[0].placement = PlacementMode::Global.into();
@@ -286,7 +286,7 @@ fn a_global_service_waits_for_the_replicas_that_were_announced() {
 }
 
 #[test]
-fn the_step_is_that_of_the_slowest_replica() {
+fn step_is_that_of_the_slowest_replica() {
     let step = |count, replicas| {
         let mut tracker = Tracker::new(goal());
         let _ = tracker.handle_snapshot(look(count, replicas));
@@ -320,7 +320,7 @@ fn the_step_is_that_of_the_slowest_replica() {
 }
 
 #[test]
-fn only_what_changed_is_told() {
+fn only_changed_replicas_are_reported() {
     let mut tracker = Tracker::new(goal());
     let pulling = seen("r0", ReplicaState::Pulling);
     let _ = tracker.handle_snapshot(look(2, vec![pulling.clone()]));
@@ -358,7 +358,7 @@ mod property {
 
     proptest! {
         #[test]
-        fn a_verdict_is_what_the_replicas_say(
+        fn verdict_follows_the_replicas(
             replicas in prop::collection::vec(any_replica(), 0..5),
             count in 0..4_i32,
         ) {
