@@ -47,7 +47,7 @@ impl Batch {
             && self.compact.is_none()
     }
 
-    /// The first `parts` of the seven: the rest that a recovery without checksums would find of a
+    /// The first `parts` of the batch's seven parts, as a recovery without checksums would read a
     /// torn batch.
     fn torn(mut self, parts: u64) -> Self {
         let drop = |part: u64| parts <= part;

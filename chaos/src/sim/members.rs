@@ -18,7 +18,7 @@ use super::{
 
 /// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
 const DRAIN_SET: i32 = 1;
-/// Time since its last answer for which a follower counts as active.
+/// Time for which a follower counts as active after its last answer.
 const ACTIVE: Time = 2 * SECOND;
 
 impl World {
