@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn power_cut_keeps_synced_and_a_prefix_of_unsynced() {
+    fn power_cut_keeps_a_prefix_of_unsynced_writes() {
         let lasts: Vec<u64> = (0..64).map(|s| last_after(Crash::PowerCut, s)).collect();
         assert!(lasts.iter().all(|last| (1..=3).contains(last)));
         for last in 1..=3 {
