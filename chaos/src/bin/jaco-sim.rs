@@ -1,7 +1,7 @@
 //! Runs many simulated clusters (`jaco-sim --seeds 1000`) or one with its trace (`jaco-sim --seed
 //! 7`).
 
-#![expect(clippy::print_stdout, reason = "a command-line program prints its results")]
+#![expect(clippy::print_stdout, reason = "its output is the result")]
 
 use std::{process::ExitCode, thread};
 

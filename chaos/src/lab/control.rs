@@ -254,7 +254,7 @@ pub async fn serve(lab: impl Future<Output = Result<Lab>>) -> Result<()> {
         if let Ok(Some(waiting)) = answer(&mut lab, stream).await {
             let name = lab.name().as_str().to_owned();
             drop(lab);
-            let _ = say(waiting, Ok(format!("{name} is gone"))).await; // the client may have disconnected
+            let _ = say(waiting, Ok(format!("{name} is gone"))).await; // client may be gone
             return Ok(());
         }
     }

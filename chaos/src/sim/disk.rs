@@ -444,6 +444,6 @@ mod tests {
         disk.crash(Crash::Kill, &mut Rng::new(1), true).unwrap();
         assert_eq!((disk.current().last().0, disk.synced().last().0), (1, 0));
         disk.recover().unwrap();
-        assert_eq!(disk.synced().last().0, 1, "the next process syncs at its start");
+        assert_eq!(disk.synced().last().0, 1, "synced at the next start");
     }
 }
