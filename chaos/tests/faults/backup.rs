@@ -40,7 +40,7 @@ const DEATHS: usize = 8;
 const DEATH: Duration = Duration::from_millis(600);
 
 fn opened(path: &Path) -> Result<Archive> {
-    // An empty version means that of this build.
+    // An empty version skips the comparison with the version of the archive.
     Ok(archive::read(File::open(path)?, "", &Limits::default())?)
 }
 
