@@ -134,7 +134,7 @@ impl Api {
     /// Stores a pull credential and returns its key.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn login(
         &self,
         registry: &str,
@@ -152,7 +152,7 @@ impl Api {
     /// Removes a pull credential.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn logout(&self, registry: &str) -> Result<(), DecodedError> {
         let request = v1::RegistryCredentialRemoveRequest {
             registry: registry.to_owned(),
@@ -164,7 +164,7 @@ impl Api {
     /// `Cluster.Status`.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn status(&self) -> Result<v1::ClusterStatusResponse, DecodedError> {
         Ok(self
             .cluster()
@@ -176,7 +176,7 @@ impl Api {
     /// Initialises a cluster.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn init(&self) -> Result<v1::ClusterInitResponse, DecodedError> {
         let request = v1::ClusterInitRequest {
             cluster_name: "chaos".to_owned(),
@@ -187,7 +187,7 @@ impl Api {
     /// Applies a workload and returns the new revision.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn apply(&self, workload: &Workload) -> Result<u64, DecodedError> {
         let response = self.deploy().apply(workload.request()).await?;
         Ok(response.into_inner().applied_revision)
@@ -196,7 +196,7 @@ impl Api {
     /// Deletes a deployment.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn delete(&self, deployment: &str) -> Result<(), DecodedError> {
         let request = v1::DeleteRequest {
             deployment: deployment.to_owned(),
@@ -208,7 +208,7 @@ impl Api {
     /// Status of all deployments.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn deployments(&self) -> Result<v1::DeployStatusResponse, DecodedError> {
         Ok(self
             .deploy()
@@ -220,7 +220,7 @@ impl Api {
     /// The replicas of a deployment.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn replicas(&self, deployment: &str) -> Result<Vec<v1::ReplicaDetail>, DecodedError> {
         let request = v1::GetReplicasRequest {
             deployment_filter: deployment.to_owned(),
@@ -237,7 +237,7 @@ impl Api {
     /// The supervision tree.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn actors(&self) -> Result<Vec<v1::ActorInfo>, DecodedError> {
         Ok(self
             .cluster()
@@ -250,7 +250,7 @@ impl Api {
     /// Injects a failure into an actor.
     ///
     /// # Errors
-    /// As the daemon answers; if the actor serves this very call, possibly without an answer.
+    /// The error that the daemon returns; if the actor serves this very call, possibly without an answer.
     pub async fn kill_actor(&self, path: &str, mode: FailureMode) -> Result<(), DecodedError> {
         let request = v1::KillActorRequest {
             path: path.to_owned(),

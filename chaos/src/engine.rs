@@ -311,7 +311,7 @@ impl Engine {
     /// [`Engine::sweep`] for callers that cannot await, such as a `Drop`.
     ///
     /// # Errors
-    /// As [`Engine::sweep`].
+    /// The errors of [`Engine::sweep`].
     pub fn sweep_blocking(cluster_id: &str) -> Result<()> {
         let cluster_id = cluster_id.to_owned();
         blocking(async move || Self::open()?.sweep(&cluster_id).await)

@@ -84,7 +84,7 @@ impl History {
     /// [`History::check`] for a list of deployments as the API shows it.
     ///
     /// # Errors
-    /// As [`History::check`].
+    /// The errors of [`History::check`].
     pub fn check_deployments<'a>(
         &self,
         deployments: impl IntoIterator<Item = &'a v1::Deployment>,

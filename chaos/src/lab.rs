@@ -65,7 +65,7 @@ impl Builder {
         self
     }
 
-    /// Gives every daemon a disk of so many bytes, which can be filled.
+    /// Gives every daemon a disk of `bytes` bytes, which can be filled.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Self {
         self.equipment.disk = Some(bytes);
@@ -258,7 +258,7 @@ impl Lab {
     /// Initialises the cluster on the first node.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn init(&mut self) -> Result<()> {
         let founded = self.node(1).api().init().await?;
         (self.cluster_id, self.operator_token) = (founded.cluster_id, founded.operator_token);
@@ -269,7 +269,7 @@ impl Lab {
     /// Makes a node join the cluster through the node `through`.
     ///
     /// # Errors
-    /// As the daemons answer.
+    /// The error that a daemon returns.
     pub async fn join(&self, index: u8, through: u8) -> Result<()> {
         let mut member = self.node(through).api().cluster();
         let issued = member
@@ -288,7 +288,7 @@ impl Lab {
     /// and kills its daemon.
     ///
     /// # Errors
-    /// As the daemons answer.
+    /// The error that a daemon returns.
     pub async fn remove(&mut self, index: u8, through: u8) -> Result<()> {
         let mut request = tonic::Request::new(v1::NodeRemoveRequest {
             hostname: self.node(index).host().to_owned(),
@@ -304,7 +304,7 @@ impl Lab {
     /// Initialises the cluster on the first node and joins all others to it.
     ///
     /// # Errors
-    /// As the daemons answer.
+    /// The error that a daemon returns.
     pub async fn join_all(&mut self) -> Result<()> {
         self.init().await?;
         for index in 2..=u8::try_from(self.nodes.len())? {

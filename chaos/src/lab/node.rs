@@ -446,7 +446,7 @@ impl Node {
             .context("the lab was made without small disks")
     }
 
-    /// Sets the daemon's wall clock so many seconds ahead, or behind if negative; its timers are
+    /// Sets the daemon's wall clock `seconds` ahead, or behind if negative; its timers are
     /// not affected.
     ///
     /// # Errors

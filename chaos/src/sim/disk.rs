@@ -189,7 +189,7 @@ pub(super) struct Disk {
 /// Way in which a daemon ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crash {
-    /// The process dies; the machine goes on.
+    /// The process dies; the machine keeps running.
     Kill,
     /// The machine loses its power.
     PowerCut,

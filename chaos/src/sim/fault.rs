@@ -110,7 +110,7 @@ impl What {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: Time,
-    /// How long it lasts.
+    /// Duration; unused for instantaneous faults.
     pub(super) span: Time,
     pub(super) what: What,
 }

@@ -1,4 +1,4 @@
-//! Orphan check: containers that run without a row that wants them, and the time they are allowed.
+//! Orphan check: containers that run without a row for their host, and the time they are allowed.
 //!
 //! A replica runs on one node, and on two while it moves, when both know of the move. A node may
 //! keep running a container whose row moved away or was issued anew until it has applied that
@@ -39,7 +39,7 @@ const STALE: Time = 8 * SECOND;
 /// Reason why a container should not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Excess {
-    /// No row wants the replica on this host.
+    /// No row assigns the replica to this host.
     Gone,
     /// The row was issued again after the container was made.
     Superseded,

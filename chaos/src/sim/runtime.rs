@@ -29,7 +29,7 @@ mod reports;
 mod requests;
 mod sweep;
 
-/// Period of the sweep, which lists containers to find those that no row wants.
+/// Period of the sweep, which lists containers to find those without a row.
 pub(super) const SWEEP: Time = 30 * SECOND;
 
 /// A request to the engine, and its purpose.
@@ -58,7 +58,7 @@ enum Goal {
     Discard(u64),
     /// List for the sweep, in this epoch of being caught up.
     Sweep(u64),
-    /// Stop and remove a container that no row wants.
+    /// Stop and remove a container without a row.
     Reclaim,
     /// Remove the container of a failed launch.
     Undo,

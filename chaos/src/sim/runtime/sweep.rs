@@ -1,4 +1,4 @@
-//! The sweep for containers that no row wants, and the return of a node that was out of touch.
+//! The sweep for containers without a row, and the return of a node that was out of touch.
 
 use std::sync::Arc;
 
