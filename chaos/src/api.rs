@@ -250,7 +250,7 @@ impl Api {
     /// Injects a failure into an actor.
     ///
     /// # Errors
-    /// The error that the daemon returns; if the actor serves this very call, possibly without an answer.
+    /// The error that the daemon returns, or no answer if the actor serves this very call.
     pub async fn kill_actor(&self, path: &str, mode: FailureMode) -> Result<(), DecodedError> {
         let request = v1::KillActorRequest {
             path: path.to_owned(),

@@ -110,7 +110,7 @@ impl What {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: Time,
-    /// Duration; unused for instantaneous faults.
+    /// Duration of the fault or of the downtime; unused for instantaneous faults.
     pub(super) span: Time,
     pub(super) what: What,
 }
