@@ -14,14 +14,14 @@ setup: ## Install Debian packages and compile RocksDB, once per machine
 build: setup ## Build everything (development profile)
 	@scripts/cargo.sh build --workspace --locked
 
-demo: ## Make one cluster of three machines on this one, and pull the plug of one
+demo: ## Build a cluster of three machines on this one, and cut the power of one
 	@scripts/timed.sh "make demo" scripts/demo.sh
 
 lab: setup ## Build three machines on this one and leave them running: NODES=5 OPTIONS="--disk 256"
 	@scripts/cargo.sh build -p jaco-cli -p jaco-chaos --bins --locked
 	@scripts/lab.sh up $(or $(NODES),3) $(OPTIONS)
 
-lab-down: ## Remove the labs of `make lab`, and what killed ones left
+lab-down: ## Remove the labs of `make lab`, and the remains of killed ones
 	@scripts/lab.sh down
 
 test: ## Run every test, end-to-end ones included
@@ -36,13 +36,13 @@ fresh: ## Prove that `make demo` and every build work on a bare Debian 12, made 
 fresh-short: ## The same for `make setup` and the crates proto, net and raftnode only
 	@scripts/timed.sh "make fresh-short" scripts/fresh.sh --short
 
-acceptance: setup ## What a cluster promises, in full: hours (make test runs a short form)
+acceptance: setup ## Run the full form of the cluster tests: hours (make test runs a short form)
 	@scripts/engine.sh scripts/acceptance.sh
 
 lint: setup ## Formatting, clippy, documentation, dependency policy
 	@scripts/lint.sh
 
-fuzz: setup ## Fuzz what reads foreign bytes: TARGET=compose SECONDS=600
+fuzz: setup ## Fuzz the parsers of untrusted input: TARGET=compose SECONDS=600
 	@TARGET="$(TARGET)" SECONDS_EACH="$(SECONDS)" MINIMIZE="$(MINIMIZE)" scripts/fuzz.sh
 
 sim: setup ## Run simulated clusters: SEEDS=1000, or one with its trace: SEED=7; NUISANCE=Loss, MUTATION=SkipSync

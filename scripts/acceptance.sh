@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a cluster of several nodes promises, in full and of the release build: takes hours, on a
-# machine that does nothing else. Arguments pick tests of clusters by name.
+# Runs the full form of the cluster tests with the release build: takes hours, on a machine that
+# runs nothing else. Arguments select cluster tests by name.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
@@ -9,7 +9,7 @@ export JACO_KILLS="${JACO_KILLS:-50}" JACO_NODES="${JACO_NODES:-9}"
 export JACO_ROUNDS="${JACO_ROUNDS:-20}" JACO_CALM_SECONDS="${JACO_CALM_SECONDS:-600}"
 export JACO_HALF_OPEN="${JACO_HALF_OPEN:-10000}" JACO_NOISE="${JACO_NOISE:-100000}"
 export JACO_BACKUPS="${JACO_BACKUPS:-20}" JACO_BEHIND="${JACO_BEHIND:-200000}"
-# Times and rates are not only printed.
+# Assert limits of times and rates instead of only printing them.
 export JACO_LIMITS="${JACO_LIMITS:-1}" JACO_CATCH_UP_SHARE="${JACO_CATCH_UP_SHARE:-80}"
 say "Building (release profile)"
 cargo build --release -p jaco-cli -p jaco-chaos --bins --locked
@@ -19,5 +19,5 @@ in_full() {
   cargo test --release -p jaco-chaos --locked --test "$1" -- --nocapture --test-threads=1 "${@:2}"
 }
 in_full cluster "$@"
-# One node alone, which is back at once after each power cut.
+# A single node, which restarts within its limit after each power cut.
 (($#)) || in_full faults power_cut

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures what the project promises and prints the figures; asserts nothing.
+# Runs all benchmarks and prints their figures; asserts nothing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"

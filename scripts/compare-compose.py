@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 """Compares the containers JACO makes from a compose file with those of docker-compose 1.29.
 
-For every case of proto/tests/manifest/ that becomes a container, docker-compose creates one (as
-`up --no-start` does) and the engine is sent JACO's create request; what `docker inspect` says of the
-two must agree, but for the differences listed in docs/compose.md. Nothing is started. Needs
-docker-compose 1.29 (Debian 12: apt-get install docker-compose) and an engine; everything made is
-called jacocmp and removed.
+For every case of proto/tests/manifest/ that yields a container, docker-compose creates one (as
+`up --no-start` does) and JACO's create request is sent to the engine; `docker inspect` must agree
+for the two, except for the differences listed in docs/compose.md. No container is started. Needs
+docker-compose 1.29 (Debian 12: apt-get install docker-compose) and an engine; all objects are
+named jacocmp, and removed at the end.
 
-Usage: scripts/compare-compose.py [WORD]...   (only cases whose name holds a WORD)
+Usage: scripts/compare-compose.py [WORD]...   (only cases whose name contains a WORD)
 """
 
 import contextlib
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 
-# docker-compose and what comes with it.
+# docker-compose and its dependencies.
 import docker
 import yaml
 from compose.config import config
@@ -35,10 +35,10 @@ SOCKET = os.environ.get("JACO_DOCKER_SOCKET", "/var/run/docker.sock")
 PROJECT = "jacocmp"
 IMAGE = "jacocmp/empty:1"
 ENV = {**os.environ, "DOCKER_HOST": f"unix://{SOCKET}"}
-# The home directory of create_bodies.
+# Home directory that the example create_bodies assumes.
 os.environ["HOME"] = "/home/jaco"
 
-# What is the same by another name, or a name of its own: see docs/compose.md.
+# Keys that differ only in names: see docs/compose.md.
 IGNORED = {
     "Config.Image", "Config.Hostname", "Config.AttachStdout", "Config.AttachStderr",
     "HostConfig.NetworkMode", "HostConfig.Dns", "HostConfig.ContainerIDFile",
@@ -86,7 +86,7 @@ def compose_of(sections):
 
 
 def prepared(text):
-    """The case with an image that exists, and nothing that reaches beyond this project."""
+    """The case with an existing image, and with names limited to this project."""
     document = yaml.safe_load(text)
     document["services"] = {name: dict(service or {}, image=IMAGE)
                             for name, service in document["services"].items()}
@@ -108,10 +108,10 @@ def run(*command, **more):
 
 
 def theirs(directory, document, client):
-    """What docker-compose makes of the document: an inspection, or why it makes nothing."""
+    """Inspection of the container that docker-compose creates, or the reason why it creates none."""
     path = os.path.join(directory, "docker-compose.yml")
     with open(path, "w", encoding="utf-8") as file:
-        # JACO's daemon takes variables as they are.
+        # JACO's daemon does not expand variables.
         file.write(yaml.safe_dump(document, sort_keys=False).replace("$", "$$"))
     try:
         details = config.find(directory, [path], Environment())
@@ -120,7 +120,7 @@ def theirs(directory, document, client):
         return None, "does not load: " + reason(error)
     progress = io.StringIO()
     try:
-        # What `docker-compose up --no-start --no-deps web` does.
+        # Equivalent of `docker-compose up --no-start --no-deps web`.
         with contextlib.redirect_stderr(progress):
             made = project.up(["web"], start_deps=False, start=False, detached=True, silent=True)
         return engine("GET", f"/containers/{made[0].id}/json")[1], None
@@ -155,7 +155,7 @@ def ours(body, volumes):
 
 
 def facts(inspection):
-    """Keys and values of an inspection that should be the same."""
+    """Keys and values of an inspection that should be equal."""
     found = {}
     for part in ("Config", "HostConfig"):
         for key, value in inspection[part].items():
@@ -176,7 +176,7 @@ def facts(inspection):
 
 
 def mounts(inspection):
-    """Mounts as (type, source, target, writable), however they were asked for."""
+    """Mounts as (type, source, target, writable), regardless of the form of the request."""
     for mount in inspection["Mounts"]:
         source = mount.get("Name") or mount.get("Source") or ""
         if re.fullmatch(r"[0-9a-f]{64}", source):

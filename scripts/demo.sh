@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds three machines on this one (a network namespace and a container engine each), makes one
-# cluster of them, runs examples/three-nodes on it, hurts it, pulls the plug of a machine, shows
-# the others take over and the machine return, and takes everything down again.
+# Builds three machines on this one (a network namespace and a container engine each), joins them
+# to one cluster, runs examples/three-nodes on it, kills a container, cuts the power of a machine,
+# shows the failover and the return of the machine, and removes everything again.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
@@ -15,7 +15,7 @@ part "building jaco, jacod and the lab" \
 PATH="$CARGO_TARGET_DIR/debug:$PATH"
 up= name=
 
-# name_of TEXT: the lab that stands, as `jaco-lab up` told of it.
+# name_of TEXT: the name of the lab in the output of `jaco-lab up`.
 name_of() { awk '$1 == "lab" { print $2; exit }' <<<"$1"; }
 
 started=$SECONDS
@@ -23,7 +23,7 @@ cleanup() {
   status=$?
   trap - EXIT
   [ -z "${JACO_PARTS:-}" ] || printf '%d\tthe demonstration\n' "$((SECONDS - started))" >>"$JACO_PARTS"
-  # A signal may have come before the name was read.
+  # A signal may have arrived before the name was read.
   [ -n "$name" ] || name="$(name_of "$up")"
   if [ "$status" != 0 ] && [ -n "$name" ]; then
     for log in "/tmp/$name"/n*/jacod.log; do
@@ -39,7 +39,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-# until_true SECONDS WHAT COMMAND...: waits until COMMAND succeeds, or fails saying WHAT.
+# until_true SECONDS WHAT COMMAND...: waits until COMMAND succeeds; if not in time, names WHAT.
 until_true() {
   local limit=$1 what=$2 start=$SECONDS
   shift 2
@@ -49,7 +49,7 @@ until_true() {
   done
 }
 run() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
-# on NODE COMMAND...: a command with the node's daemon and engine.
+# on NODE COMMAND...: runs a command with the sockets of the node's daemon and engine.
 on() { local at="/tmp/$name/$1"; shift; JACO_SOCKET="$at/s" DOCKER_HOST="unix://$at/d" "$@"; }
 at() { printf '\n\033[1m%s$ %s\033[0m\n' "$1" "${*:2}"; on "$@"; }
 lab() { jaco-lab --lab "$name" "$@"; }
@@ -72,7 +72,7 @@ for node in n2 n3; do
   printf '\n\033[1m%s$ jaco node join --peer 10.99.0.1:7000 --token %s…\033[0m\n' "$node" "${token:0:12}"
   on "$node" jaco node join --peer 10.99.0.1:7000 --token "$token" --no-systemd-enable
 done
-# nodes_ready COUNT: so many nodes are READY, and three of them vote, asked of n1.
+# nodes_ready COUNT: n1 lists COUNT ready nodes.
 nodes_ready() {
   [ "$(on n1 jaco node list -o json | grep -c '"status": "ready"')" = "$1" ]
 }
@@ -135,4 +135,4 @@ say "Deleting the deployment"
 at n2 jaco delete hello
 nothing_left() { for node in n1 n2 n3; do [ -z "$(on "$node" docker ps -aq)" ] || return 1; done; }
 until_true 60 "the end of the containers" nothing_left
-say "Done: three machines were one, lost one, did not miss it, and had it back"
+say "Done: a cluster of three machines lost one, ran on without it, and got it back"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# engine.sh COMMAND...: runs COMMAND with a container engine at hand. Uses the engine of the
-# machine if one answers; otherwise starts a private dockerd and stops it, with everything it
-# made, when COMMAND ends. The socket is in JACO_DOCKER_SOCKET.
+# engine.sh COMMAND...: runs COMMAND with a container engine, whose socket is in JACO_DOCKER_SOCKET.
+# Uses the engine of the machine if one answers; otherwise starts a private dockerd, and removes it
+# with all its objects when COMMAND ends.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -16,8 +16,8 @@ fi
 work="$(mktemp -d /tmp/jaco-engine.XXXXXX)"
 socket="$work/docker.sock"
 say "Starting a private container engine in $work"
-# In a session of its own: an interrupt ends this script, which then ends the engine. A layer that
-# ends too soon is fetched once more, not five times in 75 s: what comes then is for the daemon.
+# In a session of its own: an interrupt ends this script, which then ends the engine. A truncated
+# layer is retried once, not five times in 75 s: tests check the retries of the daemon.
 setsid dockerd \
   --host "unix://$socket" --data-root "$work/data" --exec-root "$work/exec" \
   --pidfile "$work/dockerd.pid" --bridge none --log-level warn \

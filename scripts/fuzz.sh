@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fuzzes what reads bytes from outside: make fuzz [TARGET=name] [SECONDS=n] [MINIMIZE=1].
+# Fuzzes the parsers of untrusted input: make fuzz [TARGET=name] [SECONDS=n] [MINIMIZE=1].
 # Works with the stable toolchain; needs a C++ compiler, which `make setup` installs.
 #
-# The corpus under work is in the cache, seeded from fuzz/corpus. With MINIMIZE=1 the inputs of
-# fuzz/corpus that have no name of their own are replaced by the fewest that reach what the corpus
-# under work reaches, at most KEEP of them.
+# The working corpus is in the cache, seeded from fuzz/corpus. With MINIMIZE=1 the inputs of
+# fuzz/corpus that are named by their hash are replaced by a minimal set with the coverage of the
+# working corpus, at most KEEP of them.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
@@ -26,7 +26,7 @@ flags=(
   -Cllvm-args=-sanitizer-coverage-pc-table
   -Cllvm-args=-sanitizer-coverage-trace-compares
 )
-# With --target the flags are for the targets alone, not for build scripts and macros.
+# With --target the flags apply to the targets only, not to build scripts and macros.
 RUSTFLAGS="${flags[*]}" cargo build --profile fuzz --target "$triple" --locked \
   -p jaco-fuzz --bins --features libfuzzer
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# lab.sh up [N] [OPTIONS]: several machines on this one, left running; lab.sh down: away with them.
-# Anything else goes to jaco-lab as it is.
+# lab.sh up [N] [OPTIONS] builds several machines on this one and leaves them running; lab.sh down
+# removes them. All other arguments are passed to jaco-lab unchanged.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -9,7 +9,7 @@ lab="$CARGO_TARGET_DIR/debug/jaco-lab"
 if [ "${1:-}" != down ]; then
   exec "$lab" "$@"
 fi
-# Only those that answer are somebody's to play with; a test's lab has no control socket.
+# Only labs with a control socket were started by `up`; labs of tests have none.
 for name in $("$lab" list | awk '{ print $1 }'); do
   [ ! -S "/tmp/$name/control" ] || "$lab" --lab "$name" down
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# podman.sh COMMAND...: runs COMMAND with a private Podman in the place of the container engine.
-# Its Docker-compatible socket is in JACO_DOCKER_SOCKET; everything it made goes when COMMAND ends.
+# podman.sh COMMAND...: runs COMMAND with a private Podman as the container engine. Its
+# Docker-compatible socket is in JACO_DOCKER_SOCKET; all its objects are removed when COMMAND ends.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -8,7 +8,7 @@ set -euo pipefail
 work="$(mktemp -d /tmp/jaco-podman.XXXXXX)"
 socket="$work/podman.sock"
 
-# Podman raises limits to values that not every machine may raise to; its own are as good.
+# Podman raises limits to values that not every machine permits; use those of the machine.
 least() { [ "$1" != unlimited ] && [ "$1" -lt "$2" ] && echo "$1" || echo "$2"; }
 files="$(ulimit -Hn)"
 processes="$(least "$(ulimit -Hu)" "$(cat /proc/sys/kernel/pid_max)")"
@@ -29,7 +29,7 @@ podman=(podman --root "$work/root" --runroot "$work/run" --tmpdir "$work/tmp"
 
 say "Starting a private Podman in $work"
 # In a session of its own: an interrupt ends this script, which then ends the engine. In its own
-# directory: monitors of containers write files where they are.
+# directory: container monitors (conmon) write files into their working directory.
 (cd "$work" && exec setsid "${podman[@]}" system service --time=0 "unix://$socket") \
   >"$work/podman.log" 2>&1 &
 engine=$!
@@ -38,7 +38,7 @@ stop() {
   "${podman[@]}" network prune -f >/dev/null 2>&1 || true
   kill "$engine" 2>/dev/null || true
   wait "$engine" 2>/dev/null || true
-  # Monitors and the name server may outlive what they were started for.
+  # Container monitors and the name server may outlive their containers and networks.
   for process in $(grep -lz -F "CONTAINERS_CONF=$work/" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3); do
     kill -9 "$process" 2>/dev/null || true
   done

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs simulated clusters from many seeds, or one seed with its trace; fails if one does.
-#   SEEDS=1000 FROM=1      how many, and the first
-#   SEED=7                 this one, with less and less of what went wrong if it fails
-#   NUISANCE=ShortPauses   nothing happens but this (or Loss, Delay), and nothing may move
-#   MUTATION=SkipSync      with a bug planted; without SEED it fails unless the bug is found
+# Runs simulated clusters from many seeds, or one seed with its trace; fails if a run fails.
+#   SEEDS=1000 FROM=1      number of seeds, and the first
+#   SEED=7                 only this seed; a failing run is repeated with fewer and fewer faults
+#   NUISANCE=ShortPauses   only this benign fault (or Loss, Delay); no replica may move
+#   MUTATION=SkipSync      plants a bug; without SEED it fails unless the bug is found
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"

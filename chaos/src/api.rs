@@ -1,4 +1,4 @@
-//! A daemon's operator: its API over the unix socket, or over TLS with a token.
+//! A client of a daemon's operator API, over the unix socket, or over TLS with a token.
 
 use std::{path::Path, time::Duration};
 
@@ -23,13 +23,13 @@ use crate::{Workload, until, wait::PATIENCE};
 /// Longest wait for one answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A connection whose calls say who is asking, and how.
+/// A connection that adds the metadata of [`Manner`] to its calls.
 pub type Wire = InterceptedService<Channel, Manner>;
 
-/// What every call of an [`Api`] carries beside its request.
+/// Metadata of every call of an [`Api`].
 #[derive(Clone, Default)]
 pub struct Manner {
-    /// Operator token; none is needed on the socket.
+    /// Operator token; not needed on the socket.
     token: Option<String>,
     linearizable: bool,
 }
@@ -49,9 +49,9 @@ impl Interceptor for Manner {
     }
 }
 
-/// Calls that fail with what the daemon said, and waits for what it shows.
+/// Calls that fail with the daemon's error, and waits for a state that the daemon reports.
 ///
-/// Connects anew when the daemon went away and came back.
+/// Reconnects after a restart of the daemon.
 #[derive(Clone)]
 pub struct Api {
     channel: Channel,
@@ -65,10 +65,10 @@ impl std::fmt::Debug for Api {
 }
 
 impl Api {
-    /// The API behind a socket; nothing is connected yet.
+    /// The API behind a socket; connects lazily.
     ///
     /// # Errors
-    /// When the path cannot be one of a socket.
+    /// When the path is not valid for a socket.
     pub fn new(socket: &Path) -> Result<Self> {
         let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()))
             .context("socket path")?
@@ -76,7 +76,7 @@ impl Api {
         Ok(Self::over(endpoint.connect_lazy(), None))
     }
 
-    /// The API behind a connection, with the token of an operator.
+    /// The API behind a connection, with an operator token.
     #[must_use]
     pub fn over(channel: Channel, token: Option<String>) -> Self {
         let manner = Manner {
@@ -86,7 +86,7 @@ impl Api {
         Self { channel, manner }
     }
 
-    /// The same, but what it reads is no older than what was acknowledged before.
+    /// The same API with linearizable reads: they show everything acknowledged before.
     #[must_use]
     pub fn linearizable(&self) -> Self {
         let mut api = self.clone();
@@ -134,7 +134,7 @@ impl Api {
     /// Stores a pull credential and returns its key.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn login(
         &self,
         registry: &str,
@@ -149,10 +149,10 @@ impl Api {
         Ok(self.registry().add(request).await?.into_inner().registry)
     }
 
-    /// Drops a pull credential.
+    /// Removes a pull credential.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn logout(&self, registry: &str) -> Result<(), DecodedError> {
         let request = v1::RegistryCredentialRemoveRequest {
             registry: registry.to_owned(),
@@ -164,7 +164,7 @@ impl Api {
     /// `Cluster.Status`.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn status(&self) -> Result<v1::ClusterStatusResponse, DecodedError> {
         Ok(self
             .cluster()
@@ -173,10 +173,10 @@ impl Api {
             .into_inner())
     }
 
-    /// Founds a cluster.
+    /// Initialises a cluster.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn init(&self) -> Result<v1::ClusterInitResponse, DecodedError> {
         let request = v1::ClusterInitRequest {
             cluster_name: "chaos".to_owned(),
@@ -184,10 +184,10 @@ impl Api {
         Ok(self.cluster().init(request).await?.into_inner())
     }
 
-    /// Applies and returns the new revision.
+    /// Applies a workload and returns the new revision.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn apply(&self, workload: &Workload) -> Result<u64, DecodedError> {
         let response = self.deploy().apply(workload.request()).await?;
         Ok(response.into_inner().applied_revision)
@@ -196,7 +196,7 @@ impl Api {
     /// Deletes a deployment.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn delete(&self, deployment: &str) -> Result<(), DecodedError> {
         let request = v1::DeleteRequest {
             deployment: deployment.to_owned(),
@@ -205,10 +205,10 @@ impl Api {
         Ok(())
     }
 
-    /// Everything there is.
+    /// Status of all deployments.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn deployments(&self) -> Result<v1::DeployStatusResponse, DecodedError> {
         Ok(self
             .deploy()
@@ -220,7 +220,7 @@ impl Api {
     /// The replicas of a deployment.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn replicas(&self, deployment: &str) -> Result<Vec<v1::ReplicaDetail>, DecodedError> {
         let request = v1::GetReplicasRequest {
             deployment_filter: deployment.to_owned(),
@@ -237,7 +237,7 @@ impl Api {
     /// The supervision tree.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn actors(&self) -> Result<Vec<v1::ActorInfo>, DecodedError> {
         Ok(self
             .cluster()
@@ -247,10 +247,10 @@ impl Api {
             .actors)
     }
 
-    /// Makes an actor fail.
+    /// Injects a failure into an actor.
     ///
     /// # Errors
-    /// As the daemon answers; if the actor serves this very call, there may be no answer.
+    /// The error that the daemon returns, or no answer if the actor serves this very call.
     pub async fn kill_actor(&self, path: &str, mode: FailureMode) -> Result<(), DecodedError> {
         let request = v1::KillActorRequest {
             path: path.to_owned(),
@@ -260,10 +260,10 @@ impl Api {
         Ok(())
     }
 
-    /// Waits until an actor is as wanted.
+    /// Waits until an actor satisfies `wanted`.
     ///
     /// # Errors
-    /// When it never is.
+    /// When it does not in time.
     pub async fn actor(
         &self,
         path: &str,
@@ -280,10 +280,10 @@ impl Api {
         .await
     }
 
-    /// Waits until a replica is as wanted.
+    /// Waits until a replica satisfies `wanted`.
     ///
     /// # Errors
-    /// When it never is.
+    /// When it does not in time.
     pub async fn replica(
         &self,
         deployment: &str,
@@ -307,7 +307,7 @@ impl Api {
     /// Waits until all replicas of a deployment run, and there are as many as its services want.
     ///
     /// # Errors
-    /// When they never do.
+    /// When they do not in time.
     pub async fn converged(&self, workload: &Workload) -> Result<Vec<v1::ReplicaDetail>> {
         let wanted: usize = workload.services.iter().map(|s| s.replicas as usize).sum();
         until(

@@ -1,4 +1,4 @@
-//! A `jacod` process that a test may hurt.
+//! A `jacod` process into which a test may inject faults.
 
 use std::{
     fs::{self, File},
@@ -23,32 +23,32 @@ pub use place::program;
 pub const HOST: &str = "chaos";
 /// Name of the control socket in the daemon's directory.
 const SOCKET: &str = "s";
-/// Lines of the log that are shown when a test fails.
+/// Lines of the log that are printed when the daemon is dropped.
 const LOG_TAIL: usize = 150;
 
-/// Where a daemon differs from the others.
+/// Settings of a daemon; empty ones mean the default.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Instead of a directory beside the socket.
+    /// Data directory; by default one beside the socket.
     pub data_dir: Option<PathBuf>,
-    /// Instead of the machine's engine.
+    /// Socket of the engine; by default that of the machine's engine.
     pub docker_socket: Option<PathBuf>,
-    /// Instead of [`HOST`].
+    /// Hostname; by default [`HOST`].
     pub hostname: Option<String>,
-    /// More lines for the configuration file.
+    /// Additional lines of the configuration file.
     pub config: String,
-    /// Variables for the daemon's environment.
+    /// Additional environment variables of the daemon.
     pub environment: Vec<(String, String)>,
-    /// A command line that starts the daemon, which is appended to it; it must `exec`.
+    /// Command line that starts the daemon: the daemon's own is appended to it, and it must `exec`.
     pub launcher: Vec<String>,
-    /// Do not print the end of the log when it is dropped; for programs whose output is read.
+    /// Suppresses the end of the log on drop, for programs whose output is parsed.
     pub quiet: bool,
 }
 
 /// A daemon and its directory, which outlives its processes.
 ///
 /// Dropping it kills the process, prints the end of its log, and removes everything its cluster
-/// made.
+/// made on the engine.
 pub struct Daemon {
     dir: TempDir,
     data_dir: PathBuf,
@@ -65,14 +65,14 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A directory and a configuration; no process yet.
+    /// Creates the directory and the configuration, without a process.
     ///
     /// # Errors
     /// Without an engine or without the binary.
     pub async fn new(settings: Settings) -> Result<Self> {
         let engine = Engine::connect().await?;
         place::program("jacod")?;
-        // Directly under /tmp, because a socket's path is short.
+        // Directly under /tmp, because the length of socket paths is limited.
         let dir = tempfile::Builder::new()
             .prefix("jaco-")
             .tempdir_in("/tmp")?;
@@ -108,7 +108,7 @@ impl Daemon {
         })
     }
 
-    /// A running daemon with a cluster of its own.
+    /// A running daemon with an initialised cluster.
     ///
     /// # Errors
     /// When it does not come up.
@@ -119,10 +119,10 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Makes the running daemon found a cluster.
+    /// Initialises a cluster on the running daemon.
     ///
     /// # Errors
-    /// When it does not.
+    /// When it fails, or the daemon exits.
     pub async fn init(&mut self) -> Result<()> {
         let api = self.api.clone();
         self.unless_ended(until("the API answers", PATIENCE, || api.status()))
@@ -132,27 +132,28 @@ impl Daemon {
         self.ready().await
     }
 
-    /// Takes a cluster that was put into its directory for its own, to clean up after it.
+    /// Registers the id of a cluster that was restored into its data directory, so that drop
+    /// removes its containers.
     pub fn adopt(&mut self, cluster_id: &str) {
         cluster_id.clone_into(&mut self.cluster_id);
     }
 
-    /// Runs the command line on its socket and its configuration, and returns what it printed.
+    /// Runs the command-line client on its socket and its configuration, and returns the output.
     ///
     /// # Errors
-    /// When it does not run. That it fails is for the caller to see.
+    /// When the client cannot be run; a failure of the client is in the output.
     pub async fn jaco(&self, words: &[&str]) -> Result<Output> {
         let mut command = tokio::process::Command::from(self.cli()?);
         Ok(command.args(words).output().await?)
     }
 
-    /// Where its API listens for remote clients.
+    /// Address of its API for remote clients.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.listen)
     }
 
-    /// Starts a process; returns before it is of any use.
+    /// Starts the process; returns before its API answers.
     ///
     /// # Errors
     /// When one runs already, or the binary does not start.
@@ -186,11 +187,11 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts a process of a member and waits until it leads its cluster; returns how long that
-    /// took.
+    /// Starts the process of a member and waits until its cluster has a leader; returns how long
+    /// that took.
     ///
     /// # Errors
-    /// When it ends or never leads.
+    /// When the process exits, or there is no leader in time.
     pub async fn start(&mut self) -> Result<Duration> {
         let from = Instant::now();
         self.spawn()?;
@@ -211,7 +212,7 @@ impl Daemon {
         self.unless_ended(leads).await
     }
 
-    /// Waits for something that will never be if the process ends.
+    /// Waits for `wait`, and fails as soon as the process exits.
     async fn unless_ended<T>(&mut self, wait: impl Future<Output = Result<T>>) -> Result<T> {
         let mut wait = std::pin::pin!(wait);
         let mut tick = tokio::time::interval(Duration::from_millis(50));
@@ -238,10 +239,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Stops the process as an operator would.
+    /// Stops the process gracefully.
     ///
     /// # Errors
-    /// When none runs, or it does not end.
+    /// When none runs, or it does not exit.
     pub async fn stop(&mut self) -> Result<ExitStatus> {
         let pid = self.pid()?;
         let pid = Pid::from_raw(i32::try_from(pid)?).context("a process id")?;
@@ -249,10 +250,10 @@ impl Daemon {
         self.ended().await
     }
 
-    /// Waits until the process ends by itself.
+    /// Waits until the process exits by itself.
     ///
     /// # Errors
-    /// When none runs, or it does not end.
+    /// When none runs, or it does not exit.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         self.pid()?;
         let process = std::sync::Mutex::new(&mut self.process);
@@ -269,7 +270,7 @@ impl Daemon {
         Ok(status)
     }
 
-    /// How the process ended, if it did.
+    /// Exit status of the process, if it has exited.
     ///
     /// # Errors
     /// When none was started.
@@ -293,7 +294,7 @@ impl Daemon {
             .id())
     }
 
-    /// Memory of the process that is in RAM, in bytes.
+    /// Resident memory of the process, in bytes.
     ///
     /// # Errors
     /// When none runs.
@@ -321,7 +322,7 @@ impl Daemon {
         self.dir.path().join(SOCKET)
     }
 
-    /// The engine it uses, past it.
+    /// The engine it uses, without the daemon in between.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -339,7 +340,7 @@ impl Daemon {
         &self.operator_token
     }
 
-    /// `jaco`, as the operator of this daemon over its socket.
+    /// A `jaco` command for the operator of this daemon, over its socket.
     ///
     /// # Errors
     /// Without the binary.
@@ -371,17 +372,17 @@ impl Daemon {
         self.dir.path().join(name)
     }
 
-    /// Everything its processes have logged.
+    /// The whole log of its processes.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Forgets what was logged so far.
+    /// Truncates the log.
     ///
     /// # Errors
-    /// When the file cannot be cut.
+    /// When the file cannot be truncated.
     pub fn clear_log(&self) -> Result<()> {
         let mut file = File::options().write(true).open(self.log_path())?;
         file.set_len(0)?;
@@ -389,7 +390,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Panics that were logged and that nobody injected.
+    /// Logged panics other than injected ones.
     #[must_use]
     pub fn panics(&self) -> Vec<String> {
         let log = self.log();
@@ -422,7 +423,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if self.process.is_some() {
-            // It may just have ended by itself.
+            // It may have exited by itself.
             let _ = self.kill();
         }
         if !self.quiet {
@@ -443,7 +444,7 @@ impl Drop for Daemon {
 /// The test harness keeps the output of a test and shows it only if the test fails.
 #[expect(
     clippy::print_stdout,
-    reason = "tests and benchmarks are all that use this crate"
+    reason = "only tests and benchmarks use this crate"
 )]
 fn show(text: &str) {
     println!("{text}");

@@ -1,4 +1,4 @@
-//! What a dead daemon left on its disk.
+//! The database of a stopped daemon, read from its data directory.
 
 use std::{
     fs, io,
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 use jaco_raftnode::{State, Storage, fsm, storage::LogView};
 use raft::{GetEntriesContext, Storage as _, eraftpb::EntryType};
 
-/// Copies a directory with everything in it.
+/// Copies a directory recursively.
 ///
 /// # Errors
-/// The first file that cannot be copied.
+/// The first error.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -28,7 +28,7 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Every file below a directory with its content, by path from there.
+/// Content of every file below a directory, by relative path.
 ///
 /// # Errors
 /// The first file that cannot be read.
@@ -49,10 +49,10 @@ pub fn content(dir: &Path) -> io::Result<std::collections::BTreeMap<PathBuf, Vec
     Ok(found)
 }
 
-/// The raft directory of a daemon that does not run, opened.
+/// The opened raft directory of a stopped daemon.
 pub struct Remains {
     storage: Arc<Storage>,
-    /// The entities as they were last written.
+    /// The entities as last persisted.
     pub state: State,
 }
 
@@ -65,10 +65,10 @@ impl std::fmt::Debug for Remains {
 }
 
 impl Remains {
-    /// Opens a data directory; give it a copy, because opening recovers and so writes.
+    /// Opens a data directory; pass a copy, because opening runs recovery and so writes.
     ///
     /// # Errors
-    /// As the daemon itself would fail.
+    /// The errors of the daemon's own storage.
     pub fn open(data_dir: &Path) -> Result<Self> {
         let storage = Storage::open(&data_dir.join("raft"))?;
         let state = storage.load_state()?;
@@ -81,16 +81,16 @@ impl Remains {
         self.storage.log_range().1.index
     }
 
-    /// Whether the log still holds the entry behind the last one in `state`.
+    /// Whether the log still holds the entry after the last one applied to `state`.
     #[must_use]
     pub fn follows(&self, state: &State) -> bool {
         self.storage.log_range().0.index <= state.applied_index
     }
 
-    /// What `state` becomes by the log of this directory, up to and including entry `to`.
+    /// Applies the entries of this log to `state`, up to and including entry `to`.
     ///
     /// # Errors
-    /// When the log does not hold what is needed.
+    /// When the log lacks an entry.
     pub fn replay(&self, mut state: State, to: u64) -> Result<State> {
         let first = state.applied_index + 1;
         if to < first {

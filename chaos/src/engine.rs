@@ -1,4 +1,4 @@
-//! What really runs, asked of the container engine itself.
+//! The containers that really run, queried from the container engine itself.
 
 use std::{
     collections::HashMap,
@@ -21,18 +21,18 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use http_body_util::{Either, Full};
 
-/// Image of nothing but this machine's static busybox.
+/// Image that holds only this machine's static busybox.
 pub const IMAGE: &str = "jaco-test/busybox:1";
-/// Label of everything that belongs to a cluster.
+/// Label of all objects of a cluster, with its id.
 pub const LABEL_CLUSTER: &str = "jaco.cluster_id";
-/// Label of the replica a container is for.
+/// Label of a container with its replica's id.
 pub const LABEL_REPLICA: &str = "jaco.replica_id";
 
 const BUSYBOX: &str = "/bin/busybox";
 const APPLETS: [&str; 6] = ["sh", "sleep", "true", "false", "cat", "echo"];
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The engine's socket: `JACO_DOCKER_SOCKET`, or the usual place.
+/// The engine's socket: `JACO_DOCKER_SOCKET`, or Docker's default.
 #[must_use]
 pub fn socket() -> PathBuf {
     std::env::var_os("JACO_DOCKER_SOCKET")
@@ -46,7 +46,7 @@ pub struct Container {
     pub replica: String,
     /// Engine id.
     pub id: String,
-    /// When its process was last started; the same text means the same process.
+    /// Start time of its process; equal text means the same process.
     pub started_at: String,
     /// Whether its process runs.
     pub running: bool,
@@ -57,18 +57,18 @@ pub struct Container {
 pub struct Engine(Docker);
 
 impl Engine {
-    /// Connects, and imports [`IMAGE`] unless it is there.
+    /// Connects to the engine, and imports [`IMAGE`] unless it exists.
     ///
     /// # Errors
-    /// Without an engine: a test that is skipped proves nothing.
+    /// Without an engine: tests fail then, because a skipped test proves nothing.
     pub async fn connect() -> Result<Self> {
         Self::connect_to(&socket()).await
     }
 
-    /// [`Engine::connect`] for the engine behind a socket.
+    /// Connects to the engine behind `socket`, like [`Engine::connect`].
     ///
     /// # Errors
-    /// When none answers there.
+    /// When no engine answers there.
     pub async fn connect_to(socket: &Path) -> Result<Self> {
         let engine = Self::open_at(socket)?;
         engine.import().await.context("import the test image")?;
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     async fn import(&self) -> Result<()> {
-        // Two tests at once may both import it, which makes the same image twice.
+        // Concurrent tests may both import it, which creates the same image twice.
         if self.docker().await?.inspect_image(IMAGE).await.is_ok() {
             return Ok(());
         }
@@ -121,10 +121,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Names and digests of the image that a container was made from, as they are by now.
+    /// Current tags and digests of the image that a container was created from.
     ///
     /// # Errors
-    /// When there is no such container, or no such image any more.
+    /// When there is no such container, or its image was removed.
     pub async fn image_names(&self, container: &str) -> Result<Vec<String>> {
         let docker = self.docker().await?;
         let container = docker
@@ -136,7 +136,7 @@ impl Engine {
         Ok(names.flatten().collect())
     }
 
-    /// Pulls an image that anybody may pull.
+    /// Pulls an image without credentials.
     ///
     /// # Errors
     /// When the engine or the registry refuses.
@@ -151,7 +151,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes an image; one that is not there is removed.
+    /// Removes an image; succeeds if there is none.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -171,11 +171,11 @@ impl Engine {
         }
     }
 
-    /// Removes every image of the registry at a port of this machine, for places that cannot
+    /// Removes every image of the registry at a port of this machine, for callers that cannot
     /// await, such as a `Drop`.
     ///
     /// # Errors
-    /// The first refusal, after everything was tried.
+    /// The first failed removal, after all were tried.
     pub fn forget_images_blocking(port: u16) -> Result<()> {
         let host = format!(":{port}/");
         blocking(async move || {
@@ -208,7 +208,7 @@ impl Engine {
             let (Some(id), Some(replica)) = (summary.id, labels.get(LABEL_REPLICA)) else {
                 continue;
             };
-            // One that went away between the two calls is not there.
+            // Skip a container that was removed between the two calls.
             let Ok(seen) = docker
                 .inspect_container(&id, None::<InspectContainerOptions>)
                 .await
@@ -252,7 +252,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a container, as somebody would who does not know whose it is.
+    /// Removes a container behind the daemon's back.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -261,7 +261,7 @@ impl Engine {
         Ok(docker.remove_container(container, Some(forced())).await?)
     }
 
-    /// Address blocks of the engine's networks.
+    /// Subnets of the engine's networks.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -277,10 +277,10 @@ impl Engine {
         Ok(blocks.flatten().filter_map(|block| block.subnet).collect())
     }
 
-    /// Removes everything a cluster made: containers, networks, volumes.
+    /// Removes all objects of a cluster: containers, networks, volumes.
     ///
     /// # Errors
-    /// The first refusal, after everything was tried.
+    /// The first failed removal, after all were tried.
     pub async fn sweep(&self, cluster_id: &str) -> Result<()> {
         let docker = self.docker().await?;
         let mut refused = Ok(());
@@ -308,10 +308,10 @@ impl Engine {
         refused
     }
 
-    /// [`Engine::sweep`] for places that cannot await, such as a `Drop`.
+    /// [`Engine::sweep`] for callers that cannot await, such as a `Drop`.
     ///
     /// # Errors
-    /// As [`Engine::sweep`].
+    /// The errors of [`Engine::sweep`].
     pub fn sweep_blocking(cluster_id: &str) -> Result<()> {
         let cluster_id = cluster_id.to_owned();
         blocking(async move || Self::open()?.sweep(&cluster_id).await)
@@ -322,9 +322,9 @@ impl Engine {
     }
 }
 
-/// Runs something where nothing can be awaited.
+/// Runs async work where the caller cannot await.
 fn blocking(work: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
-    // A runtime cannot be entered from within another one, so it gets its own thread.
+    // A runtime cannot be entered from within another one, so this one gets its own thread.
     let working = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -336,7 +336,7 @@ fn blocking(work: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<(
         .unwrap_or_else(|_| bail!("cleaning up panicked"))
 }
 
-/// Whether it runs or not, and with the volumes that have no name.
+/// Options that remove a container even while it runs, with its anonymous volumes.
 fn forced() -> RemoveContainerOptions {
     RemoveContainerOptions {
         force: true,

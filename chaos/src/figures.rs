@@ -1,21 +1,22 @@
-//! Times that a test takes: printed always, held to their limits only where that is asked for.
+//! Measured times: always printed, and checked against their limits only if `JACO_LIMITS=1`.
 //!
-//! No ordinary test depends on the speed of its machine. `JACO_LIMITS=1` says that this one does
-//! nothing else, so that what was promised of it can be demanded.
+//! Ordinary tests do not depend on the speed of the machine. `JACO_LIMITS=1` states that the
+//! machine runs nothing else, so that the promised limits can be asserted.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-/// The variable that asks for the limits.
+/// The environment variable that enables the limits.
 const VARIABLE: &str = "JACO_LIMITS";
-/// So few times are printed one by one.
+/// Number of times up to which all are printed.
 const FEW: usize = 10;
 
-/// Prints the median and the 99th percentile of times, and all of them if they are few.
+/// Prints the median and the 99th percentile of times, and all of them if there are at most
+/// [`FEW`].
 ///
 /// # Errors
-/// When limits are held and the 99th percentile is not below this one, or nothing was measured.
+/// When limits are enabled and the 99th percentile is not below `limit`, or nothing was measured.
 #[expect(clippy::print_stdout, reason = "for whoever reads what a test prints")]
 pub fn times(what: &str, mut times: Vec<Duration>, limit: Duration) -> Result<()> {
     times.sort();
@@ -34,14 +35,14 @@ pub fn times(what: &str, mut times: Vec<Duration>, limit: Duration) -> Result<()
 /// Prints one time.
 ///
 /// # Errors
-/// When limits are held and it is not below this one.
+/// When limits are enabled and the time is not below `limit`.
 #[expect(clippy::print_stdout, reason = "for whoever reads what a test prints")]
 pub fn time(what: &str, took: Duration, limit: Duration) -> Result<()> {
     println!("{what}: {took:?} limit={limit:?}");
     judge(are_held(), what, Some(took), limit)
 }
 
-/// Whether limits are held.
+/// Whether limits are enabled.
 #[must_use]
 pub fn are_held() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
@@ -55,7 +56,7 @@ fn judge(held: bool, what: &str, time: Option<Duration>, limit: Duration) -> Res
     Ok(())
 }
 
-/// Of sorted times, the smallest that so many per cent of them do not exceed.
+/// The smallest of the sorted times that `percent` of them do not exceed (nearest rank).
 fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied()
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_one_of_the_times() {
+    fn percentile_is_nearest_rank() {
         let times: Vec<_> = (1..=200).map(Duration::from_millis).collect();
         for (count, percent, expected) in [
             (0, 99, None),
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_held_only_where_asked_for() {
+    fn limit_is_checked_only_if_enabled() {
         let limit = Duration::from_secs(3);
         let under = Some(limit.checked_sub(Duration::from_millis(1)).unwrap());
         for (held, time, good) in [

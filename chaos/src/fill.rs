@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-/// A file system in memory, mounted where a test wants it.
+/// A tmpfs of limited size, mounted at a path that a test chooses.
 #[derive(Debug)]
 pub struct SmallDisk {
     path: PathBuf,
@@ -17,10 +17,10 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts one of `size` bytes at `path`, which is created.
+    /// Mounts a tmpfs of `size` bytes at `path`, which is created.
     ///
     /// # Errors
-    /// When mounting is not allowed: it needs root.
+    /// When mounting is not permitted: it needs root.
     pub fn mount(path: &Path, size: u64) -> Result<Self> {
         fs::create_dir_all(path)?;
         let mut mount = Command::new("mount");
@@ -36,16 +36,16 @@ impl SmallDisk {
         })
     }
 
-    /// Where it is mounted.
+    /// Path of its mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes until nothing fits any more.
+    /// Writes a file until the disk is full.
     ///
     /// # Errors
-    /// Any failure but a full disk.
+    /// Any error other than a full disk.
     pub fn fill(&self) -> io::Result<()> {
         let mut file = File::options()
             .create(true)
@@ -64,10 +64,10 @@ impl SmallDisk {
         Ok(())
     }
 
-    /// Takes the ballast away.
+    /// Removes the file of [`SmallDisk::fill`].
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such file.
     pub fn free(&self) -> io::Result<()> {
         fs::remove_file(&self.ballast)
     }
@@ -75,7 +75,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily, because a daemon that is being killed may still hold a file.
+        // A lazy unmount, because a daemon that is being killed may still hold a file open.
         let _ = Command::new("umount").arg("-l").arg(&self.path).status();
     }
 }

@@ -1,11 +1,11 @@
-//! What a client was told, to be held against what the state says.
+//! Acknowledged writes of a client, to be compared with the state.
 
 use std::collections::BTreeMap;
 
 use jaco_proto::v1;
 use jaco_raftnode::State;
 
-/// What is known about one deployment.
+/// Knowledge about one deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Known {
     /// Revision of the last acknowledged apply, 0 after an acknowledged delete.
@@ -15,12 +15,12 @@ struct Known {
     delete_in_doubt: bool,
 }
 
-/// Every apply and delete of a test, with its answer if there was one.
+/// Records every apply and delete of a test, with its answer if there was one.
 #[derive(Clone, Debug, Default)]
 pub struct History(BTreeMap<String, Known>);
 
 impl History {
-    /// An apply is about to be sent.
+    /// Records an apply that is about to be sent.
     pub fn apply_sent(&mut self, deployment: &str) {
         self.0
             .entry(deployment.to_owned())
@@ -28,7 +28,7 @@ impl History {
             .apply_in_doubt = true;
     }
 
-    /// A delete is about to be sent.
+    /// Records a delete that is about to be sent.
     pub fn delete_sent(&mut self, deployment: &str) {
         self.0
             .entry(deployment.to_owned())
@@ -36,7 +36,7 @@ impl History {
             .delete_in_doubt = true;
     }
 
-    /// The last apply was acknowledged; nothing sent before it is in doubt any more.
+    /// Records that the last apply was acknowledged; no request before it is in doubt any more.
     pub fn applied(&mut self, deployment: &str, revision: u64) {
         let known = Known {
             acknowledged: revision,
@@ -45,12 +45,13 @@ impl History {
         self.0.insert(deployment.to_owned(), known);
     }
 
-    /// The last delete was acknowledged.
+    /// Records that the last delete was acknowledged.
     pub fn deleted(&mut self, deployment: &str) {
         self.0.insert(deployment.to_owned(), Known::default());
     }
 
-    /// A client has read the deployments: what was in doubt is as it saw, and must stay so.
+    /// Resolves requests in doubt by the deployments that a client has read; they must stay as
+    /// read.
     pub fn settle(&mut self, deployments: &[v1::Deployment]) {
         for (name, known) in &mut self.0 {
             let seen = deployments
@@ -63,7 +64,7 @@ impl History {
         }
     }
 
-    /// Whether a deployment was acknowledged to be there.
+    /// Whether the deployment exists by the last acknowledgment.
     #[must_use]
     pub fn is_there(&self, deployment: &str) -> bool {
         self.0
@@ -74,7 +75,7 @@ impl History {
     /// Checks that a state holds everything that was acknowledged, and nothing that was not sent.
     ///
     /// # Errors
-    /// With the first deployment that is not as the answers say.
+    /// Describes the first deployment that contradicts the acknowledgments.
     pub fn check(&self, state: &State) -> Result<(), String> {
         let deployments = state.deployments.values().map(AsRef::as_ref);
         self.check_deployments(deployments)
@@ -83,7 +84,7 @@ impl History {
     /// [`History::check`] for a list of deployments as the API shows it.
     ///
     /// # Errors
-    /// As [`History::check`].
+    /// The errors of [`History::check`].
     pub fn check_deployments<'a>(
         &self,
         deployments: impl IntoIterator<Item = &'a v1::Deployment>,
@@ -100,7 +101,7 @@ impl History {
             .map_err(|why| format!("{name}: {why}"))?;
         }
         match found.keys().find(|name| !self.0.contains_key(**name)) {
-            Some(name) => Err(format!("{name}: nobody applied it")),
+            Some(name) => Err(format!("{name}: was never applied")),
             None => Ok(()),
         }
     }
@@ -155,13 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_must_be_there_and_what_is_in_doubt_may_be() {
+    fn acknowledged_apply_must_exist_doubtful_may() {
         let mut history = History::default();
         assert!(
             history
                 .check_deployments(&at(1))
                 .unwrap_err()
-                .contains("nobody")
+                .contains("never applied")
         );
         history.apply_sent("shop");
         assert!(history.check_deployments(&[]).is_ok());
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_delete_must_have_happened_and_one_in_doubt_may_have() {
+    fn acknowledged_delete_must_hold_doubtful_may() {
         let mut history = History::default();
         history.applied("shop", 3);
         history.delete_sent("shop");
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_in_doubt_no_more() {
+    fn read_resolves_doubt() {
         let mut history = History::default();
         history.applied("shop", 1);
         history.apply_sent("shop");

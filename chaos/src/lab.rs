@@ -1,16 +1,17 @@
-//! Several machines on one: real daemons in network namespaces, and a network that can be broken.
+//! A cluster of machines on one host: real daemons in network namespaces, and a network with
+//! faults.
 //!
-//! A [`Lab`] owns, under one [`Name`], a directory, a namespace per [`Node`] and one that joins
-//! them, the [`Wire`]. Dropping it removes all of it; what a killed owner leaves behind is found
-//! by name and removed when the next lab starts.
+//! A [`Lab`] owns, under one [`Name`], a directory, a namespace per [`Node`] and one that connects
+//! them, the [`Wire`]. Dropping it removes all of it; the next lab that starts finds the remains of
+//! a lab with a killed owner by name and removes them.
 //!
 //! - [`clean`]: finding and removing by name.
-//! - [`control`]: verbs from a command line.
-//! - [`impair`]: the fate of packets on a bad line.
+//! - [`control`]: commands to a running lab.
+//! - [`impair`]: loss, delay and reordering of packets.
 //! - [`netns`]: network namespaces.
-//! - [`node`]: a machine and what can be done to it.
-//! - [`registry`]: where images are pulled from.
-//! - [`wire`]: the network between them.
+//! - [`node`]: a machine and the faults that can be injected into it.
+//! - [`registry`]: the image registry of the engines.
+//! - [`wire`]: the network between the machines.
 
 use std::{path::PathBuf, process::Child};
 
@@ -37,10 +38,10 @@ use node::Equipment;
 
 /// Most nodes of a lab.
 pub const NODES_MAX: u8 = 16;
-/// Lines of each log that are shown when a test fails.
+/// Lines of each log that are printed when the lab is dropped.
 const LOG_TAIL: usize = 60;
 
-/// What a lab shall be like.
+/// Settings of a lab.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     nodes: u8,
@@ -50,21 +51,21 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How many nodes it has at first; they run daemons without a cluster.
+    /// Sets the number of nodes at the start; they run daemons without a cluster.
     #[must_use]
     pub fn nodes(mut self, nodes: u8) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// Whether every node has a container engine, and all a registry.
+    /// Sets whether every node has a container engine, and the lab a registry.
     #[must_use]
     pub fn engines(mut self, engines: bool) -> Self {
         self.equipment.engines = engines;
         self
     }
 
-    /// Gives every daemon a disk of so many bytes, which can be filled.
+    /// Gives every daemon a disk of `bytes` bytes, which can be filled.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Self {
         self.equipment.disk = Some(bytes);
@@ -78,32 +79,32 @@ impl Builder {
         self
     }
 
-    /// More lines for the configuration of every daemon.
+    /// Adds lines to the configuration of every daemon.
     #[must_use]
     pub fn config(mut self, lines: &str) -> Self {
         lines.clone_into(&mut self.equipment.config);
         self
     }
 
-    /// Decides the fate of packets on impaired lines; drawn unless given.
+    /// Seeds the choices about packets on impaired links; random unless given.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Does not print the ends of the logs when it is dropped.
+    /// Suppresses the ends of the logs that are printed on drop.
     #[must_use]
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-    /// Builds it; all daemons answer.
+    /// Builds the lab and waits until all daemons answer.
     ///
     /// # Errors
-    /// Without root, without the binaries, or when something does not come up; said of the lab by
-    /// its name. Nothing is left then.
+    /// Without root, without the binaries, or when a part does not come up; the error names the
+    /// lab. Nothing is left behind.
     pub async fn start(self) -> Result<Lab> {
         clean::stale()?;
         let name = Name::claim()?;
@@ -124,7 +125,7 @@ impl Builder {
             operator_token: String::new(),
             quiet: self.quiet,
         };
-        guard.0 = None; // from here on the lab cleans up
+        guard.0 = None; // from here on dropping the lab cleans up
         if lab.equipment.engines {
             let hub = lab.wire.namespace().to_owned();
             lab.registry = Some(registry::start(&hub, &lab.name.dir()).await?);
@@ -134,18 +135,18 @@ impl Builder {
     }
 }
 
-/// Removes a lab that was never finished.
+/// Removes a lab whose construction failed.
 struct Guard(Option<Name>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(name) = &self.0 {
-            let _ = clean::remove(name); // the error that led here is the one to tell
+            let _ = clean::remove(name); // the first error is the one to report
         }
     }
 }
 
-/// Several machines on one.
+/// A cluster of machines on one host.
 #[derive(Debug)]
 pub struct Lab {
     name: Name,
@@ -159,7 +160,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A lab of three nodes without engines, unless told otherwise.
+    /// Settings of a lab of three nodes without engines.
     #[must_use]
     pub fn builder() -> Builder {
         Builder {
@@ -195,7 +196,7 @@ impl Lab {
         &self.nodes[usize::from(index) - 1]
     }
 
-    /// The `index`th node, to do something to it.
+    /// Mutable access to the `index`th node.
     ///
     /// # Panics
     /// When there is none.
@@ -203,7 +204,7 @@ impl Lab {
         &mut self.nodes[usize::from(index) - 1]
     }
 
-    /// The network between them.
+    /// The network between the nodes.
     #[must_use]
     pub fn wire(&self) -> &Wire {
         &self.wire
@@ -221,7 +222,7 @@ impl Lab {
         &self.operator_token
     }
 
-    /// The API of a node over TLS, as a client sees it that no fault of the network touches.
+    /// The API of a node over TLS, from a client that network faults do not affect.
     ///
     /// # Errors
     /// Before the node has a cluster.
@@ -230,7 +231,7 @@ impl Lab {
         node.remote_api(self.wire.namespace(), &self.operator_token)
     }
 
-    /// Adds machines whose daemons answer, and belong to no cluster.
+    /// Adds machines with running daemons that belong to no cluster.
     ///
     /// # Errors
     /// When there would be too many, or one does not come up.
@@ -254,10 +255,10 @@ impl Lab {
         Ok(())
     }
 
-    /// Founds the cluster on the first node.
+    /// Initialises the cluster on the first node.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// The error that the daemon returns.
     pub async fn init(&mut self) -> Result<()> {
         let founded = self.node(1).api().init().await?;
         (self.cluster_id, self.operator_token) = (founded.cluster_id, founded.operator_token);
@@ -268,7 +269,7 @@ impl Lab {
     /// Makes a node join the cluster through the node `through`.
     ///
     /// # Errors
-    /// As the daemons answer.
+    /// The error that a daemon returns.
     pub async fn join(&self, index: u8, through: u8) -> Result<()> {
         let mut member = self.node(through).api().cluster();
         let issued = member
@@ -283,11 +284,11 @@ impl Lab {
         Ok(())
     }
 
-    /// Removes a node from the cluster through the node `through`, after its replicas have moved,
-    /// and kills its daemon: it belongs to no cluster any more.
+    /// Removes a node from the cluster through the node `through`, which moves its replicas first,
+    /// and kills its daemon.
     ///
     /// # Errors
-    /// As the daemons answer.
+    /// The error that a daemon returns.
     pub async fn remove(&mut self, index: u8, through: u8) -> Result<()> {
         let mut request = tonic::Request::new(v1::NodeRemoveRequest {
             hostname: self.node(index).host().to_owned(),
@@ -300,10 +301,10 @@ impl Lab {
         self.node_mut(index).kill()
     }
 
-    /// Founds the cluster on the first node and makes all others join it.
+    /// Initialises the cluster on the first node and joins all others to it.
     ///
     /// # Errors
-    /// As the daemons answer.
+    /// The error that a daemon returns.
     pub async fn join_all(&mut self) -> Result<()> {
         self.init().await?;
         for index in 2..=u8::try_from(self.nodes.len())? {
@@ -312,11 +313,11 @@ impl Lab {
         self.agree(self.nodes.len()).await
     }
 
-    /// Waits until all nodes that are up and belong to a cluster know of so many members, and of
-    /// one leader.
+    /// Waits until all running nodes with a cluster report this number of members and one common
+    /// leader.
     ///
     /// # Errors
-    /// When they never do.
+    /// When they do not within [`PATIENCE`].
     pub async fn agree(&self, members: usize) -> Result<()> {
         until(
             &format!("{members} members everywhere"),
@@ -343,11 +344,11 @@ impl Lab {
         .await
     }
 
-    /// Waits until a node that is up says that it leads, and a majority of all that are up agrees;
-    /// returns its number.
+    /// Waits until a majority of the running nodes reports a running node as leader; returns its
+    /// number.
     ///
     /// # Errors
-    /// When there never is one.
+    /// When there is none within [`PATIENCE`].
     pub async fn leader(&self) -> Result<u8> {
         until("a leader", PATIENCE, || self.sees_leader()).await
     }
@@ -373,10 +374,10 @@ impl Lab {
             .ok_or_else(|| format!("{votes:?}"))
     }
 
-    /// Waits until the cluster has so many voters; returns their hostnames, sorted.
+    /// Waits until the cluster has this number of voters; returns their hostnames, sorted.
     ///
     /// # Errors
-    /// When it never has.
+    /// When it does not within [`PATIENCE`].
     pub async fn wait_voters(&self, count: usize) -> Result<Vec<String>> {
         until(&format!("{count} voters"), PATIENCE, || async {
             let voters = self.voters().await?;
@@ -389,10 +390,10 @@ impl Lab {
         .await
     }
 
-    /// Hostnames of the voters as the leader knows them, sorted.
+    /// Hostnames of the voters as the leader reports them, sorted.
     ///
     /// # Errors
-    /// With the reason why they are not known now.
+    /// When the leader cannot be determined or does not answer.
     pub async fn voters(&self) -> Result<Vec<String>, String> {
         let leader = self.sees_leader().await?;
         let status = self
@@ -410,10 +411,10 @@ impl Lab {
         Ok(voters)
     }
 
-    /// Waits until all members show the same state at one log index; returns that.
+    /// Waits until all members report equal state digests at one log index; returns that index.
     ///
     /// # Errors
-    /// When they never do.
+    /// When they do not within [`PATIENCE`].
     pub async fn same_state(&self) -> Result<u64> {
         until("one state", PATIENCE, || async {
             let leader = self.sees_leader().await?;
@@ -442,7 +443,7 @@ impl Lab {
         self.wire.cut(both_ways(some, others))
     }
 
-    /// Cuts only what `from` sends to `to`.
+    /// Drops only packets from `from` to `to`.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -450,7 +451,7 @@ impl Lab {
         self.wire.cut(one_way(from, to))
     }
 
-    /// Cuts these nodes off from all others; among themselves they stay connected.
+    /// Partitions these nodes from all others; among themselves they stay connected.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -459,7 +460,7 @@ impl Lab {
         self.cut(nodes, &others)
     }
 
-    /// Makes the lines between these nodes bad, in both directions.
+    /// Impairs the links between these nodes, in both directions.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -467,7 +468,7 @@ impl Lab {
         self.wire.impair(both_ways(some, others), how)
     }
 
-    /// Makes the lines between all nodes bad.
+    /// Impairs the links between all nodes.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -476,7 +477,7 @@ impl Lab {
         self.impair(&all, &all, how)
     }
 
-    /// Makes the lines between these nodes whole again.
+    /// Removes all faults from the links between these nodes.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -484,7 +485,7 @@ impl Lab {
         self.wire.heal(both_ways(some, others))
     }
 
-    /// Makes all lines whole again.
+    /// Removes all faults from all links.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -492,8 +493,8 @@ impl Lab {
         self.wire.heal_all()
     }
 
-    /// Ends everything on a machine at once, as if its power were cut: daemon, engine, containers
-    /// and the kernel's network. The disk stays.
+    /// Ends everything on a machine at once, as a power cut would: daemon, engine, containers and
+    /// the kernel's network. The disk stays.
     ///
     /// # Errors
     /// When something does not end.
@@ -501,7 +502,7 @@ impl Lab {
         self.nodes[usize::from(index) - 1].crash(&self.wire)
     }
 
-    /// Turns a machine on that was crashed; returns when its daemon answers.
+    /// Restarts a machine that was crashed; returns when its daemon answers.
     ///
     /// # Errors
     /// When it does not come up.
@@ -516,8 +517,8 @@ impl Lab {
         all.filter(|index| !but.contains(index)).collect()
     }
 
-    /// Pushes an image of busybox whose file `/about` holds `about`, and returns the reference
-    /// that all nodes pull it by. The engines keep nothing of it.
+    /// Pushes an image of busybox whose file `/about` holds `about`, and returns the reference by
+    /// which all nodes pull it. The image is removed from the engine that pushed it.
     ///
     /// # Errors
     /// Without engines, or when the engine or the registry refuses.
@@ -530,7 +531,7 @@ impl Lab {
         Ok(image)
     }
 
-    /// Shows the ends of all logs, and copies them whole to the directory in `JACO_LAB_LOGS`.
+    /// Prints the ends of all logs, and copies whole logs to the directory in `JACO_LAB_LOGS`.
     #[expect(
         clippy::print_stdout,
         reason = "the test harness shows it if the test fails"
@@ -544,7 +545,7 @@ impl Lab {
             );
             if let Some(dir) = std::env::var_os("JACO_LAB_LOGS").map(PathBuf::from) {
                 let to = dir.join(format!("{}-{}.log", self.name.as_str(), node.host()));
-                // Nothing depends on it.
+                // A failed copy is ignored: the logs are for diagnosis only.
                 let _ = std::fs::create_dir_all(dir);
                 let _ = std::fs::copy(node.path("jacod.log"), to);
             }
@@ -562,7 +563,7 @@ impl Drop for Lab {
             let _ = registry.kill(); // it may have ended by itself
             let _ = registry.wait();
         }
-        // The TUN interface holds the namespace.
+        // Closing the TUN interface releases the namespace.
         self.wire.close();
         if let Err(error) = clean::remove(&self.name) {
             show(&format!(
@@ -573,7 +574,7 @@ impl Drop for Lab {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "a drop has nobody else to tell")]
+#[expect(clippy::print_stdout, reason = "drop cannot return an error")]
 fn show(text: &str) {
     println!("{text}");
 }

@@ -1,4 +1,4 @@
-//! Secrets that must turn up nowhere.
+//! Search for secrets in places where none may appear.
 
 use base64::{
     Engine as _,
@@ -8,14 +8,14 @@ use sha2::{Digest, Sha256};
 
 use crate::rng;
 
-/// Secrets, and every form in which one could be found again.
+/// A set of secrets, and the encodings in which each is looked for.
 #[derive(Debug, Default)]
 pub struct Markers(Vec<Marker>);
 
 #[derive(Debug)]
 struct Marker {
     name: String,
-    /// How it is told apart, and what to look for, in lower case where `folded`.
+    /// Encodings of the secret.
     forms: Vec<Form>,
 }
 
@@ -23,19 +23,19 @@ struct Marker {
 struct Form {
     encoding: &'static str,
     needle: Vec<u8>,
+    /// Whether the comparison ignores case; the needle is in lower case then.
     folded: bool,
 }
 
 impl Markers {
-    /// Makes up a secret that occurs nowhere by chance: letters and digits only, so that it
-    /// survives any quoting.
+    /// Creates a random secret of letters and digits only, which no quoting changes.
     pub fn plant(&mut self, name: &str) -> String {
         let secret = format!("mark{name}{:016x}{:016x}", rng::unique(), rng::unique());
         self.add(name, secret.as_bytes());
         secret
     }
 
-    /// Looks for a secret that exists already; its hash is one, too.
+    /// Adds an existing secret, and its hash.
     pub fn add(&mut self, name: &str, secret: &[u8]) {
         let mut forms = forms(secret);
         let digest = Sha256::digest(secret);
@@ -46,7 +46,8 @@ impl Markers {
         });
     }
 
-    /// Every secret that is in `text`, as lines that name it, its encoding and what is around it.
+    /// Occurrences of secrets in `text`, as lines with their name, their encoding and the preceding
+    /// text.
     #[must_use]
     pub fn found_in(&self, place: &str, text: &[u8]) -> Vec<String> {
         let folded = text.to_ascii_lowercase();
@@ -74,7 +75,7 @@ fn forms(secret: &[u8]) -> Vec<Form> {
         folded: true,
     }];
     forms.extend(forms_of_bytes(secret, ["hex", "numbers"]));
-    // Within a longer text it starts at any of three places of a group of four.
+    // Within a longer text a secret starts at any of three offsets of a base64 group.
     for offset in 0..3 {
         let padded = [&vec![0; offset][..], secret].concat();
         for (encoding, engine) in [
@@ -82,7 +83,7 @@ fn forms(secret: &[u8]) -> Vec<Form> {
             ("base64 for URLs", URL_SAFE_NO_PAD),
         ] {
             let text = engine.encode(&padded);
-            // The first and last characters mix with their neighbours.
+            // The first and last characters depend on the neighbouring bytes.
             let from = if offset == 0 { 0 } else { offset + 1 };
             let inner = &text.as_bytes()[from..text.len() - 2];
             forms.push(Form {
@@ -98,7 +99,7 @@ fn forms(secret: &[u8]) -> Vec<Form> {
 fn forms_of_bytes(bytes: &[u8], encodings: [&'static str; 2]) -> [Form; 2] {
     let [hex, numbers] = encodings;
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    // As `Debug` of a list shows bytes, and JSON without spaces after the commas is rare.
+    // The format of `Debug` for a byte slice; JSON without spaces after the commas is rare.
     let list = format!("{bytes:?}");
     let list = list.trim_matches(['[', ']']).to_owned();
     [
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_text_holds_nothing() {
+    fn harmless_text_yields_no_findings() {
         let mut markers = Markers::default();
         let secret = markers.plant("token");
         markers.add("key", b"-----BEGIN");

@@ -1,11 +1,13 @@
-//! A lab for breaking JACO: real daemons on a real container engine.
+//! Fault injection for JACO: real daemons on a real container engine.
 //!
 //! A [`Daemon`] is a `jacod` process in a directory of its own that a test may kill, starve and
-//! start again; an [`Api`] is its operator; an [`Engine`] shows what really runs, and a
-//! [`Witness`] what ran in between. A [`History`] remembers what was acknowledged, and
-//! [`disk`] reads what a dead daemon left. [`Markers`] are secrets that must turn up nowhere.
+//! restart; an [`Api`] is a client of its operator API; an [`Engine`] lists the containers that
+//! really run, and a [`Witness`] records all container events of the engine. A [`History`] records
+//! acknowledged writes, and [`disk`] reads the database of a stopped daemon. [`Markers`] are
+//! secrets that must not appear in any output.
 //!
-//! Everything made here carries the cluster's id and is removed by it when the daemon is dropped.
+//! Every container, network and volume made here carries the cluster's id as a label and is removed
+//! by that label when the daemon is dropped.
 
 pub mod api;
 pub mod daemon;

@@ -1,39 +1,39 @@
-//! Whether what clients saw of a register could have happened in one order.
+//! Linearizability checker for registers.
 //!
-//! A history is linearizable if each operation can be given one moment between its call and its
-//! answer so that, in the order of these moments, every read returns what the last write before
-//! it wrote. Registers are independent of each other, so each has its history checked alone
-//! (Herlihy and Wing, "Linearizability", TOPLAS 1990, theorem 1).
+//! A history is linearizable if each operation can be assigned a point in time between its call and
+//! its answer so that, in the order of these points, every read returns the value of the last write
+//! before it. Registers are independent of each other, so each history is checked alone (Herlihy
+//! and Wing, "Linearizability", TOPLAS 1990, theorem 1).
 //!
-//! The search is that of Wing and Gong, "Testing and Verifying Concurrent Objects", JPDC 1993,
-//! with the memory of Lowe, "Testing for Linearizability", CCPE 2017: the same operations done
-//! with the same value in the register are not tried twice.
+//! The search is that of Wing and Gong, "Testing and Verifying Concurrent Objects", JPDC 1993, with
+//! the cache of Lowe, "Testing for Linearizability", CCPE 2017: a set of linearized operations
+//! together with a register value is not explored twice.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
 };
 
-/// What an operation does. Every write of a history writes another value.
+/// Effect of an operation. Every write of a history writes a different value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It writes this value.
+    /// Writes this value.
     Write(u64),
-    /// It returned this value, or that nothing was written yet.
+    /// Returned this value, or none if the register was unset.
     Read(Option<u64>),
 }
 
-/// One operation on a register, as its client saw it.
+/// One operation on a register, as observed by its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Who asked; for people.
+    /// Number of the client, for display only.
     pub client: u32,
-    /// What for, and what came back.
+    /// Kind of the operation, with the value.
     pub action: Action,
-    /// When it was called, in any unit that all clients share.
+    /// Time of the call, in any unit that all clients share.
     pub called: u64,
-    /// When it was answered. `None` if it was not: a write may then happen at any time after the
-    /// call, or never. A read without an answer, or a write that was refused, is no operation.
+    /// Time of the answer. `None` if there was none: a write may then take effect at any time after
+    /// the call, or never. A read without an answer, or a write that was refused, is no operation.
     pub answered: Option<u64>,
 }
 
@@ -52,12 +52,13 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why a history is not linearizable.
+/// Proof that a history is not linearizable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The longest order that was possible.
+    /// The longest prefix of an order that was found.
     pub order: Vec<Operation>,
-    /// What could not follow it, although it was over before anything else.
+    /// The operation that could not be next, although its answer came before every other remaining
+    /// answer.
     pub stuck: Option<Operation>,
 }
 
@@ -81,14 +82,14 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Checks the history of one register, in any order; at first nothing is written.
+/// Checks the history of one register, in any order of operations; the register is unset at first.
 ///
 /// # Errors
-/// With where every order ends, if there is none.
+/// Describes the longest possible order.
 ///
 /// # Panics
-/// When two writes write the same value, or an answer came before its call: such a history says
-/// nothing.
+/// When two writes write the same value, or an answer is earlier than its call: such a history
+/// cannot be judged.
 pub fn check(history: &[Operation]) -> Result<(), Box<Violation>> {
     let operations = relevant(history);
     let mut search = Search::new(&operations);
@@ -105,7 +106,7 @@ pub fn check(history: &[Operation]) -> Result<(), Box<Violation>> {
 /// Checks the histories of several registers.
 ///
 /// # Errors
-/// With the first register whose history is not linearizable.
+/// The first register whose history is not linearizable.
 pub fn check_all<K: Ord + Clone>(
     histories: &BTreeMap<K, Vec<Operation>>,
 ) -> Result<(), (K, Box<Violation>)> {
@@ -115,9 +116,8 @@ pub fn check_all<K: Ord + Clone>(
     Ok(())
 }
 
-/// All operations but the writes whose outcome nobody knows and whose value nobody read: no read
-/// tells whether they happened, so leaving them out changes no answer, and each would double the
-/// search.
+/// Drops writes with an unknown outcome whose value was never read: no read depends on whether they
+/// took effect, so the verdict is the same, and each would double the search.
 fn relevant(history: &[Operation]) -> Vec<Operation> {
     let mut written = BTreeSet::new();
     let mut read = BTreeSet::new();
@@ -140,7 +140,7 @@ fn relevant(history: &[Operation]) -> Vec<Operation> {
     history.iter().filter(is_relevant).copied().collect()
 }
 
-/// A call or an answer, in a list from which operations are taken as they are given a moment.
+/// A call or an answer, in a doubly linked list from which linearized operations are removed.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     operation: usize,
@@ -149,10 +149,11 @@ struct Entry {
     after: usize,
 }
 
-/// The entry before the first and after the last one.
+/// Sentinel before the first and after the last entry.
 const END: usize = 0;
 
-/// Calls and answers in the order of time, and the operations that have their moment.
+/// State of the search: calls and answers in the order of time, and the operations linearized so
+/// far.
 struct Search<'a> {
     operations: &'a [Operation],
     entries: Vec<Entry>,
@@ -160,7 +161,7 @@ struct Search<'a> {
     places: Vec<(usize, usize)>,
     value: Option<u64>,
     done: Vec<u64>,
-    /// What was done, with the value before each.
+    /// Operations linearized so far, each with the register's value before it.
     order: Vec<(usize, Option<u64>)>,
     tried: HashSet<(Box<[u64]>, Option<u64>)>,
     longest: Vec<usize>,
@@ -169,7 +170,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(operations: &'a [Operation]) -> Self {
-        // At one and the same time calls come before answers, which makes them concurrent.
+        // At equal times calls come before answers, which makes the operations concurrent.
         let mut moments: Vec<(u64, bool, usize)> = Vec::new();
         for (id, operation) in operations.iter().enumerate() {
             moments.push((operation.called, false, id));
@@ -211,7 +212,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether there is an order for all operations.
+    /// Whether all operations can be ordered.
     fn run(&mut self) -> bool {
         let mut at = self.entries[END].after;
         while self.entries[END].after != END {
@@ -225,7 +226,7 @@ impl<'a> Search<'a> {
                 };
                 continue;
             }
-            // An operation is over that could not be given a moment before its answer.
+            // The answer of an operation that could not be linearized before it: backtrack.
             if self.order.len() >= self.longest.len() {
                 self.longest = self.order.iter().map(|(id, _)| *id).collect();
                 self.stuck = Some(entry.operation);
@@ -238,7 +239,8 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Whether an operation fits what is in the register, and was not tried here before.
+    /// Whether an operation is consistent with the register's value, in a configuration not
+    /// explored before.
     fn may_follow(&mut self, operation: usize) -> bool {
         let value = match self.operations[operation].action {
             Action::Write(value) => Some(value),
@@ -250,7 +252,7 @@ impl<'a> Search<'a> {
         self.tried.insert((done.into(), value))
     }
 
-    /// Gives an operation the next moment.
+    /// Linearizes an operation next.
     fn take(&mut self, operation: usize) {
         self.order.push((operation, self.value));
         if let Action::Write(value) = self.operations[operation].action {
@@ -262,13 +264,13 @@ impl<'a> Search<'a> {
         self.unlink(answer);
     }
 
-    /// Undoes the last [`Search::take`].
+    /// Undoes the last [`Search::take`], and returns its operation.
     fn put_back(&mut self) -> Option<usize> {
         let (operation, value) = self.order.pop()?;
         self.value = value;
         self.done[operation / 64] &= !(1 << (operation % 64));
         let (call, answer) = self.places[operation];
-        // In the reverse order, so that each finds its neighbours as it left them.
+        // In reverse order, so that each entry finds its neighbours as when it was removed.
         self.link(answer);
         self.link(call);
         Some(operation)

@@ -1,7 +1,7 @@
 //! Clients that write and read registers of a cluster through all of its nodes at once.
 //!
-//! A register is a pull credential: its user name is the value, and every write of it leaves an
-//! event in the audit trail, which shows what happened beside what was acknowledged.
+//! A register is a pull credential: its user name is the value. Every write leaves an event in the
+//! audit trail, which records the writes that took effect, acknowledged or not.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,16 +26,16 @@ use crate::{
     linear::{self, Action, Operation},
 };
 
-/// How many registers there are: few enough that clients meet on each.
+/// Number of registers: few enough for concurrent operations on each.
 const REGISTERS: u64 = 8;
 /// Deadline of each call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a call that failed, so that a cluster that refuses is not flooded.
+/// Pause after a failed call, so that a refusing cluster is not flooded.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What the name of every register ends with.
+/// Suffix of every register's name.
 const SUFFIX: &str = ".register.example";
 
-/// Clients at work.
+/// Running clients.
 #[derive(Debug)]
 pub struct Registers {
     shared: Arc<Shared>,
@@ -54,25 +54,25 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Seen {
     histories: BTreeMap<u64, Vec<Operation>>,
-    /// Values that the cluster refused to write.
+    /// Values whose write was refused.
     refused: BTreeSet<u64>,
     values: u64,
-    /// Call and answer of every write that was acknowledged.
+    /// Times of call and answer of every acknowledged write.
     accepted: Vec<(u64, u64)>,
     errors: BTreeMap<String, u64>,
 }
 
-/// What the clients saw, all in all.
+/// Record of all operations.
 #[derive(Debug)]
 pub struct Outcome {
     histories: BTreeMap<u64, Vec<Operation>>,
     refused: BTreeSet<u64>,
-    /// How often each error came, by its code.
+    /// Number of errors by code.
     pub errors: BTreeMap<String, u64>,
 }
 
 impl Registers {
-    /// Starts so many clients, each of which asks any of the nodes for each operation.
+    /// Starts this number of clients, each of which chooses a random node for each operation.
     #[must_use]
     pub fn start(apis: Vec<Api>, clients: u32, seed: u64) -> Self {
         let shared = Arc::new(Shared {
@@ -87,7 +87,7 @@ impl Registers {
             let (shared, mut stopped) = (Arc::clone(&shared), stop.subscribe());
             let mut rng = Rng::new(seed.wrapping_add(client.into()));
             set.spawn(async move {
-                // Never in the midst of a call: its outcome shall be known.
+                // Stop between calls only, so that the outcome of each is known.
                 while !*stopped.borrow_and_update() {
                     shared.step(client, &mut rng).await;
                 }
@@ -100,8 +100,8 @@ impl Registers {
         }
     }
 
-    /// Waits for the first acknowledged write that was called after `moment`, and returns how long
-    /// after that it was acknowledged.
+    /// Waits for the first acknowledged write that was called after `moment`, and returns the time
+    /// from `moment` to its acknowledgment.
     ///
     /// # Errors
     /// When there is none within `limit`.
@@ -125,13 +125,13 @@ impl Registers {
         })
     }
 
-    /// How many writes were acknowledged so far.
+    /// Number of writes acknowledged so far.
     #[must_use]
     pub fn accepted(&self) -> usize {
         self.shared.lock().accepted.len()
     }
 
-    /// Lets every client finish its call, and returns what they saw.
+    /// Stops all clients after their current call, and returns their record.
     ///
     /// # Errors
     /// When a client panicked.
@@ -163,7 +163,7 @@ impl Shared {
         self.nanos(Instant::now())
     }
 
-    /// One operation of a client.
+    /// Performs one operation of a client.
     async fn step(&self, client: u32, rng: &mut Rng) {
         let register = rng.within(0..REGISTERS);
         let Some(api) = rng.choose(&self.apis) else {
@@ -230,7 +230,7 @@ impl Shared {
         let found = list
             .into_iter()
             .find(|credential| credential.registry == name);
-        // A value that no client wrote is one that no history explains.
+        // A value that no client wrote becomes one that no history explains.
         let value = found.map(|credential| value_of(&credential.username).unwrap_or(u64::MAX));
         let operation = Operation {
             client,
@@ -254,7 +254,8 @@ impl Seen {
     }
 }
 
-/// Calls with a deadline that the daemon knows, and that holds if it does not answer.
+/// Calls with a deadline that is sent to the daemon, and enforced twice as late if it does not
+/// answer.
 async fn call<R, T, F>(request: R, method: impl FnOnce(Request<R>) -> F) -> Result<T, DecodedError>
 where
     F: Future<Output = Result<tonic::Response<T>, Status>>,
@@ -266,7 +267,7 @@ where
     Ok(answer?.into_inner())
 }
 
-/// Whether an error promises that nothing was written. All others leave it open.
+/// Whether an error guarantees that the write did not take effect. All others leave it open.
 fn did_not_happen(error: &DecodedError) -> bool {
     let refusals = [ErrorCode::NoLeader, ErrorCode::QuorumLost];
     error.known().is_some_and(|code| refusals.contains(&code))
@@ -277,7 +278,7 @@ fn value_of(username: &str) -> Option<u64> {
 }
 
 impl Outcome {
-    /// How many operations were answered or left open, and how many writes were refused.
+    /// Number of operations that were answered or left open, and of writes that were refused.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (
@@ -286,12 +287,12 @@ impl Outcome {
         )
     }
 
-    /// Checks that the history of every register is linearizable, that the audit trail of a node
-    /// holds every write that was acknowledged, none twice, and none that was refused, and that
-    /// the trail's order of writes ends with what the registers hold.
+    /// Checks that the history of every register is linearizable; that the audit trail of a node
+    /// holds every acknowledged write, none twice, and none that was refused; and that the last
+    /// write of each register in the trail is the register's value.
     ///
     /// # Errors
-    /// With the first that is not so.
+    /// Describes the first violation.
     pub async fn check(&self, api: &Api) -> Result<()> {
         linear::check_all(&self.histories)
             .map_err(|(register, violation)| violation_of(register, &violation))?;

@@ -1,7 +1,7 @@
-//! A real image registry on this machine: Debian's `docker-registry`, behind a [`Front`].
+//! A real image registry on this machine: Debian's `docker-registry`, behind the proxy [`Front`].
 //!
-//! It listens on the loopback interface, which engines trust without TLS. Its users are kept in
-//! a `htpasswd` file that it reads again whenever the file changes.
+//! It listens on the loopback interface, which engines trust without TLS. Its users are in a
+//! `htpasswd` file, which the registry reads again whenever the file changes.
 
 use std::{
     fs::{self, File},
@@ -23,12 +23,12 @@ mod front;
 pub use fault::{Fault, Part};
 pub use front::{Front, Outcome, Seen};
 
-/// Account that images are pushed with.
+/// Account for pushing images.
 const PUSHER: &str = "pusher";
 
 /// A registry with a directory and a port of its own.
 ///
-/// Dropping it ends the process and removes its images from the engine; so it must outlive the
+/// Dropping it ends the process and removes its images from the engine, so it must outlive the
 /// daemon whose containers use them.
 #[derive(Debug)]
 pub struct Registry {
@@ -41,7 +41,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry that anybody may read and write.
+    /// Starts a registry without authentication.
     ///
     /// # Errors
     /// When it does not come up.
@@ -49,7 +49,7 @@ impl Registry {
         Self::start(None).await
     }
 
-    /// A registry for these users, given with their passwords.
+    /// Starts a registry with these users and passwords.
     ///
     /// # Errors
     /// When it does not come up.
@@ -74,7 +74,7 @@ impl Registry {
             fs::write(&users_path, htpasswd(users, &pusher_password)?)?;
             config["auth"] = json!({"htpasswd": {"realm": "jaco", "path": users_path}});
         }
-        // JSON is YAML.
+        // A JSON document is valid YAML.
         let config_path = dir.path().join("config.yml");
         fs::write(&config_path, config.to_string())?;
         let log = File::create(dir.path().join("log"))?;
@@ -103,18 +103,18 @@ impl Registry {
         })
     }
 
-    /// Where requests are seen and may be spoiled.
+    /// The proxy in front of it, which records requests and injects faults.
     #[must_use]
     pub fn front(&self) -> &Front {
         &self.front
     }
 
-    /// The front, to close and to reopen it.
+    /// Mutable access to the proxy, to close and to reopen it.
     pub fn front_mut(&mut self) -> &mut Front {
         &mut self.front
     }
 
-    /// `host:port`, as image references name it.
+    /// `host:port`, as in image references.
     #[must_use]
     pub fn address(&self) -> String {
         self.front.address().to_string()
@@ -126,7 +126,7 @@ impl Registry {
         format!("{}/{name}", self.front.address())
     }
 
-    /// Replaces the users of a private registry; the next request is judged by the new ones.
+    /// Replaces the users of a private registry, with effect from the next request.
     ///
     /// # Errors
     /// When `htpasswd` or the disk refuses.
@@ -136,14 +136,14 @@ impl Registry {
         Ok(())
     }
 
-    /// Pushes an image of busybox whose file `/about` begins with `about`, past the front, and
-    /// returns its digest; the engine keeps nothing of it.
+    /// Pushes an image of busybox whose file `/about` begins with `about`, not through the proxy,
+    /// and returns its digest; the engine does not keep the image.
     ///
     /// # Errors
     /// When the engine or the registry refuses.
     pub async fn push(&self, name: &str, about: &str) -> Result<String> {
         let pushed = format!("{}/{name}", self.backend);
-        // The engine fetches no layer that it has: those of two registries must differ.
+        // An engine fetches no layer that it already has: the layers of two registries must differ.
         let about = format!("{about} of {}", self.backend);
         self.engine.import_as(&pushed, &about).await?;
         let result = self.push_image(&pushed).await;
@@ -151,7 +151,7 @@ impl Registry {
         result
     }
 
-    /// Gives what `from` names the tag of `to` as well, past the front.
+    /// Tags the image `from` as `to` as well, not through the proxy.
     ///
     /// # Errors
     /// When the engine or the registry refuses.
@@ -178,7 +178,7 @@ impl Registry {
         Ok(digest.to_owned())
     }
 
-    /// Runs the engine's command line as the pusher.
+    /// Runs the `docker` command as the pusher.
     async fn docker(&self, args: &[&str]) -> Result<String> {
         let login = BASE64.encode(format!("{PUSHER}:{}", self.pusher_password));
         let config = self.dir.path().join("client");
@@ -204,18 +204,18 @@ impl Registry {
 impl Drop for Registry {
     fn drop(&mut self) {
         self.process.end();
-        // A drop has nobody to tell.
+        // Drop cannot return an error.
         let _ = Engine::forget_images_blocking(self.front.address().port());
     }
 }
 
-/// Ends with its owner.
+/// A child process that is killed on drop.
 #[derive(Debug)]
 struct Process(Child);
 
 impl Process {
     fn end(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -227,18 +227,18 @@ impl Drop for Process {
     }
 }
 
-/// The address a registry says it listens on.
+/// Parses the listening address from the registry's log.
 fn listening(log: &str) -> Result<SocketAddr> {
     let (_, rest) = log.split_once("listening on ").context(log.to_owned())?;
     let address = rest.split('"').next().unwrap_or_default();
     Ok(address.parse()?)
 }
 
-/// The lines of a `htpasswd` file.
+/// Content of a `htpasswd` file.
 fn htpasswd(users: &[(&str, &str)], pusher_password: &str) -> Result<Vec<u8>> {
     let mut lines = Vec::new();
     for (user, password) in users.iter().chain([&(PUSHER, pusher_password)]) {
-        // Cheap on purpose: every request pays for it.
+        // Lowest bcrypt cost: each request is verified with it.
         let mut process = Command::new("htpasswd")
             .args(["-n", "-i", "-B", "-C", "4", user])
             .stdin(Stdio::piped())

@@ -1,4 +1,4 @@
-//! A unix socket that passes everything on to another one, until it is cut or frozen.
+//! A unix socket proxy that can be cut or frozen.
 
 use std::{
     io,
@@ -12,10 +12,10 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-/// Most bytes that are under way at once.
+/// Size of the buffer per direction.
 const CHUNK: usize = 16 * 1024;
 
-/// Stands between a daemon and its engine, so that a test can take the engine away.
+/// A proxy between a daemon and its engine, with which a test makes the engine unavailable.
 #[derive(Debug)]
 pub struct Relay {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay from `path` to `target` that is still cut.
+    /// A relay from `path` to `target`, cut at first.
     #[must_use]
     pub fn new(path: &Path, target: &Path) -> Self {
         Self {
@@ -36,10 +36,10 @@ impl Relay {
         }
     }
 
-    /// Begins to pass connections on.
+    /// Listens and forwards connections.
     ///
     /// # Errors
-    /// When the socket cannot be made.
+    /// When the socket cannot be created.
     pub fn connect(&mut self) -> io::Result<()> {
         self.cut();
         let listener = UnixListener::bind(&self.path)?;
@@ -48,21 +48,21 @@ impl Relay {
         Ok(())
     }
 
-    /// Breaks every connection and takes the socket away.
+    /// Closes every connection and removes the socket.
     pub fn cut(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
         }
-        // There is none if the relay was cut already.
+        // The socket does not exist if the relay was cut already.
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// Goes on accepting connections and passes nothing on, like an engine that hangs.
+    /// Keeps accepting connections but forwards nothing, like an engine that hangs.
     pub fn freeze(&self) {
         self.frozen.send_replace(true);
     }
 
-    /// Passes on what has piled up, and what comes.
+    /// Forwards buffered and further data.
     pub fn thaw(&self) {
         self.frozen.send_replace(false);
     }
@@ -74,7 +74,7 @@ impl Drop for Relay {
     }
 }
 
-/// Its end ends all connections: they belong to the set.
+/// Accepts connections; they belong to the set, so they end with this task.
 async fn serve(listener: UnixListener, target: PathBuf, frozen: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
@@ -88,7 +88,7 @@ async fn serve(listener: UnixListener, target: PathBuf, frozen: watch::Receiver<
     }
 }
 
-/// One connection. Either side may go away at any time.
+/// Forwards one connection, until both directions have ended.
 async fn pass_on(client: UnixStream, target: PathBuf, frozen: watch::Receiver<bool>) {
     let Ok(engine) = UnixStream::connect(&target).await else {
         return;
@@ -99,7 +99,7 @@ async fn pass_on(client: UnixStream, target: PathBuf, frozen: watch::Receiver<bo
     let _ = tokio::join!(requests, pump(from_engine, to_client, frozen));
 }
 
-/// One direction; its end is passed on too.
+/// Forwards one direction, including its end.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_said_to_a_frozen_relay_arrives_when_it_thaws() {
+    async fn frozen_relay_delivers_after_thaw() {
         let dir = tempfile::tempdir().unwrap();
         let (path, target) = (dir.path().join("relay"), dir.path().join("echo"));
         echo(&target);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_breaks_connections_and_a_reconnect_serves_again() {
+    async fn cut_closes_connections_and_connect_restores_service() {
         let dir = tempfile::tempdir().unwrap();
         let (path, target) = (dir.path().join("relay"), dir.path().join("echo"));
         echo(&target);

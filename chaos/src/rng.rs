@@ -1,4 +1,4 @@
-//! Random choices that a seed repeats.
+//! Random choices, repeatable from a seed.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// A small generator; equal seeds give equal choices.
+/// A small generator (SplitMix64); equal seeds give equal choices.
 ///
 /// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// The generator of the seed in the environment variable `JACO_SEED`, or of a new one.
+    /// The generator of the seed in the environment variable `JACO_SEED`, or of a random one.
     ///
     /// Prints the seed: the test harness shows it if the test fails.
     #[expect(clippy::print_stdout, reason = "nothing but tests uses this crate")]
@@ -41,7 +41,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number of a range.
+    /// A number of a range (with a slight modulo bias).
     ///
     /// # Panics
     /// If the range is empty.
@@ -49,7 +49,7 @@ impl Rng {
         range.start + self.number() % (range.end - range.start)
     }
 
-    /// One of several; `None` of none.
+    /// One element of a slice; `None` if it is empty.
     pub fn choose<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         let count = u64::try_from(from.len()).ok().filter(|count| *count > 0)?;
         from.get(usize::try_from(self.within(0..count)).ok()?)
@@ -62,7 +62,7 @@ impl Rng {
     }
 }
 
-/// A number that no other test of this machine has.
+/// A random number, to tell the objects of tests on this machine apart.
 #[must_use]
 pub fn unique() -> u64 {
     RandomState::new().build_hasher().finish()
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_choice_comes_up() {
+    fn choose_picks_every_element() {
         let mut rng = Rng::new(1);
         let mut seen = [0; 3];
         (0..100).for_each(|_| seen[*rng.choose(&[0, 1, 2]).unwrap()] += 1);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats_its_choices_and_another_does_not() {
+    fn equal_seeds_give_equal_choices() {
         let draw = |seed| {
             let mut rng = Rng::new(seed);
             (0..8).map(|_| rng.within(10..1000)).collect::<Vec<_>>()

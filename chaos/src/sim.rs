@@ -1,12 +1,12 @@
-//! A whole cluster in one thread, on virtual time, from one seed.
+//! Deterministic simulation of a whole cluster: one thread, virtual time, one seed.
 //!
-//! Several nodes with the real cores (raft and the state machine, the membership policy, the
-//! scheduler's passes, node health, replicas) live on simulated machines: a disk that forgets
-//! what was not synced, an engine that fails and loses answers, clocks that drift, and a network
-//! that loses, delays, repeats and cuts. Faults are drawn from the seed; so is everything else,
-//! so a seed that fails fails again, event by event.
+//! Several nodes with the production cores (raft and the state machine, the membership policy, the
+//! scheduler's passes, node health, replicas) run on simulated machines: a disk that loses unsynced
+//! writes, an engine that fails and loses answers, clocks that drift, and a network that loses,
+//! delays, duplicates and partitions. Faults and all other choices are drawn from the seed, so a
+//! failing seed fails again in the same way, event by event.
 //!
-//! While faults happen, at each event that could break it; those marked with * once in a virtual
+//! Properties checked at each event that could break them; those marked with * once in a virtual
 //! second:
 //!
 //! | property | what is checked |
@@ -18,32 +18,32 @@
 //! | equal states | states, and so digests, are equal at equal applied index, also after restarts and snapshots, and equal to a state made entry by entry |
 //! | committed is durable | a committed entry is synced on a majority of voters' disks |
 //! | applied is durable | after a crash nothing is applied that the log or the commit index lacks |
-//! | acknowledged writes | what was acknowledged is committed, and stays |
-//! | at most once | no command of a client is committed twice, or after its client was told it was not appended |
+//! | acknowledged writes | an acknowledged write is committed, and stays |
+//! | at most once | no command of a client is committed twice, or after its client received "not appended" |
 //! | consistent reads | a consistent read shows everything acknowledged before it began |
-//! | unique numbers | no revision and no raft id is given out twice |
-//! | containers belong to rows | a container is made only by the host of the row it is labelled with |
-//! | starts wait for the cluster | a node that is out of touch makes no container of a row that never ran on it |
-//! | reports are true | what is reported as running was made there, from the row that is named |
-//! | ready when settled | a node that calls itself ready runs nothing that moved away before it confirmed its state |
+//! | unique numbers | no revision and no raft id is assigned twice |
+//! | containers belong to rows | a container is created only by the host of the row it is labelled with |
+//! | starts wait for the cluster | a node that is out of touch creates no container of a row that never ran on it |
+//! | reports are true | a container reported as running was created on that node, from the row named in the report |
+//! | ready when settled | a node that reports itself ready runs no container whose row moved away before it confirmed its state |
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
-//! | not appended * | what a client was told is in no log is never committed |
+//! | not appended * | a command reported to its client as not appended is never committed |
 //!
-//! With a nuisance instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms),
-//! also: nobody is taken for dead, so nothing moves.
+//! With a benign fault instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms
+//! on average), also: no node is marked offline and no replica moves.
 //!
 //! A move lets the old container serve until the new one runs, so for a while a replica may have
-//! one container on its old host (`previous_host`) and one on its new; both hosts know it from
-//! the row. Whatever else runs of it has one grace and a few requests from the moment its node
-//! applied the change, and in any case a sweep more from the moment the node is in touch with the
-//! leader. Time in which the daemon is down or paused does not count, and what a failing engine
-//! refused may be repeated after half a minute.
+//! one container on its old host (`previous_host`) and one on its new; both hosts know this from
+//! the row. Every other container of the replica must be gone within one stop grace and a few
+//! engine requests after its node applied the change, and in any case within one more sweep after
+//! the node is in touch with the leader. Time in which the daemon is down or paused does not count,
+//! and a request that a failing engine refused may be retried after half a minute.
 //!
-//! When the faults stop, within a bounded virtual time: one leader, equal states everywhere, as
-//! many voters as a table of its own says, everybody ready, the rows that the deployments ask for
-//! and no others, every replica running where its row says and nowhere else (or its restart budget
-//! spent), and nothing left for the scheduler to do. Then every member takes a write and answers a
-//! consistent read.
+//! After the faults stop, the following must hold within a bounded virtual time: one leader, equal
+//! states on all nodes, as many voters as the table in `expected.rs` says, all members ready,
+//! exactly the rows that the deployments ask for, every replica running where its row says and
+//! nowhere else (or its restart budget spent), and an empty scheduler pass. Then every member
+//! accepts a write and answers a consistent read.
 
 mod audit;
 mod boot;

@@ -1,4 +1,4 @@
-//! Waiting for something to become true.
+//! Polling until a condition holds.
 
 use std::{
     fmt,
@@ -8,17 +8,17 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// How long anything may take that is not measured.
+/// Time limit of every wait that is not a measurement.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two looks.
+/// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Looks until `look` finds what is wanted, and returns it.
+/// Calls `look` until it succeeds, and returns its result.
 ///
-/// `look` says why not yet; past `limit` the last reason is the error.
+/// `look` returns the reason why not yet; past `limit` the last reason is the error.
 ///
 /// # Errors
-/// When the limit passed.
+/// When `limit` has passed.
 pub async fn until<T, E, F>(what: &str, limit: Duration, mut look: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<T, E>>,
@@ -27,7 +27,7 @@ where
     let start = Instant::now();
     loop {
         let left = limit.saturating_sub(start.elapsed());
-        // A look that hangs counts as one that found nothing.
+        // A call that hangs counts as a failed one.
         let why = match tokio::time::timeout(left.max(PAUSE), look()).await {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(why)) => why.to_string(),
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_becomes_true_is_returned() {
+    async fn first_success_is_returned() {
         let mut looks = 0;
         let found = until("three looks", PATIENCE, || {
             looks += 1;
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_never_becomes_true_is_an_error_with_the_last_reason() {
+    async fn timeout_error_holds_last_reason() {
         let limit = Duration::from_millis(50);
         let error = until("a miracle", limit, || async { Err::<(), _>("nothing") })
             .await
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_that_hangs_does_not_hang_the_wait() {
+    async fn hanging_poll_ends_at_the_limit() {
         let limit = Duration::from_millis(50);
         let hung = until("an answer", limit, || {
             std::future::pending::<Result<(), &str>>()

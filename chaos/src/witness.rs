@@ -1,4 +1,4 @@
-//! What happened to the containers of a cluster, from the engine's own event stream.
+//! Log of container events of a cluster, from the engine's own event stream.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,12 +13,12 @@ use tokio::task::JoinHandle;
 
 use crate::engine::{Engine, LABEL_REPLICA, by_cluster};
 
-/// Something that happened to a container.
+/// An event of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incident {
-    /// When, in nanoseconds since the epoch, by the engine's clock.
+    /// Nanoseconds since the Unix epoch, by the engine's clock.
     pub at_nanos: i64,
-    /// The engine's word for it: `create`, `start`, `die`, `destroy`, ...
+    /// The engine's name of the event: `create`, `start`, `die`, `destroy`, ...
     pub action: String,
     /// Replica the container is for.
     pub replica: String,
@@ -26,7 +26,7 @@ pub struct Incident {
     pub container: String,
 }
 
-/// Watches a cluster's containers from its first one on.
+/// Records the events of a cluster's containers.
 #[derive(Debug)]
 pub struct Witness {
     seen: Arc<Mutex<Vec<Incident>>>,
@@ -34,13 +34,14 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Begins to watch; nothing that happens after the return is missed.
+    /// Begins to record; no event after the return is missed.
     ///
     /// # Errors
     /// When the engine refuses.
     pub async fn watch(engine: &Engine, cluster_id: &str) -> Result<Self> {
         let docker = engine.client().await?;
-        // The engine replays from here, so the moment at which the stream opens does not matter.
+        // The engine replays events since this time, so the time at which the stream opens does not
+        // matter.
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
         let mut filters = by_cluster(cluster_id);
         filters.insert("type".to_owned(), vec!["container".to_owned()]);
@@ -66,7 +67,7 @@ impl Witness {
         Ok(Self { seen, task })
     }
 
-    /// Everything so far that happened to the containers of one replica, in order.
+    /// Events so far of the containers of one replica, in order.
     #[must_use]
     pub fn of(&self, replica: &str) -> Vec<Incident> {
         let mut incidents = lock(&self.seen).clone();
@@ -74,7 +75,7 @@ impl Witness {
         incidents
     }
 
-    /// Times at which containers of a replica did `action`.
+    /// Times of the events `action` of a replica's containers.
     #[must_use]
     pub fn times(&self, replica: &str, action: &str) -> Vec<i64> {
         let of = self.of(replica);
@@ -84,10 +85,10 @@ impl Witness {
             .collect()
     }
 
-    /// Checks that no replica ever had two containers, nor two running ones.
+    /// Checks that no replica had two containers at once, nor two running ones.
     ///
     /// # Errors
-    /// With the first moment at which one had, or when the engine ended the stream.
+    /// Describes the first overlap; or the engine ended the stream.
     pub fn check(&self) -> Result<()> {
         anyhow::ensure!(
             !self.task.is_finished(),
@@ -98,11 +99,11 @@ impl Witness {
             .map_err(anyhow::Error::msg)
     }
 
-    /// Waits until the stream has told of everything the engine has done so far: the newest
-    /// container of `replica` is known to have started.
+    /// Waits until the stream includes the start of `container`, the newest container of `replica`,
+    /// and so everything before it.
     ///
     /// # Errors
-    /// When it never does.
+    /// When it does not in time.
     pub async fn caught_up(&self, replica: &str, container: &str) -> Result<()> {
         crate::until("the engine's events", crate::wait::PATIENCE, || async {
             let known = self
@@ -136,7 +137,7 @@ fn incident(event: EventMessage) -> Option<Incident> {
     })
 }
 
-/// The first moment at which a replica had more than one container, if there is one.
+/// Describes the first event after which a replica had more than one container, if there is one.
 fn overlap(incidents: &[Incident]) -> Option<String> {
     let mut existing = BTreeMap::<&str, BTreeSet<&str>>::new();
     let mut running = BTreeMap::<&str, BTreeSet<&str>>::new();
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_is_no_overlap() {
+    fn replacement_is_no_overlap() {
         let replaced = [
             ("create", "web-0", "a"),
             ("start", "web-0", "a"),
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_container_is_an_overlap_even_if_the_first_one_is_dead() {
+    fn second_container_overlaps_even_a_dead_one() {
         let twins = [
             ("create", "web-0", "a"),
             ("start", "web-0", "a"),

@@ -1,4 +1,4 @@
-//! Manifests of what the tests run.
+//! Manifests of the deployments that tests run.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use crate::{engine::IMAGE, rng};
 pub struct Service {
     /// Name in the compose file.
     pub name: String,
-    /// How many containers.
+    /// Number of containers.
     pub replicas: u32,
-    /// What it runs from.
+    /// Reference of its image.
     pub image: String,
-    /// When its image is pulled; see the compose key.
+    /// Value of the compose key `pull_policy`.
     pub pull_policy: &'static str,
-    /// What each runs, as an argument list.
+    /// Command of each container, as an argument list.
     pub command: Vec<String>,
-    /// Its environment; a change makes new containers.
+    /// Environment variables; a change replaces the containers.
     pub environment: BTreeMap<String, String>,
     /// Whether the engine checks its health, which makes it `running` sooner than without.
     pub healthcheck: bool,
@@ -29,7 +29,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// One replica that stays up and says so.
+    /// A service with one replica that keeps running and has a health check.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
@@ -44,14 +44,14 @@ impl Service {
         }
     }
 
-    /// With this many replicas.
+    /// Sets the number of replicas.
     #[must_use]
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// From an image that is pulled.
+    /// Uses an image that is always pulled.
     #[must_use]
     pub fn pulled(mut self, image: &str) -> Self {
         image.clone_into(&mut self.image);
@@ -59,7 +59,7 @@ impl Service {
         self
     }
 
-    /// Running a shell script, without a health check.
+    /// Runs a shell script, without a health check.
     #[must_use]
     pub fn script(mut self, script: &str) -> Self {
         self.command = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -73,8 +73,8 @@ impl Service {
             "pull_policy": self.pull_policy,
             "command": self.command,
             "environment": self.environment,
-            // Nothing in these containers needs a last word, and the first process of a
-            // container ignores signals it has no handler for.
+            // SIGTERM would have no effect: process 1 of a container ignores signals without a
+            // handler.
             "stop_signal": "SIGKILL",
         });
         if self.healthcheck {
@@ -86,12 +86,12 @@ impl Service {
     }
 }
 
-/// A deployment whose name no other test has.
+/// A deployment whose name is unique among tests.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Name of the deployment.
     pub name: String,
-    /// What it runs.
+    /// Services of the deployment.
     pub services: Vec<Service>,
     /// Length of a comment in the compose file, to make it large.
     pub padding: usize,
@@ -101,7 +101,7 @@ impl Workload {
     /// A deployment of `services`; names of containers and networks derive from `prefix`.
     #[must_use]
     pub fn new(prefix: &str, services: impl IntoIterator<Item = Service>) -> Self {
-        // The engine's names are the machine's, and other daemons may run beside ours.
+        // Other daemons may use the same engine, whose names are global.
         let name = format!("{prefix}-{:08x}", rng::unique() >> 32);
         Self {
             name,
@@ -110,7 +110,7 @@ impl Workload {
         }
     }
 
-    /// Makes every container outdated: sets `REVISION` in all environments.
+    /// Sets `REVISION` in the environment of all services, which replaces every container.
     pub fn revise(&mut self, revision: u64) {
         for service in &mut self.services {
             service
@@ -119,7 +119,7 @@ impl Workload {
         }
     }
 
-    /// Id of the replica that a service issued as its `index`th.
+    /// Id of the replica that is the `index`th of a service.
     #[must_use]
     pub fn replica(&self, service: &str, index: u32) -> String {
         format!("{}-{service}-{index}", self.name)
@@ -134,7 +134,7 @@ impl Workload {
             .collect()
     }
 
-    /// The request that applies it. JSON is YAML.
+    /// The apply request of the deployment. JSON is valid YAML.
     #[must_use]
     pub fn request(&self) -> v1::ApplyRequest {
         let services: Vec<Value> = self
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifests_are_valid_and_a_revision_changes_them() {
+    fn manifests_are_valid_and_change_with_revision() {
         let mut workload = Workload::new(
             "shop",
             [

@@ -1,4 +1,4 @@
-//! Simulated clusters: many seeds hold, planted bugs are found, and a seed repeats exactly.
+//! Simulated clusters: many seeds hold, planted bugs are found, and a seed is deterministic.
 //!
 //! `JACO_SIM_SEEDS` is the number of seeds (`make sim SEEDS=1000` runs as many, faster).
 
@@ -8,16 +8,16 @@ use jaco_chaos::sim::{self, Mutation, Nuisance, Options, Tally};
 
 /// Seeds without a bug in one run of all tests.
 const SEEDS: u64 = 70;
-/// Seeds for each nuisance.
+/// Seeds for each benign fault.
 const NUISANCES: u64 = 15;
-/// Seeds in which a planted bug must be found.
+/// Seeds within which a planted bug must be found.
 const BOUND: u64 = 300;
 
 fn threads() -> usize {
     thread::available_parallelism().map_or(1, Into::into)
 }
 
-/// Raft panics on some bugs; a run reports that itself.
+/// Silences panics of simulation threads: raft panics on some bugs, and a run reports that itself.
 fn quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -49,7 +49,7 @@ fn every_seed_holds() {
     if seeds < SEEDS {
         return;
     }
-    // A run in which nothing happens proves nothing.
+    // A run in which none of these happens proves nothing.
     for what in [
         "elections",
         "snapshots installed",
@@ -80,7 +80,7 @@ fn every_seed_holds() {
 }
 
 #[test]
-fn nuisances_move_nothing() {
+fn benign_faults_move_nothing() {
     quiet();
     for nuisance in Nuisance::ALL {
         let options = Options {
@@ -93,7 +93,7 @@ fn nuisances_move_nothing() {
 }
 
 #[test]
-fn every_planted_bug_is_found_by_what_it_breaks() {
+fn every_planted_bug_is_found() {
     quiet();
     for mutation in Mutation::ALL {
         if let Err(why) = sim::hunt(mutation, 1, BOUND, threads()) {
@@ -103,7 +103,7 @@ fn every_planted_bug_is_found_by_what_it_breaks() {
 }
 
 #[test]
-fn a_seed_repeats_exactly() {
+fn same_seed_gives_same_run() {
     quiet();
     let options = Options::default();
     for seed in [3, 7, 11] {
@@ -119,7 +119,7 @@ fn a_seed_repeats_exactly() {
 }
 
 #[test]
-fn a_failure_repeats_exactly_and_shrinks() {
+fn failure_repeats_exactly_and_shrinks() {
     quiet();
     let options = Options {
         mutation: Some(Mutation::AcknowledgeUnknown),

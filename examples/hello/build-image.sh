@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds jaco-example/hello:1 from the static busybox of this machine; no registry is needed.
-# DOCKER is the engine's command line, `docker` unless told.
+# DOCKER is the engine's command line; default `docker`.
 set -eu
 DOCKER="${DOCKER:-docker}"
 root="$(mktemp -d)"

@@ -1,4 +1,4 @@
-//! `jaco-lab`: several machines on one, to play with.
+//! `jaco-lab`: a cluster of machines on one host, for experiments.
 
 use std::{
     os::unix::process::CommandExt as _,
@@ -22,7 +22,7 @@ use jaco_chaos::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longest wait for a lab of many nodes.
+/// Time limit for requests to a lab of many nodes.
 const BUILD_TIME: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -104,19 +104,20 @@ jaco-lab [--lab NAME] COMMAND
                              build N machines (3) and leave them running
   down                       remove the lab
   list                       all labs of this machine
-  clean                      remove what is left of labs whose owner is gone
-  enter A|hub                a shell on a machine, or between them
+  clean                      remove the remains of labs whose owner is gone
+  enter A|hub                a shell on a machine, or on the network between them
   jaco A WORDS...            run jaco on the socket of a machine
-  logs A                     what its daemons logged"
+  logs A                     print the log of its daemons"
         .to_owned()
 }
 
-/// The lab that is meant: the named one, or the only one.
+/// Selects the named lab, or the only one.
 fn choose(name: Option<&str>) -> Result<Name> {
     if let Some(text) = name {
         return Name::parse(text).with_context(|| format!("{text:?} is no name of a lab"));
     }
-    // Labs of tests come and go; only those that can be asked are meant.
+    // Labs of tests have no control socket, or are short-lived; consider only those that can be
+    // controlled.
     let mut labs = clean::list();
     labs.retain(|name| name.is_owned() && control::socket(name).exists());
     let mut labs = labs.into_iter();
@@ -147,14 +148,14 @@ async fn build(options: &[&str]) -> Result<Lab> {
     builder.start().await
 }
 
-/// Starts an owner in a session of its own and waits until its lab stands. Whatever prevents that,
-/// a signal as well, is the end of the owner and of what it built.
+/// Starts an owner in a session of its own and waits until its lab is up. Any failure, also a
+/// signal, ends the owner and removes its lab.
 async fn up(options: &[&str]) -> Result<()> {
     let log = tempfile::Builder::new()
         .prefix("jaco-lab-")
         .suffix(".log")
         .tempfile_in("/tmp")?;
-    let mut ending = Ending::listen()?; // before there is anything to leave behind
+    let mut ending = Ending::listen()?; // before anything is created
     let mut owner = Command::new("setsid")
         .arg(std::env::current_exe()?)
         .arg("serve")
@@ -169,7 +170,7 @@ async fn up(options: &[&str]) -> Result<()> {
     };
     let standing = tokio::select! {
         standing = standing => standing,
-        () = ending.told() => Err(anyhow!("told to end before the lab stood")),
+        () = ending.told() => Err(anyhow!("interrupted before the lab was up")),
     };
     match standing {
         Ok(status) => print(&status),
@@ -186,7 +187,7 @@ async fn up(options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the lab of an owner that writes to `log` can be asked.
+/// Waits until the lab of an owner that logs to `log` accepts commands.
 async fn stands(owner: &mut Child, log: &Path) -> Result<Name> {
     loop {
         if let Some(status) = owner.try_wait()? {
@@ -203,7 +204,7 @@ async fn stands(owner: &mut Child, log: &Path) -> Result<Name> {
     }
 }
 
-/// Ends an owner and removes its lab, however far that was built.
+/// Ends an owner and removes its lab, even a partly built one.
 async fn end(mut owner: Child) -> Result<()> {
     let pid = owner.id();
     if owner.try_wait()?.is_none() {
@@ -215,10 +216,10 @@ async fn end(mut owner: Child) -> Result<()> {
                 .map_err(|error| error.to_string())?
                 .ok_or_else(|| "it still runs".to_owned())
         });
-        // One that hangs cannot clean up.
+        // An owner that hangs cannot clean up.
         let _ = ended.await;
     }
-    let _ = owner.kill(); // mostly it has ended
+    let _ = owner.kill(); // usually it has exited
     owner.wait()?;
     labs_of(pid).iter().try_for_each(clean::remove)
 }
@@ -233,7 +234,7 @@ async fn down(lab: Option<&str>) -> Result<()> {
     let name = choose(lab)?;
     match tokio::time::timeout(BUILD_TIME, control::ask(&name, &["down"])).await {
         Ok(Ok(said)) => print(&said),
-        // Its owner is gone or stuck: what it made can be found without it.
+        // The owner is gone or stuck: remove its lab by name.
         Ok(Err(_)) | Err(_) => clean::remove(&name)?,
     }
     Ok(())

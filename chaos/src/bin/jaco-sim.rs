@@ -1,6 +1,7 @@
-//! Runs simulated clusters: `jaco-sim --seeds 1000`, or one with its trace: `jaco-sim --seed 7`.
+//! Runs many simulated clusters (`jaco-sim --seeds 1000`) or one with its trace (`jaco-sim --seed
+//! 7`).
 
-#![expect(clippy::print_stdout, reason = "what it finds is its output")]
+#![expect(clippy::print_stdout, reason = "its output is the result")]
 
 use std::{process::ExitCode, thread};
 
@@ -14,9 +15,9 @@ jaco-sim --mutation NAME [--seeds N] [--from SEED] [--threads N]
 jaco-sim --seed SEED [--mutation NAME] [--nuisance NAME] [--whole]
     one world, with its last events and less and less of what went wrong if it fails";
 
-/// Failing seeds that are shown.
+/// Number of failing seeds that are printed.
 const SHOWN: usize = 5;
-/// Lines of the trace that are shown.
+/// Number of trace lines that are printed.
 const TAIL: usize = 60;
 
 #[derive(Debug)]
@@ -78,7 +79,7 @@ fn main() -> Result<ExitCode> {
         spoken: true,
         ..options
     };
-    // A panic is a finding; it is shown with its seed.
+    // A panic is a violation, which is printed with its seed.
     std::panic::set_hook(Box::new(|_| {}));
     if let Some(seed) = arguments.seed {
         let outcome = if arguments.whole {

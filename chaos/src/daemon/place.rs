@@ -1,4 +1,4 @@
-//! What a daemon takes from the machine: its binary, ports and addresses.
+//! Resources of the machine that a daemon needs: its binary, ports and an address pool.
 
 use std::{
     net::{TcpListener, UdpSocket},
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::{Engine, Rng, rng};
 
-/// `jaco` or `jacod`, in `JACO_BIN_DIR` or where cargo puts it.
+/// Path of `jaco` or `jacod`, in `JACO_BIN_DIR` or in cargo's output directory.
 ///
 /// # Errors
 /// When it was not built.
@@ -17,7 +17,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
     let dirs = match std::env::var_os("JACO_BIN_DIR") {
         Some(dir) => vec![PathBuf::from(dir)],
         None => {
-            // A test is one directory below the other programs.
+            // The binary of a test is one directory below the other binaries.
             let this = std::env::current_exe()?;
             this.ancestors()
                 .skip(1)
@@ -35,10 +35,10 @@ pub fn program(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Ports that nobody listens on, below those the system hands out to clients.
+/// Ports without a TCP or UDP listener, below the system's ephemeral range.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut rng = Rng::new(rng::unique());
-    // Held until all are found, so that they differ.
+    // Bound until all are found, so that they differ.
     let mut held = Vec::new();
     let mut found = [0; N];
     for slot in &mut found {
@@ -56,15 +56,15 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     Ok(found)
 }
 
-/// A pool of addresses that no network of the engine touches: daemons of other tests use the
-/// same engine.
+/// An address pool that no network of the engine overlaps: daemons of other tests use the same
+/// engine.
 pub(super) async fn free_pool(engine: &Engine) -> Result<String> {
     let taken = engine.subnets().await?;
     let mut rng = Rng::new(rng::unique());
     let pool = (0..1000).find_map(|_| {
         let octet = rng.within(16..240);
         let prefix = format!("10.{octet}.");
-        // 10.244 is everybody's default.
+        // 10.244.0.0/16 is the default pool of every daemon.
         let free = octet != 244 && !taken.iter().any(|subnet| subnet.starts_with(&prefix));
         free.then(|| format!("10.{octet}.0.0/16"))
     });

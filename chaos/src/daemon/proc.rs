@@ -1,10 +1,10 @@
-//! What the kernel says about a process.
+//! Facts about a process, from `/proc`.
 
 use std::{fs, time::Duration};
 
 use anyhow::{Context, Result};
 
-/// Ticks per second in `/proc`, fixed by the kernel's interface.
+/// Clock ticks per second in `/proc` (USER_HZ).
 const TICKS: u64 = 100;
 
 /// Resident memory, in bytes.
@@ -21,13 +21,13 @@ pub fn rss_bytes(pid: u32) -> Result<u64> {
     Ok(kib * 1024)
 }
 
-/// Time in user and kernel mode.
+/// Processor time in user and kernel mode.
 ///
 /// # Errors
 /// When there is no such process.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name in parentheses may hold anything; the fields after it are counted.
+    // The name in parentheses may hold any character, so fields are counted after it.
     let (_, fields) = stat.rsplit_once(')').context("no name")?;
     let field = |n: usize| {
         fields
@@ -40,7 +40,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / TICKS))
 }
 
-/// Whether no thread of it runs, because of a signal.
+/// Whether all threads of a process are stopped by a signal.
 ///
 /// # Errors
 /// When there is no such process.
@@ -55,7 +55,7 @@ pub fn is_stopped(pid: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// The process that started it, or that took its place.
+/// Id of the parent process.
 ///
 /// # Errors
 /// When there is no such process.
@@ -66,10 +66,10 @@ pub fn parent(pid: u32) -> Result<u32> {
     Ok(id.parse()?)
 }
 
-/// A process and all that descend from it.
+/// Ids of a process and all its descendants.
 ///
 /// # Errors
-/// When the kernel does not show processes.
+/// When `/proc` cannot be read.
 pub fn family(pid: u32) -> Result<Vec<u32>> {
     let mut pairs = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -77,7 +77,7 @@ pub fn family(pid: u32) -> Result<Vec<u32>> {
             .file_name()
             .to_str()
             .and_then(|name| name.parse().ok());
-        // One that has ended meanwhile has no descendants.
+        // A process that has exited meanwhile has no descendants.
         pairs.extend(id.and_then(|id: u32| Some((id, parent(id).ok()?))));
     }
     let mut found = vec![pid];
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_a_process_and_what_it_started() {
+    fn family_is_process_with_its_descendants() {
         let own = std::process::id();
         let mut child = std::process::Command::new("sleep")
             .arg("60")
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_uses_time() {
+    fn own_process_has_memory_and_cpu_time() {
         assert!(rss_bytes(std::process::id()).unwrap() > 1 << 20);
         let mut n = 1_u64;
         while cpu_time(std::process::id()).unwrap().is_zero() {

@@ -1,8 +1,8 @@
-//! Finding and removing what a lab made, by name alone.
+//! Removal of labs, by name alone.
 //!
-//! A lab owns a directory, network namespaces and control groups whose names begin with its own.
-//! A process is a lab's if it is in one of these namespaces or control groups. So whatever its
-//! owner was doing when it died, the next one finds everything.
+//! A lab owns a directory, network namespaces and control groups whose names begin with its own. A
+//! process belongs to a lab if it is in one of these namespaces or control groups. So everything is
+//! found, at whatever point the owner of the lab was killed.
 
 use std::{
     collections::BTreeSet,
@@ -19,15 +19,15 @@ use rustix::{
 
 use super::netns;
 
-/// What the name of every lab begins with.
+/// Prefix of the name of every lab.
 const PREFIX: &str = "jl";
-/// Where the directories of labs are: near the root, because a socket's path is short.
+/// Parent of the directories of labs: near the root, because the length of socket paths is limited.
 const DIRECTORIES: &str = "/tmp";
-/// Where control groups are mounted, each controller in a directory below if there are several.
+/// Mount point of control groups (cgroup v2), or parent of one directory per controller (v1).
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
-/// In the directory of a lab: whose it is.
+/// File in a lab's directory that identifies the owner's process.
 const OWNER: &str = "owner";
-/// How long the kernel may take to end a process, or to let go of a control group.
+/// Time limit for the kernel to end a process, or to release a control group.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Name of a lab: `jl` and four hexadecimal digits.
@@ -35,27 +35,28 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Name(String);
 
 impl Name {
-    /// Makes the directory of a new lab, which belongs to this process.
+    /// Creates the directory of a new lab, owned by this process.
     ///
     /// # Errors
     /// When the disk refuses.
     pub fn claim() -> Result<Self> {
         for _ in 0..100 {
             let name = Self(format!("{PREFIX}{:04x}", crate::rng::unique() & 0xffff));
-            // A directory without an owner would pass for a stale one, so it gets its name last.
+            // A directory without an owner file counts as stale, so the rename to its name comes
+            // last.
             let new = tempfile::Builder::new()
                 .prefix(".jaco-lab-")
                 .tempdir_in(DIRECTORIES)?;
             fs::write(new.path().join(OWNER), owner(std::process::id())?)?;
             if fs::rename(new.path(), name.dir()).is_ok() {
-                let _ = new.keep(); // it is elsewhere now
+                let _ = new.keep(); // already renamed: nothing to delete here
                 return Ok(name);
             }
         }
         bail!("no free name for a lab")
     }
 
-    /// A name that a person gave.
+    /// Parses a name typed by a person.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(PREFIX)?;
@@ -75,13 +76,13 @@ impl Name {
         Path::new(DIRECTORIES).join(&self.0)
     }
 
-    /// Name of one of its places: the network namespace and the control group.
+    /// Name of one of its machines' network namespace and control group.
     #[must_use]
     pub fn place(&self, what: &str) -> String {
         format!("{}-{what}", self.0)
     }
 
-    /// Whether the process that made it still runs.
+    /// Whether the process that created it still runs.
     #[must_use]
     pub fn is_owned(&self) -> bool {
         let Ok(text) = fs::read_to_string(self.dir().join(OWNER)) else {
@@ -91,7 +92,7 @@ impl Name {
         pid.and_then(|pid| owner(pid).ok()) == Some(text)
     }
 
-    /// Its owner's process.
+    /// Process id of its owner.
     #[must_use]
     pub fn owner(&self) -> Option<u32> {
         let text = fs::read_to_string(self.dir().join(OWNER)).ok()?;
@@ -99,7 +100,7 @@ impl Name {
     }
 }
 
-/// A process, told apart from a later one of the same id by when it started.
+/// Identity of a process: its id and start time, because ids are reused.
 fn owner(pid: u32) -> Result<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("no name")?;
@@ -108,12 +109,12 @@ fn owner(pid: u32) -> Result<String> {
     if matches!(state, "Z" | "X") {
         bail!("process {pid} has ended");
     }
-    // Start time is field 22, and the first one after the name is field 3.
+    // Start time is field 22, and the first one after the name is field 3 (proc_pid_stat(5)).
     let started = fields.nth(18).context("no start time")?;
     Ok(format!("{pid} {started}"))
 }
 
-/// Every lab that something is left of.
+/// Every lab of which anything is left.
 #[must_use]
 pub fn list() -> BTreeSet<Name> {
     let mut names = netns::list(PREFIX);
@@ -129,10 +130,10 @@ pub fn list() -> BTreeSet<Name> {
     names.iter().filter_map(name).collect()
 }
 
-/// Removes what is left of labs whose owners are gone, and returns their names.
+/// Removes the remains of labs whose owners have exited, and returns their names.
 ///
 /// # Errors
-/// The first one that resists.
+/// The first failed removal.
 pub fn stale() -> Result<Vec<Name>> {
     let stale: Vec<Name> = list().into_iter().filter(|name| !name.is_owned()).collect();
     for name in &stale {
@@ -141,13 +142,13 @@ pub fn stale() -> Result<Vec<Name>> {
     Ok(stale)
 }
 
-/// Removes everything of a lab; what is not there is removed.
+/// Removes everything of a lab; succeeds if there is nothing.
 ///
 /// # Errors
-/// When something is still there after all was tried.
+/// When something is left after all removals were tried.
 pub fn remove(name: &Name) -> Result<()> {
     let prefix = name.place("");
-    // Everything is tried, and what is left in the end is the error.
+    // Single failures are ignored: the remains in the end are the error.
     let _ = kill(&prefix);
     let _ = unmount_below(&name.dir());
     let _ = remove_control_groups(&prefix);
@@ -162,7 +163,7 @@ pub fn remove(name: &Name) -> Result<()> {
     bail!("of {} there is left: {}", name.0, left.join(", "))
 }
 
-/// What is there of a lab, in words.
+/// Describes everything that exists of a lab.
 #[must_use]
 pub fn leftovers(name: &Name) -> Vec<String> {
     let prefix = name.place("");
@@ -194,11 +195,10 @@ pub fn leftovers(name: &Name) -> Vec<String> {
     found
 }
 
-/// Ends, without any warning, all processes of a place, or of all places if `prefix` ends with a
-/// hyphen.
+/// Kills all processes of a machine, or of all machines of a lab if `prefix` ends with a hyphen.
 ///
 /// # Errors
-/// When one does not end.
+/// When one does not exit.
 pub fn kill(prefix: &str) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -208,7 +208,7 @@ pub fn kill(prefix: &str) -> Result<()> {
         }
         for pid in &pids {
             let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw);
-            // It may have ended by itself.
+            // The process may have exited by itself.
             let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
         }
         if start.elapsed() > PATIENCE {
@@ -218,7 +218,7 @@ pub fn kill(prefix: &str) -> Result<()> {
     }
 }
 
-/// Processes that still run in these places.
+/// Ids of the processes of these machines.
 fn processes(prefix: &str) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     for namespace in namespaces(prefix) {
@@ -230,12 +230,12 @@ fn processes(prefix: &str) -> BTreeSet<u32> {
             found.extend(pids.lines().filter_map(|pid| pid.parse::<u32>().ok()));
         }
     }
-    // One that has ended, and that its parent did not look after yet, holds nothing.
+    // A zombie holds no resources, and this process must not kill itself.
     found.retain(|pid| *pid != std::process::id() && owner(*pid).is_ok());
     found
 }
 
-/// Lets go of everything mounted below a directory, the innermost first.
+/// Unmounts everything mounted below a directory, the innermost first.
 pub(crate) fn unmount_below(dir: &Path) -> io::Result<()> {
     let mut result = Ok(());
     for path in mounts(dir) {
@@ -278,7 +278,8 @@ fn namespaces(prefix: &str) -> Vec<String> {
     found
 }
 
-/// Whether a place is the named one: `n1` does not mean `n10`.
+/// Whether `name` is `prefix`, or begins with it if it ends with a hyphen: `n1` does not match
+/// `n10`.
 fn is_meant(name: &str, prefix: &str) -> bool {
     name == prefix || (prefix.ends_with('-') && name.starts_with(prefix))
 }
@@ -323,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_ours_only_in_full() {
+    fn only_complete_lab_names_are_parsed() {
         assert!(Name::parse("jl03af").is_some());
         for foreign in [
             "jl03a", "jl03aff", "jl03AF", "jlxxxx", "xl03af", "", "jl", "jlonger",
@@ -333,17 +334,17 @@ mod tests {
     }
 
     #[test]
-    fn one_place_is_not_mistaken_for_another() {
+    fn prefix_does_not_match_longer_machine_name() {
         assert!(is_meant("jl0000-n1", "jl0000-n1") && is_meant("jl0000-n1", "jl0000-"));
         assert!(!is_meant("jl0000-n10", "jl0000-n1") && !is_meant("jl0001-n1", "jl0000-"));
     }
 
     #[test]
-    fn a_lab_is_owned_as_long_as_the_very_process_runs() {
+    fn lab_is_owned_while_its_process_runs() {
         let name = Name::claim().unwrap();
         assert!(name.is_owned() && list().contains(&name));
         assert_eq!(name.owner(), Some(std::process::id()));
-        // Process 1 runs, but did not start when this one did.
+        // Process 1 runs, but started at another time.
         let other = format!(
             "1 {}",
             owner(std::process::id())

@@ -1,6 +1,8 @@
-//! A lab that outlives the command that made it: its owner serves verbs on a socket.
+//! Remote control of a lab that outlives the command that made it: its owner process serves verbs
+//! on a socket.
 //!
-//! One line is a JSON array of words, its answer a line with `{"ok": .., "text": ..}`.
+//! A request is one line: a JSON array of words. The reply is one line too:
+//! `{"ok": .., "text": ..}`.
 
 use std::{future::Future, io, path::PathBuf, time::Duration};
 
@@ -17,32 +19,32 @@ use super::{Impairment, Lab, Name, netns, node::HTTP_PORT, registry};
 /// Longest request, in bytes.
 const REQUEST_MAX: u64 = 64 * 1024;
 
-/// What can be asked of a lab.
+/// A command to a lab.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verb {
     /// Show nodes, faults and leader.
     Status,
-    /// Found the cluster on the first node.
+    /// Initialise the cluster on the first node.
     Init,
-    /// Found the cluster and make all others join.
+    /// Initialise the cluster and join all other nodes.
     JoinAll,
-    /// Make nodes join through another.
+    /// Join nodes through another.
     Join(Vec<u8>, u8),
-    /// Add so many nodes.
+    /// Add this number of nodes.
     Add(u8),
     /// Drop everything between two groups.
     Cut(Vec<u8>, Vec<u8>),
     /// Drop everything from the first to the second group.
     CutOneWay(Vec<u8>, Vec<u8>),
-    /// Cut nodes off from all others.
+    /// Partition nodes from all others.
     Isolate(Vec<u8>),
-    /// Make the lines between two groups bad.
+    /// Impair the links between two groups.
     Impair(Vec<u8>, Vec<u8>, Impairment),
-    /// Make the lines between two groups whole.
+    /// Remove all faults from the links between two groups.
     Heal(Vec<u8>, Vec<u8>),
-    /// Make all lines whole.
+    /// Remove all faults from all links.
     HealAll,
-    /// Something for each of these machines.
+    /// Act on each of these machines.
     Each(Deed, Vec<u8>),
     /// Set the clocks of daemons, in seconds from the right time.
     Skew(Vec<u8>, i64),
@@ -50,38 +52,38 @@ pub enum Verb {
     Down,
 }
 
-/// What can be done to one machine.
+/// An action on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Stop the daemon's process from running.
+    /// Stop the daemon's process (SIGSTOP).
     Pause,
-    /// Let it go on.
+    /// Continue the daemon's process (SIGCONT).
     Resume,
     /// Kill the daemon.
     Kill,
-    /// Start it.
+    /// Start the daemon.
     Start,
-    /// Stop it gracefully.
+    /// Stop the daemon gracefully.
     Stop,
-    /// Kill and start it.
+    /// Kill and start the daemon.
     Restart,
     /// Cut the power of the machine.
     Crash,
-    /// Turn it on again.
+    /// Restart a crashed machine.
     Boot,
-    /// Make it a new machine.
+    /// Delete everything its daemon stored.
     Wipe,
     /// Fill its disk.
     Fill,
-    /// Take away what filled it.
+    /// Remove the file that fills its disk.
     Free,
 }
 
-/// Verbs as a person types them, with what they do.
+/// Usage text of all verbs.
 pub const HELP: &str = "\
   status                     nodes, leader, faults
   init                       found a cluster on n1
-  join NODES [THROUGH]       make nodes join, through n1 unless told
+  join NODES [THROUGH]       make nodes join through a member (default n1)
   join-all                   found a cluster on n1 and make all others join
   add N                      add N machines
   cut A B                    drop all packets between A and B
@@ -98,10 +100,10 @@ pub const HELP: &str = "\
 A and B are nodes: n1, n1,n3 or all.";
 
 impl Verb {
-    /// The verb that a person typed, in a lab of so many nodes.
+    /// Parses the words of a verb, in a lab of this number of nodes.
     ///
     /// # Errors
-    /// With what is wrong.
+    /// Describes the words that are not valid.
     pub fn parse(words: &[&str], nodes: u8) -> Result<Self> {
         let group = |text: &str| group(text, nodes);
         Ok(match words {
@@ -196,18 +198,18 @@ fn milliseconds(text: &str) -> Result<Duration> {
         .with_context(|| format!("{text:?} is no time, such as 20ms"))
 }
 
-/// Where the owner of a lab listens.
+/// Path of the socket on which the owner of a lab listens.
 #[must_use]
 pub fn socket(name: &Name) -> PathBuf {
     name.dir().join("control")
 }
 
-/// The signals by which a process is told to end, from when they are listened to.
+/// Stream of the signals that end a process: SIGINT, SIGTERM and SIGHUP.
 #[derive(Debug)]
 pub struct Ending([Signal; 3]);
 
 impl Ending {
-    /// Listens: from here on they end nothing by themselves.
+    /// Installs handlers, which replace the default action of these signals.
     ///
     /// # Errors
     /// When the system refuses.
@@ -219,7 +221,7 @@ impl Ending {
         ]))
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next signal.
     pub async fn told(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
@@ -230,8 +232,8 @@ impl Ending {
     }
 }
 
-/// Builds a lab and serves verbs until one is [`Verb::Down`], or until the process is told to end,
-/// be it in the midst of building; then removes the lab.
+/// Builds a lab and serves verbs until [`Verb::Down`] or a signal of [`Ending`], also during the
+/// construction; then removes the lab.
 ///
 /// # Errors
 /// When it cannot be built, or nothing can be served.
@@ -247,18 +249,18 @@ pub async fn serve(lab: impl Future<Output = Result<Lab>>) -> Result<()> {
             accepted = listener.accept() => accepted?.0,
             () = ending.told() => return Ok(()),
         };
-        // One at a time: the next verb shall see what this one did.
-        // An error is somebody who asked and has left.
+        // One request at a time: the next verb sees the effects of this one. An error means that
+        // the client has disconnected.
         if let Ok(Some(waiting)) = answer(&mut lab, stream).await {
             let name = lab.name().as_str().to_owned();
             drop(lab);
-            let _ = say(waiting, Ok(format!("{name} is gone"))).await; // may have left
+            let _ = say(waiting, Ok(format!("{name} is gone"))).await; // client may be gone
             return Ok(());
         }
     }
 }
 
-/// Answers one request, unless it is the last one, whose stream is returned.
+/// Answers one request. Leaves [`Verb::Down`] to the caller and returns its stream.
 async fn answer(lab: &mut Lab, mut stream: UnixStream) -> Result<Option<UnixStream>> {
     let mut line = String::new();
     let mut reader = BufReader::new((&mut stream).take(REQUEST_MAX));
@@ -282,10 +284,10 @@ async fn say(mut stream: UnixStream, result: Result<String>) -> Result<()> {
     Ok(stream.write_all(format!("{answer}\n").as_bytes()).await?)
 }
 
-/// Asks the owner of a lab.
+/// Sends words to the owner of a lab and returns its reply.
 ///
 /// # Errors
-/// When it does not answer, and with what it refuses.
+/// When the owner does not answer, and the owner's error.
 pub async fn ask(name: &Name, words: &[&str]) -> Result<String> {
     let asked = async {
         let mut stream = UnixStream::connect(socket(name)).await?;
@@ -335,7 +337,7 @@ async fn perform(lab: &mut Lab, verb: Verb) -> Result<String> {
                 lab.node(node).skew_clock(seconds)?;
             }
         }
-        Verb::Down => {} // the caller's
+        Verb::Down => {} // handled by the caller
     }
     Ok(String::new())
 }
@@ -362,7 +364,7 @@ impl Deed {
     }
 }
 
-/// What a person wants to know who comes back to a lab.
+/// Describes the lab for a person: nodes, sockets, faults, operator token.
 async fn status(lab: &Lab) -> String {
     let mut lines = vec![format!(
         "lab {}  {}",
@@ -409,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verbs_are_what_a_person_types() {
+    fn verbs_are_parsed() {
         let slow = Impairment {
             loss: 0.05,
             delay: Duration::from_millis(200),
@@ -437,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_place() {
+    fn invalid_verb_error_names_the_word() {
         for (line, word) in [
             ("", "no such verb"),
             ("explode n1", "explode"),

@@ -1,4 +1,4 @@
-//! What happens to packets on a bad line, decided from a seed.
+//! Loss, delay, reordering and duplication of packets, decided from a seed.
 
 use std::{
     collections::BTreeMap,
@@ -8,30 +8,30 @@ use std::{
 
 use crate::Rng;
 
-/// Most bytes that are held at once; what comes on top is lost, as in any queue.
+/// Limit of the bytes in the queue; packets beyond it are dropped (tail drop).
 const HELD_MAX: usize = 64 << 20;
-/// How long a packet is held back for others to overtake it.
+/// Additional delay of a reordered packet, in which others overtake it.
 pub const OVERTAKEN_BY: Duration = Duration::from_millis(10);
 
-/// How bad a line is, in one direction. Shares are from 0 to 1.
+/// Impairment of one direction of a link. Shares are from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Impairment {
-    /// Share of packets that never arrive.
+    /// Share of packets that are dropped.
     pub loss: f64,
-    /// How much longer every packet takes.
+    /// Additional delay of every packet.
     pub delay: Duration,
-    /// At most so much more, drawn evenly for each packet; so packets overtake each other.
+    /// Upper bound of a further delay, uniform for each packet; reorders packets.
     pub jitter: Duration,
-    /// Share of packets that are held back by [`OVERTAKEN_BY`] more.
+    /// Share of packets that are delayed by [`OVERTAKEN_BY`] more.
     pub reorder: f64,
-    /// Share of packets that arrive twice.
+    /// Share of packets that are delivered twice.
     pub duplicate: f64,
 }
 
 /// A direction: sender and receiver.
 pub type Direction = (Ipv4Addr, Ipv4Addr);
 
-/// The packets under way; equal seeds, packets and times give equal fates.
+/// The queue of packets; equal seeds, packets and times give equal outcomes.
 #[derive(Debug)]
 pub(crate) struct Line {
     rng: Rng,
@@ -52,12 +52,12 @@ impl Line {
         }
     }
 
-    /// Replaces what is impaired; packets under way keep their fate.
+    /// Replaces the impairments; queued packets keep their delays.
     pub(crate) fn set(&mut self, impaired: BTreeMap<Direction, Impairment>) {
         self.impaired = impaired;
     }
 
-    /// Takes one IP packet. One that is of no impaired direction passes at once.
+    /// Enqueues one IP packet. A packet of no impaired direction is due at once.
     pub(crate) fn handle_packet(&mut self, now: Instant, packet: &[u8]) {
         let how = direction(packet).and_then(|direction| self.impaired.get(&direction));
         let how = how.copied().unwrap_or_default();
@@ -81,7 +81,7 @@ impl Line {
         }
     }
 
-    /// The next packet that is due; the earlier due come first, and of these the earlier taken.
+    /// Takes the next packet that is due, ordered by due time and then by arrival.
     pub(crate) fn poll_packet(&mut self, now: Instant) -> Option<Vec<u8>> {
         let first = self
             .held
@@ -92,12 +92,13 @@ impl Line {
         Some(packet)
     }
 
-    /// When [`Line::poll_packet`] will have one.
+    /// Due time of the next packet.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         Some(self.held.first_key_value()?.0.0)
     }
 
-    /// Draws only for what can happen, so that one kind of fault does not shift another's fate.
+    /// Draws a number only if `share` is not zero, so that enabling one kind of impairment does not
+    /// change the outcomes of the others.
     fn happens(&mut self, share: f64) -> bool {
         const STEPS: u32 = 1 << 24;
         share > 0.0 && {
@@ -136,7 +137,7 @@ mod tests {
         u16::from_be_bytes([packet[20], packet[21]])
     }
 
-    /// When each of 1000 packets, sent a millisecond apart, comes out.
+    /// Delays of 1000 packets sent a millisecond apart, in the order of delivery.
     fn fates(seed: u64, how: Impairment) -> Vec<(u16, Duration)> {
         let start = Instant::now();
         let mut line = Line::new(seed);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_lost_and_the_same_one_with_the_same_seed() {
+    fn loss_matches_its_share_and_seed() {
         let how = Impairment {
             loss: 0.05,
             ..Impairment::default()
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_keeps_the_order_and_jitter_does_not() {
+    fn delay_keeps_order_and_jitter_does_not() {
         let mut how = Impairment {
             delay: Duration::from_millis(200),
             ..Impairment::default()
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn some_are_overtaken_and_some_come_twice() {
+    fn packets_are_reordered_and_duplicated() {
         let reordered = fates(
             1,
             Impairment {
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_direction_and_foreign_bytes_pass() {
+    fn other_directions_and_malformed_packets_pass() {
         let now = Instant::now();
         let mut line = Line::new(1);
         let lost = Impairment {
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_lost() {
+    fn full_queue_drops_packets() {
         let now = Instant::now();
         let mut line = Line::new(1);
         let slow = Impairment {

@@ -1,4 +1,4 @@
-//! Network namespaces by name, as `ip netns` keeps them.
+//! Network namespaces by name, in the layout of `ip netns`.
 
 use std::{
     fs::{self, File},
@@ -12,16 +12,16 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where `ip netns` mounts them.
+/// Directory where `ip netns` mounts namespaces.
 const DIRECTORY: &str = "/run/netns";
 
-/// The file that stands for a namespace.
+/// The file that refers to a namespace.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(name)
 }
 
-/// Makes a namespace, with its loopback interface up.
+/// Creates a namespace, with its loopback interface up.
 ///
 /// # Errors
 /// When there is one of that name already, or without the rights.
@@ -30,7 +30,7 @@ pub fn create(name: &str) -> Result<()> {
     ip(Some(name), &["link", "set", "lo", "up"])
 }
 
-/// Removes a namespace; interfaces in it go with it, once no process is left there.
+/// Removes a namespace and its interfaces, as soon as no process is left in it.
 ///
 /// # Errors
 /// When there is none.
@@ -67,8 +67,8 @@ pub fn processes(name: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Runs `work` on a thread inside a namespace and returns what it returns. Sockets made there
-/// stay there.
+/// Runs `work` on a thread inside a namespace and returns its result. Sockets made there stay in
+/// the namespace.
 ///
 /// # Errors
 /// When there is no such namespace, or `work` panicked.
@@ -85,8 +85,8 @@ pub fn within<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T>
     })
 }
 
-/// A command that will run in a namespace, with the mounts of the caller: `ip netns exec` would
-/// hide the control groups, which a container engine needs.
+/// A command that runs in a namespace, with the mounts of the caller: `ip netns exec` would hide
+/// the control groups, which a container engine needs.
 #[must_use]
 pub fn command(name: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("nsenter");
@@ -100,10 +100,11 @@ pub fn command(name: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// Connects from within a namespace.
 ///
 /// # Errors
-/// As connecting fails.
+/// The error of the connection attempt.
 pub async fn connect(name: &str, to: SocketAddr) -> Result<tokio::net::TcpStream> {
     let name = name.to_owned();
-    // A socket belongs to the namespace it was made in, so only the making needs a thread there.
+    // A socket belongs to the namespace it was created in, so only its creation needs a thread
+    // there.
     let made = tokio::task::spawn_blocking(move || within(&name, tokio::net::TcpSocket::new_v4));
     Ok(made.await???.connect(to).await?)
 }
@@ -122,7 +123,7 @@ pub(crate) fn ip(name: Option<&str>, args: &[&str]) -> Result<()> {
     batch(name, &args.join(" "))
 }
 
-/// Runs several lines of `ip` in one process.
+/// Runs several commands of `ip` in one process.
 pub(crate) fn batch(name: Option<&str>, lines: &str) -> Result<()> {
     let mut command = Command::new("ip");
     if let Some(name) = name {

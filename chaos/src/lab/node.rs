@@ -34,25 +34,25 @@ pub const PEER_PORT: u16 = 7001;
 pub const HTTP_PORT: u16 = 80;
 /// Longest wait for one answer over TLS.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// Where libraries are, each kind of machine in a directory below.
+/// Directory of libraries, with a subdirectory per architecture.
 const LIBRARIES: &str = "/usr/lib";
-/// Debian's libfaketime there, for programs with threads.
+/// Debian's libfaketime below it, for programs with threads.
 const FAKETIME: &str = "faketime/libfaketimeMT.so.1";
 
-/// What the nodes of a lab have.
+/// Equipment of the nodes of a lab.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Equipment {
-    /// An engine each.
+    /// Whether each has a container engine.
     pub(crate) engines: bool,
-    /// A data directory on a disk of so many bytes, which can be filled.
+    /// Size in bytes of a separate disk for the data directory, which can be filled.
     pub(crate) disk: Option<u64>,
-    /// A clock that can be set.
+    /// Whether the daemon's clock can be set.
     pub(crate) clock: bool,
-    /// More lines for the configuration file.
+    /// Additional lines of the configuration file.
     pub(crate) config: String,
 }
 
-/// A machine; it goes away with its lab.
+/// A machine of a lab, removed with it.
 #[derive(Debug)]
 pub struct Node {
     index: u8,
@@ -68,7 +68,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A machine on the network, whose engine is starting; its daemon is not.
+    /// Creates a machine on the network and starts its engine, but not its daemon.
     pub(crate) fn create(lab: &Name, wire: &Wire, index: u8, equipment: Equipment) -> Result<Self> {
         let host = format!("n{index}");
         let (dir, namespace) = (lab.dir().join(&host), lab.place(&host));
@@ -104,7 +104,7 @@ impl Node {
         Ok(node)
     }
 
-    /// The machine is there, and its engine starts if it has one.
+    /// Creates the machine's namespace and starts its engine if it has one.
     fn power_on(&mut self, wire: &Wire) -> Result<()> {
         netns::create(&self.namespace)?;
         wire.attach(&self.namespace, self.index)?;
@@ -144,7 +144,7 @@ impl Node {
         &self.namespace
     }
 
-    /// A path in its directory: `data`, `jacod.yaml`, `jacod.log`, `dockerd.log`.
+    /// A path in its directory, such as `data`, `jacod.yaml`, `jacod.log`, `dockerd.log`.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
@@ -168,7 +168,7 @@ impl Node {
         &self.api
     }
 
-    /// Its daemon's API over TLS, seen from the namespace `from`.
+    /// Its daemon's API over TLS, through connections from the namespace `from`.
     ///
     /// # Errors
     /// When the daemon has no CA yet.
@@ -192,10 +192,10 @@ impl Node {
         Ok(Api::over(channel, Some(token.to_owned())))
     }
 
-    /// Its engine, past its daemon.
+    /// A client of its engine, without the daemon in between.
     ///
     /// # Errors
-    /// When it has none, or it does not answer.
+    /// When it has none, or the engine does not answer.
     pub async fn engine(&self) -> Result<Engine> {
         ensure!(self.equipment.engines, "{} has no engine", self.host);
         let socket = self.engine_socket();
@@ -211,16 +211,16 @@ impl Node {
         .await
     }
 
-    /// A command that will run on this machine.
+    /// A command that runs on this machine.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         netns::command(&self.namespace, program)
     }
 
-    /// Runs the command line on its daemon's socket and returns what it printed.
+    /// Runs the command-line client on its daemon's socket and returns the output.
     ///
     /// # Errors
-    /// When it does not run. That it fails is for the caller to see.
+    /// When the client cannot be run; a failure of the client is in the output.
     pub async fn jaco(&self, words: &[&str]) -> Result<Output> {
         let mut command = tokio::process::Command::new(place::program("jaco")?);
         command
@@ -232,7 +232,7 @@ impl Node {
         Ok(command.args(words).output().await?)
     }
 
-    /// Starts a daemon; returns before it is of any use.
+    /// Starts a daemon; returns before the daemon answers.
     ///
     /// # Errors
     /// When one runs already.
@@ -302,10 +302,10 @@ impl Node {
         Ok(())
     }
 
-    /// Stops the daemon as an operator would.
+    /// Stops the daemon gracefully.
     ///
     /// # Errors
-    /// When none runs, or it does not end.
+    /// When none runs, or it does not exit.
     pub async fn stop(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         let daemon = std::sync::Mutex::new(self.take_daemon()?);
@@ -325,14 +325,14 @@ impl Node {
             .with_context(|| format!("no daemon runs on {}", self.host))
     }
 
-    /// Stops the daemon's process from running, as a machine that is too busy would.
+    /// Stops the daemon's process (SIGSTOP), as on an overloaded machine.
     ///
     /// # Errors
     /// When none runs.
     pub fn pause(&mut self) -> Result<()> {
         self.signal(Signal::STOP)?;
         self.paused = true;
-        // Its threads stop one after the other.
+        // The kernel stops its threads one after the other.
         let (pid, start) = (self.pid()?, Instant::now());
         while !proc::is_stopped(pid)? {
             ensure!(start.elapsed() < PATIENCE, "process {pid} does not stop");
@@ -341,7 +341,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets a paused daemon go on.
+    /// Continues a paused daemon.
     ///
     /// # Errors
     /// When none runs.
@@ -406,7 +406,7 @@ impl Node {
         self.start().await
     }
 
-    /// Takes away everything the stopped daemon ever kept, so that the machine is a new one.
+    /// Deletes everything the stopped daemon has stored, so that the machine is a new one.
     ///
     /// # Errors
     /// While the daemon runs.
@@ -432,7 +432,7 @@ impl Node {
         Ok(self.small_disk()?.fill()?)
     }
 
-    /// Takes away what [`Node::fill_disk`] wrote.
+    /// Removes the file that [`Node::fill_disk`] wrote.
     ///
     /// # Errors
     /// When it was not filled.
@@ -446,8 +446,8 @@ impl Node {
             .context("the lab was made without small disks")
     }
 
-    /// Sets the daemon's clock so many seconds ahead, or behind if negative; its timers go on as
-    /// before.
+    /// Sets the daemon's wall clock `seconds` ahead, or behind if negative; its timers are
+    /// not affected.
     ///
     /// # Errors
     /// When the lab was made without clocks that can be set.
@@ -456,13 +456,13 @@ impl Node {
             self.equipment.clock,
             "the lab was made without clocks that can be set"
         );
-        // Renamed, so that the daemon never reads half of it.
+        // A rename is atomic, so the daemon never reads half a line.
         let (path, new) = (self.path("clock"), self.path("clock.new"));
         fs::write(&new, format!("{seconds:+}\n"))?;
         Ok(fs::rename(new, path)?)
     }
 
-    /// Everything its daemons have logged.
+    /// The whole log of its daemons.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(self.path("jacod.log"))
@@ -470,7 +470,7 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// The last lines of its log.
+    /// The last lines of its daemons' log.
     #[must_use]
     pub fn log_tail(&self, lines: usize) -> String {
         let log = self.log();
@@ -479,7 +479,7 @@ impl Node {
     }
 
     fn start_engine(&mut self) -> Result<()> {
-        // A crash leaves the id of a process that may be another one by now.
+        // After a crash these files hold ids that may belong to other processes by now.
         for stale in ["dockerd.pid", "exec/containerd/containerd.pid"] {
             let _ = fs::remove_file(self.path(stale));
         }
@@ -493,7 +493,7 @@ impl Node {
             .arg(self.path("exec"))
             .arg("--pidfile")
             .arg(self.path("dockerd.pid"))
-            // Its containers are found by the control group.
+            // `clean` finds its containers by this control group.
             .args(["--cgroup-parent", &self.namespace])
             .args(["--exec-opt", "native.cgroupdriver=cgroupfs"])
             .arg("--insecure-registry")
@@ -503,7 +503,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends its processes, for a lab that goes away.
+    /// Ends the daemon and the engine, when the lab is dropped.
     pub(crate) fn reap(&mut self) {
         for child in [self.daemon.take(), self.engine.take()]
             .into_iter()
@@ -515,7 +515,7 @@ impl Node {
     }
 }
 
-/// Path of libfaketime, whatever kind of machine this is.
+/// Path of libfaketime on any architecture.
 fn faketime() -> Result<PathBuf> {
     let dirs = fs::read_dir(LIBRARIES)?.flatten();
     let mut paths = dirs.map(|dir| dir.path().join(FAKETIME));
@@ -526,12 +526,12 @@ fn faketime() -> Result<PathBuf> {
 }
 
 fn reap(mut child: Child) {
-    // It may have ended by itself.
+    // The process may have exited by itself.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// Starts a command that writes to a log of its own.
+/// Starts a command with its output in a log file of its own.
 pub(crate) fn run(mut command: Command, log: &Path) -> Result<Child> {
     let log = File::options().create(true).append(true).open(log)?;
     command

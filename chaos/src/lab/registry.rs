@@ -1,4 +1,4 @@
-//! The registry that all engines of a lab pull from.
+//! The image registry of a lab, from which all its engines pull.
 
 use std::{
     net::SocketAddr,
@@ -12,10 +12,10 @@ use serde_json::json;
 use super::{netns, node, wire::HUB};
 use crate::{until, wait::PATIENCE};
 
-/// Port it listens on.
+/// Port of the registry.
 pub(crate) const PORT: u16 = 5000;
 
-/// `host:port`, as image references name it.
+/// `host:port`, as in image references.
 #[must_use]
 pub fn address() -> SocketAddr {
     (HUB, PORT).into()
@@ -29,7 +29,7 @@ pub(super) async fn start(namespace: &str, dir: &Path) -> Result<Child> {
         "storage": {"filesystem": {"rootdirectory": dir.join("registry")}},
         "http": {"addr": address(), "secret": "-"},
     });
-    // JSON is YAML.
+    // A JSON document is valid YAML.
     let path = dir.join("registry.yml");
     std::fs::write(&path, config.to_string())?;
     let mut command = netns::command(namespace, "docker-registry");
@@ -48,7 +48,7 @@ pub(super) async fn start(namespace: &str, dir: &Path) -> Result<Child> {
     Ok(process)
 }
 
-/// Pushes an image that an engine has.
+/// Pushes an image from an engine to the registry.
 pub(super) async fn push(engine: &Path, image: &str) -> Result<()> {
     let output = tokio::process::Command::new("docker")
         .args(["-H", &format!("unix://{}", engine.display())])

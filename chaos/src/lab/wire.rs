@@ -1,10 +1,10 @@
-//! The network between the nodes of a lab, and what is wrong with it.
+//! The network between the nodes of a lab, with injected faults.
 //!
-//! A namespace of its own holds a bridge with one port per node. The ports are isolated from each
-//! other, and the nodes know only the bridge as their neighbour, so each packet between two of
-//! them passes the routing of this namespace. There a rule per direction drops it, or leads it
-//! through a TUN interface where a thread treats it as an [`Impairment`] says; all others take
-//! the kernel's way alone. Neither needs netem or a packet filter.
+//! A separate namespace holds a bridge with one port per node. The ports are isolated from each
+//! other, and the bridge is the only neighbour of each node, so each packet between two nodes is
+//! routed by this namespace. A routing rule per direction drops the packets, or routes them through
+//! a TUN interface, whose thread applies an [`Impairment`]; all other packets stay in the kernel.
+//! No netem or packet filter is needed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ use super::{
     netns,
 };
 
-/// Network of every lab: labs have namespaces of their own, so they cannot meet.
+/// Network of every lab; labs do not share namespaces, so equal addresses do not conflict.
 const NETWORK: [u8; 3] = [10, 99, 0];
 /// The namespace's own address, where the registry listens.
 pub const HUB: Ipv4Addr = Ipv4Addr::new(NETWORK[0], NETWORK[1], NETWORK[2], 254);
@@ -34,12 +34,13 @@ pub const HUB: Ipv4Addr = Ipv4Addr::new(NETWORK[0], NETWORK[1], NETWORK[2], 254)
 pub const INTERFACE: &str = "eth0";
 const BRIDGE: &str = "br0";
 const TUN: &str = "fault0";
-/// Routing table that leads everything into [`TUN`].
+/// Routing table with a default route to [`TUN`].
 const TABLE: u32 = 100;
-/// Rules in the order in which they are looked at: what is cut is not impaired.
+/// Preferences of the rules; the lower one is matched first, so a cut takes precedence over an
+/// impairment.
 const CUT_RULE: u32 = 100;
 const IMPAIRED_RULE: u32 = 200;
-/// Most packets that are taken before those that are due are sent.
+/// Number of packets read from the TUN interface before those that are due are sent.
 const BURST: usize = 256;
 /// The largest IP packet.
 const PACKET_MAX: usize = 65_535;
@@ -50,7 +51,7 @@ pub fn address(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(NETWORK[0], NETWORK[1], NETWORK[2], index)
 }
 
-/// The namespace that joins the others.
+/// The namespace that connects the others.
 #[derive(Debug)]
 pub struct Wire {
     namespace: String,
@@ -61,7 +62,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Makes the namespace and its bridge; `seed` decides the fate of packets.
+    /// Creates the namespace and its bridge; `seed` decides the outcomes of impaired packets.
     ///
     /// # Errors
     /// Without the rights, or when the name is taken.
@@ -75,7 +76,7 @@ impl Wire {
                  address add {HUB}/24 dev {BRIDGE}\n"
             ),
         )?;
-        // It routes between ports of one interface, and must not tell the nodes of a shorter way.
+        // It routes between ports of one interface, and must not send ICMP redirects to the nodes.
         for (key, value) in [
             ("ipv4/ip_forward", "1"),
             ("ipv4/conf/br0/send_redirects", "0"),
@@ -121,11 +122,11 @@ impl Wire {
         )
     }
 
-    /// Takes away what [`Wire::attach`] gave: the kernel would do so later, when it removes the
-    /// other end with its namespace.
+    /// Removes the interface of [`Wire::attach`]: the kernel would do so only later, when it
+    /// removes the other end with its namespace.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such interface.
     pub fn detach(&self, index: u8) -> Result<()> {
         let line = format!("link delete port{index}");
         netns::batch(Some(&self.namespace), &line)
@@ -137,13 +138,13 @@ impl Wire {
         &self.namespace
     }
 
-    /// What is cut now.
+    /// Directions that are cut now.
     #[must_use]
     pub fn cuts(&self) -> &BTreeSet<Direction> {
         &self.cut
     }
 
-    /// What is impaired now.
+    /// Directions that are impaired now, and how.
     #[must_use]
     pub fn impairments(&self) -> &BTreeMap<Direction, Impairment> {
         &self.impaired
@@ -159,7 +160,7 @@ impl Wire {
         self.change(wanted, self.impaired.clone())
     }
 
-    /// Makes these directions bad from now on, instead of how bad they were.
+    /// Impairs these directions from now on, in place of their earlier impairment.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -173,7 +174,7 @@ impl Wire {
         self.change(self.cut.clone(), wanted)
     }
 
-    /// Makes these directions whole. Packets under way still arrive when they would have.
+    /// Removes all faults of these directions. Packets in the queue keep their delays.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -186,7 +187,7 @@ impl Wire {
         self.change(cut, impaired)
     }
 
-    /// [`Wire::heal`] for everything.
+    /// Removes all faults.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -215,12 +216,12 @@ impl Wire {
         Ok(())
     }
 
-    /// Ends what holds the namespace.
+    /// Closes the TUN interface, which holds the namespace.
     pub(super) fn close(&mut self) {
         self.relay = None;
     }
 
-    /// The thread behind the TUN interface, started when it is first needed.
+    /// The thread behind the TUN interface, started on first use.
     fn relay(&mut self) -> Result<&Relay> {
         let relay = match self.relay.take() {
             Some(relay) => relay,
@@ -230,7 +231,7 @@ impl Wire {
     }
 }
 
-/// The lines of `ip` that replace the rules for `old` by those for `new`.
+/// Appends the commands of `ip` that replace the rules for `old` by those for `new`.
 fn rules(
     lines: &mut String,
     preference: u32,
@@ -273,7 +274,7 @@ impl Relay {
         let thread = std::thread::Builder::new()
             .name("lab-relay".to_owned())
             .spawn(move || {
-                // Without the interface there is nothing left to relay.
+                // An error means that the interface is gone, so no packets are left to relay.
                 let _ = relay(tun, &stopped, &shared);
             })?;
         Ok(Self {
@@ -293,12 +294,12 @@ impl Drop for Relay {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // it has nothing to tell
+            let _ = thread.join(); // a panic was printed already
         }
     }
 }
 
-/// Passes packets on until the other end of `stopped` is closed.
+/// Relays packets until the other end of `stopped` is closed.
 fn relay(mut tun: File, stopped: &UnixStream, line: &Mutex<Line>) -> io::Result<()> {
     let mut packet = vec![0; PACKET_MAX];
     loop {
@@ -331,7 +332,7 @@ fn relay(mut tun: File, stopped: &UnixStream, line: &Mutex<Line>) -> io::Result<
             }
         }
         while let Some(packet) = line.poll_packet(Instant::now()) {
-            // The kernel refuses what is no IPv4 or IPv6 packet, which nobody misses.
+            // The kernel refuses packets that are neither IPv4 nor IPv6; these are dropped.
             let _ = tun.write(&packet);
         }
     }

@@ -20,7 +20,7 @@ fn unknown(action: Action, called: u64) -> Operation {
 }
 
 #[test]
-fn good_histories_pass() {
+fn linearizable_histories_pass() {
     for (what, history) in [
         ("nothing happened", vec![]),
         (
@@ -88,7 +88,7 @@ fn good_histories_pass() {
 }
 
 #[test]
-fn bad_histories_are_found() {
+fn non_linearizable_histories_are_rejected() {
     for (what, history) in [
         ("a value from nowhere", vec![op(Read(Some(1)), 0, 1)]),
         (
@@ -164,7 +164,7 @@ fn bad_histories_are_found() {
 }
 
 #[test]
-fn a_violation_says_where_the_orders_end() {
+fn violation_shows_longest_order_and_next_operation() {
     let history = [
         op(Write(1), 0, 1),
         op(Write(2), 2, 3),
@@ -181,7 +181,7 @@ fn a_violation_says_where_the_orders_end() {
 }
 
 #[test]
-fn registers_are_checked_apart() {
+fn registers_are_checked_independently() {
     let good = vec![op(Write(1), 0, 1), op(Read(Some(1)), 2, 3)];
     let bad = vec![op(Read(Some(1)), 0, 1)];
     let mut histories = BTreeMap::from([("a", good.clone()), ("b", good)]);
@@ -190,7 +190,7 @@ fn registers_are_checked_apart() {
     assert_eq!(check_all(&histories).unwrap_err().0, "c");
 }
 
-/// The definition itself: some subset of the unanswered writes happened, in some order of all.
+/// The definition itself: some subset of the unanswered writes took effect, in some order of all.
 fn by_definition(history: &[Operation]) -> bool {
     fn search(history: &[Operation], done: &mut Vec<bool>, value: Option<u64>) -> bool {
         let over = |id: usize| history[id].answered.is_none() || done[id];
@@ -222,7 +222,7 @@ fn by_definition(history: &[Operation]) -> bool {
 }
 
 #[test]
-fn the_search_agrees_with_the_definition() {
+fn search_agrees_with_definition() {
     let mut verdicts = [0_u32; 2];
     for seed in 0..5_000 {
         let mut rng = Rng::new(seed);
@@ -256,7 +256,7 @@ fn the_search_agrees_with_the_definition() {
     assert!(verdicts.iter().all(|count| *count > 500), "{verdicts:?}");
 }
 
-/// What eight clients see of a register that is one, with every moment drawn.
+/// History of eight clients of a correct register, with random times.
 fn real(seed: u64, count: u64) -> Vec<Operation> {
     let mut rng = Rng::new(seed);
     let mut moments = Vec::new();
@@ -290,10 +290,10 @@ fn real(seed: u64, count: u64) -> Vec<Operation> {
 }
 
 #[test]
-fn a_long_history_of_a_real_register_passes_and_one_old_value_in_it_does_not() {
+fn one_stale_read_in_long_history_is_found() {
     let history = real(1, 5_000);
     check(&history).unwrap();
-    // Late enough that the first write is long overwritten.
+    // Late enough for the first write to be overwritten.
     let mut spoiled = history.clone();
     let late = spoiled
         .iter()

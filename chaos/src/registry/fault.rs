@@ -1,8 +1,8 @@
-//! Ways in which a registry breaks.
+//! Faults that a registry's proxy injects.
 
 use bytes::Bytes;
 
-/// Which requests a fault is for.
+/// Requests that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Every request.
@@ -13,10 +13,10 @@ pub enum Part {
     Blobs,
 }
 
-/// What a spoiled request gets.
+/// Effect of a fault on a matching request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// This answer, whatever was asked.
+    /// Answers with this response, for any request.
     Answer {
         /// HTTP status.
         status: u16,
@@ -25,20 +25,20 @@ pub enum Fault {
         /// The whole body.
         body: Bytes,
     },
-    /// Nothing, until the fault is mended; then what was asked for.
+    /// Delays the request until the fault ends, then forwards it.
     Hang,
-    /// The body up to this byte, and the rest once the fault is mended.
+    /// Sends the body up to this byte, and the rest once the fault ends.
     StallAt(usize),
-    /// The body up to this byte, and then the end of the connection.
+    /// Sends the body up to this byte, then closes the connection.
     CutAt(usize),
-    /// The body with another byte in this place.
+    /// Changes the byte at this position of the body.
     SpoilAt(usize),
-    /// The answer under another media type.
+    /// Replaces the media type of the answer.
     ContentType(&'static str),
 }
 
 impl Fault {
-    /// An error as registries tell it.
+    /// An error answer in the format of the registry API.
     #[must_use]
     pub fn error(status: u16, code: &str, message: &str) -> Self {
         let body = serde_json::json!({"errors": [{"code": code, "message": message}]});
@@ -50,17 +50,17 @@ impl Fault {
     }
 }
 
-/// The faults of the moment, the newest last.
+/// The faults in force, the newest last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults(Vec<(Part, String, Fault)>);
 
 impl Faults {
-    /// Adds a fault for a repository and everything below it; for all if it is empty.
+    /// Adds a fault for a repository and all below it; for all repositories if it is empty.
     pub(super) fn add(&mut self, part: Part, repository: &str, fault: Fault) {
         self.0.push((part, repository.to_owned(), fault));
     }
 
-    /// The newest fault that is for a request.
+    /// The newest fault that applies to a path.
     pub(super) fn of(&self, path: &str) -> Option<&Fault> {
         let wanted = |part: &Part, under: &String| {
             let (repository, found) = repository(path);
@@ -74,7 +74,7 @@ impl Faults {
     }
 }
 
-/// The repository a path is about, and what of it.
+/// The repository of a path, and the part of it that is requested.
 pub(super) fn repository(path: &str) -> (Option<&str>, Part) {
     let Some(rest) = path.strip_prefix("/v2/") else {
         return (None, Part::Everything);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_meets_its_part_of_its_repository() {
+    fn fault_applies_to_its_part_and_repository() {
         let mut faults = Faults::default();
         faults.add(Part::Manifests, "own", Fault::Hang);
         faults.add(Part::Blobs, "", Fault::CutAt(1));

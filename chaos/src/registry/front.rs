@@ -1,4 +1,4 @@
-//! What stands in front of a registry: it sees every request, and may spoil the answer.
+//! A proxy in front of a registry that records every request, and can inject faults into answers.
 
 use std::{
     collections::BTreeMap,
@@ -33,45 +33,45 @@ use crate::daemon::place;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, Failure>;
 
-/// How a request went.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is not answered yet, or its answer has stopped on the way.
+    /// Not answered yet, or the answer stalled.
     Open,
-    /// It was answered with this HTTP status.
+    /// Answered with this HTTP status.
     Answered(u16),
-    /// Who asked went away before the answer was complete.
+    /// The client disconnected before the answer was complete.
     Abandoned,
 }
 
-/// A request that a registry got.
+/// A recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// HTTP method.
     pub method: String,
     /// Path, without the query.
     pub path: String,
-    /// Account it came from; `None` for an anonymous one.
+    /// Account of the request; `None` if anonymous.
     pub user: Option<String>,
-    /// How it went.
+    /// Its outcome so far.
     pub outcome: Outcome,
 }
 
 impl Seen {
-    /// Whether it asks for (part of) a manifest.
+    /// Whether it requests a manifest.
     #[must_use]
     pub fn is_manifest(&self) -> bool {
         repository(&self.path).1 == Part::Manifests
     }
 
-    /// Whether it asks for a layer or a configuration.
+    /// Whether it requests a layer or a configuration.
     #[must_use]
     pub fn is_blob(&self) -> bool {
         repository(&self.path).1 == Part::Blobs
     }
 }
 
-/// A listener on the loopback interface that passes everything on to a registry.
+/// A proxy on the loopback interface.
 #[derive(Debug)]
 pub struct Front {
     address: SocketAddr,
@@ -85,14 +85,15 @@ struct Shared {
     faults: watch::Sender<Faults>,
     seen: Mutex<BTreeMap<u64, Seen>>,
     requests: AtomicU64,
-    /// Repositories that only one account may read, and that account.
+    /// Repositories that only one account may access, and that account.
     owners: Mutex<Vec<(String, String)>>,
 }
 
 impl Front {
-    /// A front on a port of its own that serves already.
+    /// Starts a proxy on a port of its own.
     pub(super) async fn open(registry: SocketAddr) -> Result<Self> {
-        // A port that clients do not get, so that it is still free after a while closed.
+        // Not an ephemeral port, so that the port is still free after the proxy was closed for a
+        // while.
         let [port] = place::free_ports()?;
         let mut front = Self {
             address: (Ipv4Addr::LOCALHOST, port).into(),
@@ -109,25 +110,25 @@ impl Front {
         Ok(front)
     }
 
-    /// Where it listens.
+    /// Listening address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Breaks every connection and refuses new ones.
+    /// Closes every connection and refuses new ones.
     pub async fn close(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
-            // Only then is its listener gone.
+            // The listener is closed once the task has ended.
             let _ = task.await;
         }
     }
 
-    /// Serves again.
+    /// Listens again.
     ///
     /// # Errors
-    /// When somebody else took the port.
+    /// When another process has taken the port.
     pub async fn reopen(&mut self) -> Result<()> {
         self.close().await;
         let listener = TcpListener::bind(self.address).await?;
@@ -135,22 +136,23 @@ impl Front {
         Ok(())
     }
 
-    /// Spoils requests for part of a repository and everything below it, of all if it is empty.
+    /// Injects a fault into requests for part of a repository and all below it, of all repositories
+    /// if it is empty.
     ///
-    /// A newer fault comes before an older one.
+    /// A newer fault takes precedence over an older one.
     pub fn spoil(&self, part: Part, repository: &str, fault: Fault) {
         self.shared
             .faults
             .send_modify(|faults| faults.add(part, repository, fault));
     }
 
-    /// Ends all faults; what was held goes on.
+    /// Ends all faults; delayed requests continue.
     pub fn mend(&self) {
         self.shared.faults.send_replace(Faults::default());
     }
 
-    /// Answers 403 to everybody but `user` who asks for `repository` or what lies below it,
-    /// unless something below has another owner.
+    /// Answers 403 to all accounts but `user` for `repository` and all below it, unless a
+    /// repository below it is reserved for another account.
     pub fn reserve(&self, repository: &str, user: &str) {
         lock(&self.shared.owners).push((repository.to_owned(), user.to_owned()));
     }
@@ -161,7 +163,7 @@ impl Front {
         lock(&self.shared.seen).values().cloned().collect()
     }
 
-    /// Forgets the requests so far.
+    /// Clears the recorded requests.
     pub fn forget(&self) {
         lock(&self.shared.seen).clear();
     }
@@ -175,7 +177,7 @@ impl Drop for Front {
     }
 }
 
-/// One request on its way; its end is noted when this is dropped.
+/// A request in progress; its outcome is recorded on drop.
 struct Ticket {
     shared: Arc<Shared>,
     id: u64,
@@ -199,10 +201,10 @@ impl Ticket {
         }
     }
 
-    /// Waits until no fault is left for `path`.
+    /// Waits until no fault applies to `path`.
     async fn held(&self, path: &str) {
         let mut faults = self.shared.faults.subscribe();
-        // The sender lives as long as this ticket.
+        // `shared` holds the sender, so the channel cannot close.
         let _ = faults.wait_for(|faults| faults.of(path).is_none()).await;
     }
 }
@@ -215,7 +217,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Its end ends all connections: they belong to the set.
+/// Accepts connections; they belong to the set, so they end with this task.
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
@@ -275,7 +277,7 @@ fn whole(status: u16, content_type: &'static str, body: Bytes) -> Response<Body>
     response
 }
 
-/// Asks the registry itself.
+/// Forwards a request to the registry.
 async fn forward(
     registry: SocketAddr,
     request: Request<Incoming>,
@@ -286,7 +288,7 @@ async fn forward(
     Ok(sender.send_request(request).await?)
 }
 
-/// A body on its way to who asked.
+/// The body of an answer on its way to the client.
 struct Passage {
     from: Incoming,
     rest: Bytes,
@@ -346,7 +348,7 @@ impl Passage {
     }
 }
 
-/// The account of a request's `Authorization`.
+/// The account in a request's `Authorization` header.
 fn user(request: &Request<Incoming>) -> Option<String> {
     let header = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
     let login = BASE64.decode(header.strip_prefix("Basic ")?).ok()?;

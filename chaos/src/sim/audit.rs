@@ -1,4 +1,4 @@
-//! What is looked at from time to time, and at the end: containers, members, convergence.
+//! Periodic and final checks: containers, members, convergence.
 
 use jaco_proto::v1::{NodeStatus, ReplicaState};
 use jaco_raftnode::Role;
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl World {
-    /// A look at what cannot be judged at one moment.
+    /// Checks properties that cannot be judged at a single event.
     pub(super) fn audit(&mut self) {
         self.bury();
         self.look_for_overstays();
@@ -21,20 +21,19 @@ impl World {
         }
         for op in self.clients.failed() {
             if self.oracle.has_committed(op) {
-                let what = format!("{op} was told that nothing was appended, and is committed");
+                let what = format!("{op} was reported as not appended, and is committed");
                 return self.oracle.violate("not appended", what);
             }
         }
     }
 
-    /// What is not yet as it should be once nothing fails any more; `None` if the cluster is at
-    /// rest.
+    /// Reason why the cluster is not at rest yet; `None` if it is.
     pub(super) fn unsettled(&mut self) -> Option<Violation> {
         self.bury();
         let members = self.members();
         let leader = match self.leader() {
             Some(leader) => leader,
-            None => return violation("convergence", "nobody leads"),
+            None => return violation("convergence", "there is no leader"),
         };
         let unrest = self
             .unsettled_nodes(leader, &members)
@@ -115,7 +114,7 @@ impl World {
             return Some(format!("the scheduler has {:?} to do", pass.summary));
         }
         for (id, row) in &newest.replicas_desired {
-            // It stays where it was, and nobody may be there to run it.
+            // The row stays where it was, possibly on a host that cannot run it.
             if expected::is_left_alone(newest, row) {
                 continue;
             }
@@ -145,7 +144,7 @@ impl World {
         self.missing_container()
     }
 
-    /// A row that is reported as running without a container that runs.
+    /// Describes a row that is reported as running without a running container.
     fn missing_container(&self) -> Option<String> {
         let newest = self.oracle.newest();
         for (id, row) in &newest.replicas_desired {

@@ -1,4 +1,4 @@
-//! How daemons start from what their disks hold, and end.
+//! Start of a daemon from its disk, and its end.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -88,7 +88,7 @@ impl World {
         self.drive(id);
     }
 
-    /// The daemon of `id` ends.
+    /// Ends the daemon of `id`.
     pub(super) fn crash(&mut self, id: u64, crash: Crash) {
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -126,7 +126,7 @@ impl World {
     }
 }
 
-/// The state in which every founder starts.
+/// The bootstrap state, from which every founding member starts.
 pub(super) fn founded(members: u64) -> State {
     let ts = prost_types::Timestamp::default();
     let mut children = vec![Payload::ClusterInit(v1::ClusterInit {

@@ -1,4 +1,5 @@
-//! How a change gets into the log: proposed here by the leader, or asked of it by another node.
+//! Submission of changes to the log: proposed locally by the leader, or forwarded to it by another
+//! node.
 
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::command;
@@ -10,40 +11,40 @@ use super::{
     world::{Event, Local, World},
 };
 
-/// Who wants something committed.
+/// Requester of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// A client's operation.
     Client(u64),
-    /// The scheduler, in one stretch of leadership.
+    /// The scheduler, in one epoch of leadership.
     Scheduler(u64),
-    /// The publisher, about a replica.
+    /// The publisher, for one replica.
     Publisher(String),
-    /// The health core, about a member.
+    /// The health core, for one member.
     Health(String),
-    /// A node about itself.
+    /// A node that reports itself ready.
     Ready,
-    /// Whoever looks again by itself.
+    /// No requester: the outcome is ignored, because the requester runs again anyway.
     Nobody,
 }
 
-/// Where a proposal comes from.
+/// Origin of a proposal: this node, or a call of another.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
     Here(Who),
     Call { from: u64, call: u64 },
 }
 
-/// What is asked of the leader.
+/// A change requested of the leader.
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
-    /// This very command.
+    /// A command as it is.
     Command(v1::Command),
-    /// A new revision of a deployment.
+    /// A new revision of a deployment, and the identity it is requested by.
     Apply(v1::DeploymentApply, String),
-    /// Back to the previous one.
+    /// Rollback of a deployment to its previous revision.
     Rollback(String, String),
-    /// The deployment goes.
+    /// Removal of a deployment.
     Delete(String, String),
 }
 
@@ -57,21 +58,22 @@ impl Ask {
     }
 }
 
-/// What became of it.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// Committed at this index.
     Done(u64),
     /// The state machine refused it.
     Rejected(String),
-    /// It is in nobody's log: it may be asked again.
+    /// The command is in no log: it may be requested again.
     NotAppended,
-    /// It may be committed yet.
+    /// The command may still be committed.
     Unknown,
 }
 
 impl World {
-    /// Asks for a change on behalf of somebody on node `id`.
+    /// Requests a change for a requester on node `id`: proposes it on the leader, else calls the
+    /// leader.
     pub(super) fn submit(&mut self, id: u64, who: Who, ask: Ask) {
         let Some(daemon) = self.daemon(id) else {
             return;
@@ -89,7 +91,7 @@ impl World {
             daemon.calls.insert(call, who);
         }
         self.later(id, CALL, Local::CallTimeout(call));
-        // A stream delivers what it carries once.
+        // A stream delivers a request at most once, so duplicates are ignored.
         if let Some(after) = self.network.deliveries(id, leader, 300).first() {
             let event = Event::Ask {
                 from: id,
@@ -101,7 +103,7 @@ impl World {
         }
     }
 
-    /// Another node asks for a change.
+    /// Handles a request from another node.
     pub(super) fn asked(&mut self, from: u64, to: u64, call: u64, ask: Ask) {
         self.lead(to, Origin::Call { from, call }, ask);
     }
@@ -155,7 +157,7 @@ impl World {
         self.input(id, Input::Propose(ticket, data));
     }
 
-    /// Tells whoever asked what became of it.
+    /// Delivers the outcome to the requester, or sends it to the calling node.
     pub(super) fn reply(&mut self, id: u64, origin: Origin, reply: Reply) {
         match origin {
             Origin::Here(who) => match reply {
@@ -188,7 +190,7 @@ impl World {
             return;
         };
         match reply {
-            // A client reads its own write on the node it talks to.
+            // Read your writes: wait until the client's own node shows the write.
             Reply::Done(index) => {
                 daemon.waiting.push((index, who));
                 self.shown(id);
@@ -204,7 +206,7 @@ impl World {
         }
     }
 
-    /// Whoever asked on node `id` learns the outcome.
+    /// Completes the request of `who` on node `id`.
     pub(super) fn resolve(&mut self, id: u64, who: Who, reply: Reply) {
         match who {
             Who::Client(op) => self.client_answered(op, reply),
@@ -217,7 +219,7 @@ impl World {
     }
 }
 
-/// Wait of a client before it asks again for what was not appended.
+/// Pause of a client before it retries a write that was not appended.
 pub(super) const AGAIN: u64 = 250 * MS;
-/// How long a client tries.
+/// Time until a client gives up.
 pub(super) const PATIENCE: u64 = 5 * SECOND;

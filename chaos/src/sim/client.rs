@@ -1,4 +1,4 @@
-//! Clients that write and read through any node, and what they were told.
+//! Clients that write and read through any node, and the outcomes they received.
 
 use std::collections::BTreeMap;
 
@@ -15,31 +15,32 @@ use super::{
 };
 use crate::Rng;
 
-/// The client that asks every member once everything is at rest, and gives up on none.
+/// The client that sends requests to every member once the cluster is at rest, and whose requests
+/// must all succeed.
 const LAST: usize = usize::MAX;
 
-/// One thing a client asked for.
+/// One operation of a client.
 #[derive(Clone, Debug)]
 struct Op {
     client: usize,
     node: u64,
     /// The write; `None` for a consistent read.
     ask: Option<Ask>,
-    /// When its client gives up.
+    /// Time at which the client gives up.
     until: Time,
-    /// For a read: the highest index anybody was told of when it began.
+    /// For a read: the highest index acknowledged to any requester when the read began.
     acknowledged: u64,
 }
 
-/// The clients, and what they wait for.
+/// The clients and their operations in flight.
 #[derive(Debug)]
 pub(super) struct Clients {
     chance: Rng,
     ops: BTreeMap<u64, Op>,
     begun: u64,
-    /// Operations that came to nothing for certain: their commands must never be committed.
+    /// Operations that certainly failed: their commands must never be committed.
     failed: Vec<String>,
-    /// Operations of a cluster at rest that were not answered.
+    /// Operations at rest that got no answer.
     unserved: Vec<String>,
     pub(super) acknowledged: u64,
     pub(super) reads: u64,
@@ -79,7 +80,7 @@ impl Clients {
         &self.unserved
     }
 
-    /// The client of `op` will never know what became of it.
+    /// The client of `op` never learns its outcome.
     pub(super) fn gone(&mut self, op: u64, now: Time, agenda: &mut Agenda<Event>) {
         let Some(asked) = self.ops.remove(&op) else {
             return;
@@ -98,7 +99,7 @@ impl Clients {
         agenda.add(now + pause, Event::Client(client));
     }
 
-    /// A random write, signed with the name of the operation.
+    /// A random write whose identity is the name of the operation.
     fn draw(&mut self, name: &str, hosts: &[String], ts: prost_types::Timestamp) -> Ask {
         let chance = &mut self.chance;
         match chance.within(0..100) {
@@ -183,7 +184,7 @@ impl Clients {
 }
 
 impl World {
-    /// A client does its next thing, through some node.
+    /// Begins the next operation of a client, through a random member.
     pub(super) fn client(&mut self, client: usize) {
         if self.calm {
             return;
@@ -217,7 +218,7 @@ impl World {
         self.attempt(number);
     }
 
-    /// At rest, every member takes a write and answers a consistent read.
+    /// Lets every member, at rest, take a write and answer a consistent read.
     pub(super) fn ask_everybody(&mut self) {
         for node in self.members() {
             let until = self.now + PATIENCE;
@@ -277,12 +278,12 @@ impl World {
         }
     }
 
-    /// A client tries again.
+    /// Retries an operation.
     pub(super) fn retry(&mut self, number: u64) {
         self.attempt(number);
     }
 
-    /// A consistent read was answered from the state at `applied`.
+    /// Ends a consistent read that was answered from the state at `applied`.
     pub(super) fn read_done(&mut self, number: u64, applied: u64) {
         let Some(op) = self.clients.ops.remove(&number) else {
             return;
@@ -304,7 +305,7 @@ impl World {
         }
     }
 
-    /// A write came to its end.
+    /// Ends a write, or schedules its retry.
     pub(super) fn client_answered(&mut self, number: u64, reply: Reply) {
         let Some(op) = self.clients.ops.get(&number) else {
             return;
@@ -313,11 +314,12 @@ impl World {
         if reply == Reply::NotAppended && now + AGAIN < op.until {
             return self.agenda.add(now + AGAIN, Event::Retry(number));
         }
-        self.note(&[42, number], || format!("op-{number} is told {reply:?}"));
-        // A sync that takes longer than the others wait costs a leader its place, at rest too.
+        self.note(&[42, number], || format!("op-{number} gets {reply:?}"));
+        // A sync slower than the election timeout costs a leader its leadership, even at rest:
+        // retry.
         let again = client == LAST && reply == Reply::Unknown && now < until;
         if client == LAST && !again && !matches!(reply, Reply::Done(_)) {
-            let what = format!("op-{number} through n{node} is told {reply:?}");
+            let what = format!("op-{number} through n{node} gets {reply:?}");
             self.clients.unserved.push(what);
         }
         match reply {

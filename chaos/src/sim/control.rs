@@ -1,4 +1,5 @@
-//! What a node decides for the cluster: the scheduler, and what the others start from.
+//! Cluster decisions of a node: the scheduler's passes, and the state that the cores of health and
+//! membership start from.
 
 use std::collections::BTreeMap;
 
@@ -24,23 +25,23 @@ use super::{
     world::{Local, World},
 };
 
-/// The deciding parts of one daemon.
+/// The deciding cores of one daemon.
 pub(super) struct Control {
     pace: Pace,
     memo: Memo,
-    /// Stretch of leadership.
+    /// Epoch of leadership.
     stint: u64,
-    /// A pass is proposed; it outlives the stretch.
+    /// A pass is proposed; the proposal outlives the epoch.
     proposing: bool,
-    /// A pass has begun and waits for an earlier one to be over.
+    /// A pass is due and waits for an earlier one to end.
     waiting: bool,
     schedule_at: Option<Time>,
     pub(super) policy: Policy,
-    /// When each follower answered last.
+    /// Time of each follower's last answer.
     pub(super) followers: BTreeMap<u64, Time>,
     pub(super) judge: judge::Core,
     pub(super) contact: contact::Core,
-    /// Latest term of a leader that was heard.
+    /// Latest term of a leader whose heartbeat arrived.
     pub(super) leader_term: u64,
     pub(super) was_ready: bool,
     pub(super) returning: bool,
@@ -72,7 +73,7 @@ impl Control {
     }
 }
 
-/// One pass of the scheduler of this build on `host`.
+/// One scheduler pass on `host`, with the planted bug if there is one.
 pub(super) fn plan(
     host: &str,
     state: &State,
@@ -96,7 +97,7 @@ pub(super) fn memo() -> Memo {
 }
 
 impl World {
-    /// Node `id` begins or ceases to lead.
+    /// Node `id` becomes or ceases to be leader.
     pub(super) fn leadership(&mut self, id: u64, leads: bool) {
         let Some((instant, daemon)) = self.running(id) else {
             return;
@@ -114,7 +115,7 @@ impl World {
         self.arm_scheduler(id);
     }
 
-    /// The actors of node `id` look at the newest state.
+    /// Lets the actors of node `id` handle the newest state.
     pub(super) fn noticed(&mut self, id: u64) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(&id) else {
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    /// The pass that was proposed in `stint` is over.
+    /// Handles the outcome of the pass that was proposed in `stint`.
     pub(super) fn pass_over(&mut self, id: u64, stint: u64, reply: &Reply) {
         let Some((instant, daemon)) = self.running(id) else {
             return;
@@ -228,7 +229,7 @@ impl World {
         self.arm_scheduler(id);
     }
 
-    /// An actor that decides crashes with all it held in memory.
+    /// Crashes a deciding actor, which loses everything it held in memory.
     pub(super) fn kill_control(&mut self, id: u64, actor: Actor) {
         self.note(&[28, id], || format!("{actor:?} crashes on n{id}"));
         let Some((instant, daemon)) = self.running(id) else {
@@ -246,7 +247,7 @@ impl World {
                 control.schedule_at = None;
                 self.arm_scheduler(id);
             }
-            // What was heard is kept beside the actor.
+            // The times of heartbeats are kept outside the actor.
             Actor::Health => {
                 control.contact = contact::Core::default();
                 control.judge.handle(instant, judge::Input::Leads(false));
@@ -261,7 +262,7 @@ impl World {
         }
     }
 
-    /// A command of node `id` with the time of its clock.
+    /// A command of node `id`, with the time of its wall clock.
     pub(super) fn node_command(
         &self,
         id: u64,

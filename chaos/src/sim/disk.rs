@@ -1,8 +1,8 @@
-//! A disk that forgets: what was written, what of it is on the platter, and what a crash leaves.
+//! A disk with a page cache: written records, the synced part of them, and what survives a crash.
 //!
-//! It holds what the real storage holds, in the same batches. A batch is a record of a log: a
-//! power cut keeps a prefix of the records that were not synced, and one that was only half
-//! written fails its checksum at recovery and is dropped with everything after it.
+//! It stores the same batches as the production storage. A batch is a record of a log: a power cut
+//! keeps a prefix of the unsynced records, and a half-written record fails its checksum at recovery
+//! and is dropped with everything after it.
 
 use std::{
     cell::RefCell,
@@ -47,7 +47,8 @@ impl Batch {
             && self.compact.is_none()
     }
 
-    /// The first `parts` of the seven: what a recovery without checksums would find.
+    /// The first `parts` of the batch's seven parts, as a recovery without checksums would read a
+    /// torn batch.
     fn torn(mut self, parts: u64) -> Self {
         let drop = |part: u64| parts <= part;
         if drop(1) {
@@ -72,7 +73,7 @@ impl Batch {
     }
 }
 
-/// What a recovery would find.
+/// Logical content of a disk, as recovery would read it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     pub(super) hard_state: HardState,
@@ -166,36 +167,36 @@ impl Content {
 #[derive(Clone, Debug)]
 struct Record {
     batch: Rc<Batch>,
-    /// Whether the operating system has it; a dead process leaves only such ones.
+    /// Whether the operating system has the record; only such records survive the process.
     written: bool,
 }
 
 /// The disk of one machine.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
-    /// As the process sees it.
+    /// Content as the process sees it.
     current: Content,
-    /// As a power cut leaves it at the least.
+    /// Content that a power cut leaves at the least.
     synced: Content,
-    /// What makes the difference.
+    /// Records by which `current` is ahead of `synced`.
     records: Vec<Record>,
-    /// Handed to the operating system, but not yet back.
+    /// Batch handed to the operating system whose write has not finished.
     under_way: Option<Batch>,
     /// The applied state, for snapshots.
     pub(super) state: Option<Arc<State>>,
 }
 
-/// How a daemon ends.
+/// Way in which a daemon ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crash {
-    /// The process dies; the machine goes on.
+    /// The process dies; the machine keeps running.
     Kill,
     /// The machine loses its power.
     PowerCut,
 }
 
 impl Disk {
-    /// A disk that holds a founded cluster: everything as of index 1, term 1.
+    /// A disk that holds a bootstrapped cluster: everything as of index 1, term 1.
     pub(super) fn founded(state: &State, conf_state: ConfState) -> Self {
         let rows = state.rows().map(|(key, value)| Row {
             key,
@@ -224,12 +225,12 @@ impl Disk {
         &self.synced
     }
 
-    /// A write begins.
+    /// Begins a write.
     pub(super) fn begin(&mut self, batch: Batch) {
         self.under_way = Some(batch);
     }
 
-    /// The write that was begun is done.
+    /// Finishes the write that was begun.
     pub(super) fn finish(&mut self, sync: bool) -> Result<(), String> {
         match self.under_way.take() {
             Some(batch) => self.write(batch, sync),
@@ -237,7 +238,7 @@ impl Disk {
         }
     }
 
-    /// Writes at once.
+    /// Writes a batch at once.
     pub(super) fn write(&mut self, batch: Batch, sync: bool) -> Result<(), String> {
         self.current.apply(&batch)?;
         self.records.push(Record {
@@ -247,7 +248,7 @@ impl Disk {
         if sync { self.sync() } else { Ok(()) }
     }
 
-    /// Takes a write that reaches the operating system only with [`Disk::flush`].
+    /// Buffers a write that reaches the operating system only with [`Disk::flush`].
     pub(super) fn write_behind(&mut self, batch: Batch) -> Result<(), String> {
         self.current.apply(&batch)?;
         self.records.push(Record {
@@ -257,7 +258,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Whatever was held back is written and synced.
+    /// Writes and syncs all buffered records.
     pub(super) fn flush(&mut self) -> Result<(), String> {
         for record in &mut self.records {
             record.written = true;
@@ -265,13 +266,13 @@ impl Disk {
         self.sync()
     }
 
-    /// Opens the database after a process that died: what its log holds goes into tables, which
-    /// are synced before anything is read.
+    /// Opens the database after its process died: its log is moved into tables, which are synced
+    /// before any read.
     pub(super) fn recover(&mut self) -> Result<(), String> {
         self.sync()
     }
 
-    /// Syncs what the operating system has.
+    /// Syncs the records that the operating system has.
     fn sync(&mut self) -> Result<(), String> {
         let mut behind = Vec::new();
         for record in std::mem::take(&mut self.records) {
@@ -285,7 +286,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Leaves what the crash leaves. `checked` is whether recovery notices a torn record.
+    /// Reduces the disk to what the crash leaves. `checked` is whether recovery detects a torn
+    /// record.
     pub(super) fn crash(
         &mut self,
         crash: Crash,
@@ -316,7 +318,7 @@ impl Disk {
             self.current.apply(&record.batch)?;
         }
         match crash {
-            // Recovery writes what it found into a new place, and syncs it.
+            // Recovery writes the recovered content to a new place, and syncs it.
             Crash::PowerCut => self.synced = self.current.clone(),
             Crash::Kill => self.records = left,
         }
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn synced_writes_survive_a_power_cut_and_others_may_not() {
+    fn power_cut_keeps_a_prefix_of_unsynced_writes() {
         let lasts: Vec<u64> = (0..64).map(|s| last_after(Crash::PowerCut, s)).collect();
         assert!(lasts.iter().all(|last| (1..=3).contains(last)));
         for last in 1..=3 {
@@ -429,19 +431,19 @@ mod tests {
     }
 
     #[test]
-    fn finished_writes_survive_the_death_of_the_process() {
+    fn finished_writes_survive_process_death() {
         let lasts: Vec<u64> = (0..64).map(|s| last_after(Crash::Kill, s)).collect();
         assert!(lasts.iter().all(|last| (2..=3).contains(last)));
         assert!(lasts.contains(&2) && lasts.contains(&3));
     }
 
     #[test]
-    fn what_a_dead_process_left_unsynced_is_still_unsynced() {
+    fn unsynced_writes_stay_unsynced_until_recovery() {
         let mut disk = Disk::default();
         disk.write(entry(1), false).unwrap();
         disk.crash(Crash::Kill, &mut Rng::new(1), true).unwrap();
         assert_eq!((disk.current().last().0, disk.synced().last().0), (1, 0));
         disk.recover().unwrap();
-        assert_eq!(disk.synced().last().0, 1, "until the next one has started");
+        assert_eq!(disk.synced().last().0, 1, "synced at the next start");
     }
 }

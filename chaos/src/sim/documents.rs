@@ -1,4 +1,4 @@
-//! Compose documents of simulated deployments, short enough to be read ten thousand times:
+//! Compose documents of simulated deployments, in a short form that is cheap to parse:
 //! `web=image-3,db=image-1`.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(super) fn read(document: &[u8]) -> BTreeMap<&str, &str> {
     services.collect()
 }
 
-/// As the runtime reads them.
+/// Parses a document as the runtime does.
 pub(super) fn project(document: &[u8]) -> Result<Project, String> {
     let service = |(name, image): (&str, &str)| {
         let service = Service {
@@ -40,7 +40,7 @@ pub(super) fn project(document: &[u8]) -> Result<Project, String> {
     })
 }
 
-/// As the scheduler reads them.
+/// Parses a document as the scheduler does.
 pub(super) fn templates(deployment: &v1::Deployment) -> Templates {
     let template = |(name, image): (&str, &str)| {
         let template = Template {

@@ -1,4 +1,4 @@
-//! A container engine: it outlives the daemon, fails now and then, and loses answers.
+//! A container engine that outlives its daemon, fails now and then, and loses answers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use jaco_actors::runtime::engine::{EngineError, Found, Inspected, Status};
 use super::time::{MS, SECOND, Time};
 use crate::Rng;
 
-/// Time that a container is given to end by itself.
+/// Time that a container is given to stop by itself.
 pub(super) const GRACE: Time = 10 * SECOND;
 
 /// A container.
@@ -15,29 +15,29 @@ pub(super) const GRACE: Time = 10 * SECOND;
 pub(super) struct Container {
     pub(super) id: String,
     pub(super) replica: String,
-    /// Row it was made from, by its label.
+    /// Index of the row it was made from, from its label.
     pub(super) raft_index: u64,
     pub(super) status: Status,
     address: u64,
 }
 
-/// Something asked of the engine.
+/// A request to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Find,
     List,
     Inspect(String),
-    /// For the row of this index.
+    /// Create from the row of this index.
     Create(u64),
     Start(String),
     Stop(String),
     Remove(String),
     Pull,
-    /// Networks and the like.
+    /// Create networks and volumes.
     Prepare,
 }
 
-/// What the engine answers.
+/// An answer of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Found(Vec<Found>),
@@ -52,9 +52,9 @@ pub(super) struct Engine {
     machine: u64,
     containers: BTreeMap<String, Container>,
     made: u64,
-    /// It does not answer.
+    /// Whether the engine is unreachable.
     pub(super) away: bool,
-    /// When it last refused what it should do.
+    /// Time of the last failed request.
     pub(super) refused: Option<Time>,
 }
 
@@ -78,7 +78,7 @@ impl Engine {
         self.containers().filter(running)
     }
 
-    /// Carries a request for `replica` out.
+    /// Performs a request for `replica`.
     pub(super) fn perform(
         &mut self,
         replica: &str,
@@ -136,7 +136,7 @@ impl Engine {
         self.containers.get_mut(id).ok_or_else(missing)
     }
 
-    /// The name comes from the replica, so there is never a second one.
+    /// The container name is derived from the replica, so a second one conflicts.
     fn create(&mut self, replica: &str, raft_index: u64) -> Result<Answer, EngineError> {
         if self.containers().any(|c| c.replica == replica) {
             return Err(EngineError::Conflict("the name is in use".into()));
@@ -154,7 +154,7 @@ impl Engine {
         Ok(Answer::Created(id))
     }
 
-    /// The process of one running container ends; returns its replica.
+    /// Ends the process of one running container; returns its replica.
     pub(super) fn kill_one(&mut self, chance: &mut Rng) -> Option<String> {
         let running: Vec<String> = self.running().map(|c| c.id.clone()).collect();
         let id = chance.choose(&running)?;
@@ -163,7 +163,7 @@ impl Engine {
         Some(container.replica.clone())
     }
 
-    /// The machine lost its power: nothing runs any more.
+    /// Stops all containers, as a power cut does.
     pub(super) fn power_cut(&mut self) {
         for container in self.containers.values_mut() {
             if container.status == Status::Running {
@@ -173,19 +173,19 @@ impl Engine {
     }
 }
 
-/// How long a request takes.
+/// Duration of a request.
 pub(super) fn latency(request: &Request, chance: &mut Rng) -> Time {
     match request {
         Request::Find | Request::List | Request::Inspect(_) => chance.within(MS..20 * MS),
         Request::Create(_) => chance.within(30 * MS..400 * MS),
         Request::Start(_) => chance.within(30 * MS..300 * MS),
-        // One container in four uses up its grace.
+        // One container in four uses its whole grace.
         Request::Stop(_) => match chance.within(0..4) {
             0 => GRACE,
             _ => chance.within(20 * MS..1_000 * MS),
         },
         Request::Remove(_) => chance.within(20 * MS..200 * MS),
-        // Layers take their time now and then.
+        // One pull in twelve is slow.
         Request::Pull => match chance.within(0..12) {
             0 => chance.within(3 * SECOND..30 * SECOND),
             _ => chance.within(100 * MS..3 * SECOND),

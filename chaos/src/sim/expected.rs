@@ -1,8 +1,9 @@
-//! What the deployments ask for once nothing fails any more, worked out from what is promised and
-//! not by asking the scheduler or the membership policy.
+//! Rows and voters expected at rest, computed from the documented rules without the scheduler or
+//! the membership policy.
 //!
-//! Where a replica is among the hosts that may hold it is not judged: it stays where an earlier
-//! revision or membership put it, also two on one host of a service that names its hosts by now.
+//! Which of the permitted hosts holds a replica is not checked: a replica stays where an earlier
+//! revision or membership placed it, even if two share a host of a service that lists its hosts by
+//! now.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use jaco_raftnode::State;
 
 use super::documents;
 
-/// How many of so many members vote.
+/// Number of voters in a cluster of `members`.
 pub(super) fn voters(members: usize) -> usize {
     match members {
         0..=2 => members.min(1),
@@ -68,7 +69,8 @@ pub(super) fn is_left_alone(state: &State, row: &ReplicaDesired) -> bool {
     })
 }
 
-/// In what the rows of `state`, at rest, are not what its deployments ask for.
+/// Describes the first difference between the rows of `state`, at rest, and what its deployments
+/// ask for.
 pub(super) fn wrong_rows(state: &State) -> Option<String> {
     let ready = ready(state);
     let mut rows: BTreeMap<(&str, &str), Vec<&ReplicaDesired>> = BTreeMap::new();
@@ -77,8 +79,8 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
         rows.entry(owner).or_default().push(row);
     }
     for deployment in state.deployments.values() {
-        // Whether all replicas of a service that names too few hosts are placed already, by an
-        // earlier revision: then it is as good as satisfied.
+        // Set when a service with too few listed hosts has all its replicas placed already, by an
+        // earlier revision: either status is accepted then.
         let mut undecided = false;
         let mut blocked = false;
         let images = documents::read(&deployment.compose_yaml);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_asks_for_its_rows() {
+    fn each_placement_mode_yields_its_rows() {
         let ready = BTreeSet::from(["n1", "n2"]);
         for (mode, replicas, ids) in [
             (PlacementMode::Spread, 2, Some(vec!["a-web-0", "a-web-1"])),

@@ -1,5 +1,5 @@
-//! What goes wrong in a run, and when: drawn from the seed before anything happens, so that a
-//! failing run can be repeated with less of it.
+//! The fault schedule of a run, drawn from the seed before the run begins, so that a failing run
+//! can be repeated with fewer faults.
 
 use std::{fmt, str::FromStr};
 
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::Rng;
 
-/// Which machine a fault strikes, decided when it strikes.
+/// Machine that a fault affects, resolved when the fault begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
-    /// Whoever leads.
+    /// The current leader.
     Leader,
     /// The n-th member, by raft id.
     Member(u64),
@@ -35,21 +35,21 @@ pub(super) enum Kind {
     Member,
 }
 
-/// Something that a node says and must keep to, even if it goes down right then.
+/// A message that commits its sender to something it must keep even if it crashes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Promise {
-    /// That it votes for a candidate.
+    /// The vote for a candidate.
     Vote,
-    /// That it has entries.
+    /// The acknowledgment of persisted entries.
     Entries,
-    /// That it leads.
+    /// The claim to be the leader.
     Leadership,
 }
 
-/// Actors that hold something in memory which a restart loses.
+/// Actors that a fault restarts, losing what they hold in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Actor {
-    /// That of one replica, drawn when it strikes.
+    /// The actor of one replica, drawn when the fault begins.
     Replica,
     Publisher,
     Scheduler,
@@ -62,15 +62,15 @@ pub(super) enum Actor {
 pub(super) enum What {
     /// The daemon or its machine is down for a while.
     Crash(Victim, Crash),
-    /// The next node that makes such a promise goes down right after it.
+    /// The next node that makes such a promise crashes right after it.
     Trap(Promise, Crash),
     /// Every machine loses its power at the same moment.
     Blackout,
-    /// The daemon stands still; its containers go on.
+    /// The daemon is stopped (as by SIGSTOP); its containers keep running.
     Pause(Victim),
-    /// The victim is cut off from all others.
+    /// The victim is partitioned from all others.
     Isolate(Victim),
-    /// The network is disturbed; machine numbers are places among the members.
+    /// The network is disturbed; machine numbers are positions among the members.
     Network(Trouble),
     /// Every write takes this much longer.
     SlowDisk(Victim, Time),
@@ -78,11 +78,11 @@ pub(super) enum What {
     EngineAway(Victim),
     /// Requests to any engine fail, in thousandths, before or after they took effect.
     EngineErrors(u64),
-    /// One container's process ends.
+    /// The process of one container exits.
     KillContainer(Victim),
-    /// An actor crashes and is started again.
+    /// An actor crashes and is restarted.
     KillActor(Victim, Actor),
-    /// The leader hands over.
+    /// The leader transfers its leadership.
     Transfer,
     /// A new machine joins.
     Join,
@@ -110,7 +110,7 @@ impl What {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: Time,
-    /// How long it lasts.
+    /// Duration of the fault or of the downtime; unused for instantaneous faults.
     pub(super) span: Time,
     pub(super) what: What,
 }
@@ -122,7 +122,7 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// What a cluster must bear without moving anything.
+/// A disturbance that a cluster must bear without moving any replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nuisance {
     /// One daemon after another stands still for less than five seconds.
@@ -153,7 +153,7 @@ impl Nuisance {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::ShortPauses, Self::Loss, Self::Delay];
 
-    /// What it comes to in a run of `length`.
+    /// The faults of a run of `length` with only this disturbance.
     pub(super) fn faults(self, chance: &mut Rng, length: Time) -> Vec<Fault> {
         let always = |trouble| {
             let what = What::Network(trouble);
@@ -187,9 +187,9 @@ impl Nuisance {
 
 /// Draws the faults of a run of `length`; with `churn`, half of them are joins and leaves.
 pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
-    // Some runs are quiet, some are hell.
+    // Mean time between faults: some runs are quiet, some are dense.
     let pause = *chance.choose(&[500, 1_500, 1_500, 4_000]).unwrap_or(&1_500) * MS;
-    // In thousandths: who belongs to the cluster stays, changes now and then, or all the time.
+    // Share of joins and leaves in thousandths: none, some, or many.
     let members = *chance.choose(&[0, 0, 60, 60, 300]).unwrap_or(&0);
     let grows = chance.within(0..3) == 0;
     let (members, grows) = if churn {
@@ -202,7 +202,7 @@ pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
     while at < length {
         let what = draw_one(chance, members, grows);
         let longest = match what {
-            // Some are back before anybody has missed them.
+            // Some crashes are shorter than any failure detection.
             What::Crash(..) | What::Blackout => *chance
                 .choose(&[60 * MS, 8 * SECOND, 20 * SECOND])
                 .unwrap_or(&SECOND),
@@ -213,7 +213,7 @@ pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
         };
         let span = chance.within(10 * MS..longest);
         faults.push(Fault { at, span, what });
-        // Now and then the next one strikes at the same time.
+        // One fault in five begins together with its predecessor.
         at += match chance.within(0..5) {
             0 => 0,
             _ => chance.within(MS..2 * pause),

@@ -1,16 +1,16 @@
-//! Looking for a planted bug: it must be found, by what it breaks, and be all that is wrong.
+//! Finding a planted bug: it must be found by a property it breaks, and be the only thing wrong.
 
 use super::{
     mutation::Mutation,
     run::{Failure, Options, run, sweep},
 };
 
-/// Runs seeds with `mutation` planted until one fails by what the bug is found by, and returns
-/// that failure.
+/// Runs seeds with `mutation` planted until one violates a property in [`Mutation::found_by`], and
+/// returns that failure.
 ///
 /// # Errors
-/// What is wrong with the hunt: no seed of `count` from `first` on fails, one fails by a property
-/// that has nothing to do with the bug, or one fails without the bug too.
+/// If no seed of `count` from `first` on fails, one fails by a property unrelated to the bug, or
+/// one fails without the bug too.
 pub fn hunt(
     mutation: Mutation,
     first: u64,

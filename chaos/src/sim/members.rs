@@ -1,4 +1,4 @@
-//! Who belongs to the cluster: joins, removals, and the policy that the leader asks.
+//! Membership: joins, removals, and the leader's membership policy.
 
 use jaco_actors::membership::{
     leaving,
@@ -18,11 +18,11 @@ use super::{
 
 /// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
 const DRAIN_SET: i32 = 1;
-/// A follower is active that answered within this time.
+/// Time for which a follower counts as active after its last answer.
 const ACTIVE: Time = 2 * SECOND;
 
 impl World {
-    /// The leader looks at who takes part.
+    /// Runs the leader's membership policy, and schedules its next run.
     pub(super) fn membership(&mut self, id: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
@@ -77,7 +77,7 @@ impl World {
             progress: progress.collect(),
         };
         if even && let Some(&learner) = status.learners.first() {
-            // Everybody votes.
+            // The mutation ignores the voter table.
             return self.input(id, Input::Change(MemberChange::Promote(learner)));
         }
         let since = std::time::Duration::from_micros(clock.after(0, now));
@@ -104,7 +104,7 @@ impl World {
         self.input(id, Input::Change(change));
     }
 
-    /// Deletes the row of a node that is out of the configuration.
+    /// Deletes the row of a node that is no longer in the raft configuration.
     fn forget(&mut self, id: u64, raft_id: u64) {
         let Some(command) = self.node_command(id, |_| {
             Payload::NodeRemove(v1::NodeRemove {
@@ -130,8 +130,8 @@ impl World {
         self.submit(id, Who::Nobody, Ask::Command(command));
     }
 
-    /// A new machine asks whoever leads to be let in. It starts once its row is committed; if
-    /// that never happens, the next one asks for the same number.
+    /// Lets a new machine ask the leader to join. It starts once its row is committed; if that
+    /// never happens, the next joining machine asks for the same raft id.
     pub(super) fn join(&mut self) {
         let Some(leader) = self.leader() else {
             return;
@@ -161,7 +161,7 @@ impl World {
         self.submit(leader, Who::Nobody, Ask::Command(command));
     }
 
-    /// Starts the machines of those who were let in.
+    /// Starts a machine for each member that has none yet.
     pub(super) fn welcome(&mut self) {
         let newest = std::sync::Arc::clone(self.oracle.newest());
         let there = |id: &u64| self.machines.get(id).is_some_and(|m| !m.removed);
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// An operator takes a member out, unless too few would be left.
+    /// Marks a member for removal, as an operator would, unless too few would be left.
     pub(super) fn leave(&mut self, id: u64) {
         let newest = self.oracle.newest();
         let leaving = newest.nodes.values().filter(|node| node.draining).count();
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// Ends the machines whose rows are gone: nobody speaks to them any more.
+    /// Ends the machines whose member rows are gone; their peers reject them from now on.
     pub(super) fn bury(&mut self) {
         let newest = std::sync::Arc::clone(self.oracle.newest());
         let gone: Vec<u64> = self

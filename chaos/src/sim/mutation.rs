@@ -1,7 +1,7 @@
-//! Bugs on purpose: the simulator must find each of them.
+//! Planted bugs: the simulator must find each of them.
 //!
-//! They are planted in the simulated shells around the cores, never in the cores, so nothing of
-//! them is in a production build.
+//! They are planted in the simulated drivers around the cores, never in the cores, so no production
+//! build contains them.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -20,43 +20,42 @@ pub enum Mutation {
     StaleVote,
     /// Entries count as persisted, and are applied, before they are written.
     ApplyBeforePersist,
-    /// The state machine forgets the highest revision, so a number is given out again.
+    /// The state machine loses the highest revision, so a revision is assigned again.
     ReuseRevision,
     /// A container is adopted without checking which row it was made from.
     AdoptAnyRow,
-    /// The vote is not written down, so a restarted node may vote twice in a term.
+    /// The vote is not persisted, so a restarted node may vote twice in a term.
     ForgetVote,
-    /// Recovery takes a half-written record for a whole one.
+    /// Recovery accepts a half-written record as complete.
     AcceptTornWrite,
     /// A proposal whose leadership was lost is reported as committed.
     AcknowledgeUnknown,
     /// A consistent read is answered from the local state at once.
     ReadWithoutQuorum,
-    /// A received snapshot is laid over the rows that are there, so deleted ones survive.
+    /// A snapshot is installed without deleting the existing rows, so deleted ones survive.
     InstallOverRows,
-    /// Applying reads the clock of the node that applies.
+    /// Applying takes the time from the clock of the node that applies.
     ApplyWithLocalClock,
-    /// A proposal that was lost after it was appended is made again.
+    /// A proposal that was lost after it was appended is proposed again.
     RetryUnknown,
-    /// What runs goes on running when its row moves away or goes, and no sweep ends it.
+    /// Containers keep running when their row moves away or is deleted, and no sweep stops them.
     KeepMovedContainers,
-    /// Every learner is given a vote, however many voters that makes.
+    /// Every learner is promoted, regardless of the number of voters.
     PromoteEverybody,
-    /// The state machine forgets which raft ids were given out, so a removed node's is given out
-    /// again.
+    /// The state machine loses the next raft id, so a removed node's id is assigned again.
     ReuseRaftId,
-    /// A node that comes back calls itself ready without having caught up or settled.
+    /// A node that comes back reports itself ready without having caught up or cleared its orphans.
     ReadyTooSoon,
-    /// The scheduler never sees to the second replica of a service.
+    /// The scheduler never places the second replica of a service.
     ForgetReplica,
-    /// The scheduler never sees to one of the deployments.
+    /// The scheduler never places one of the deployments.
     ForgetDeployment,
-    /// A leader takes its own host for lost, so replicas move whenever another one leads.
+    /// A leader considers its own host offline, so replicas move with every change of leadership.
     LeaderMistrustsItself,
 }
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub const ALL: [Self; 19] = [
         Self::SkipSync,
         Self::StaleVote,
@@ -79,21 +78,21 @@ impl Mutation {
         Self::LeaderMistrustsItself,
     ];
 
-    /// What it breaks besides, so that a run may fail before it is found.
+    /// Other properties that the bug breaks, so that a run may fail before the bug is found.
     #[must_use]
     pub fn also_breaks(self) -> &'static [&'static str] {
         match self {
-            // What moved is never gone, at the latest when everything should be at rest.
+            // Containers of moved rows never go, at the latest when everything should be at rest.
             Self::KeepMovedContainers => &["ready when settled", "convergence"],
-            // Whoever leaves is given a vote over and over.
+            // A member that leaves is promoted over and over.
             Self::PromoteEverybody => &["convergence"],
-            // A service that names its hosts finds too few.
+            // A service with a list of hosts finds too few.
             Self::LeaderMistrustsItself => &["rows as asked for", "convergence"],
             _ => &[],
         }
     }
 
-    /// Properties by which it is found.
+    /// Properties by which the bug is found.
     #[must_use]
     pub fn found_by(self) -> &'static [&'static str] {
         match self {
@@ -135,7 +134,7 @@ impl Mutation {
         }
     }
 
-    /// Runs in which it is looked for.
+    /// Options of the runs in which the bug is looked for.
     #[must_use]
     pub fn options(self) -> Options {
         Options {
@@ -148,7 +147,7 @@ impl Mutation {
 }
 
 impl Mutation {
-    /// What a state machine with this bug makes of a state, if that differs.
+    /// State that a state machine with this bug leaves instead of `state`, if it differs.
     pub(super) fn patch(self, state: &State) -> Option<State> {
         let mut patched = state.clone();
         match self {
@@ -176,7 +175,7 @@ impl Mutation {
 }
 
 impl Mutation {
-    /// What a scheduler with this bug on `host` sees of a state.
+    /// State that a scheduler with this bug on `host` sees instead of `state`, if it differs.
     pub(super) fn see(self, state: &State, host: &str) -> Option<State> {
         let node = state.nodes.get(host)?;
         (self == Self::LeaderMistrustsItself && state.nodes.len() > 1).then(|| {
@@ -188,7 +187,7 @@ impl Mutation {
         })
     }
 
-    /// What a scheduler with this bug makes of a pass.
+    /// Pass that a scheduler with this bug makes instead of `pass`.
     pub(super) fn forget(self, mut pass: Pass) -> Pass {
         let forgotten = |child: &v1::Command| {
             let Some(Payload::ReplicaDesiredUpsert(upsert)) = &child.payload else {

@@ -1,4 +1,4 @@
-//! The network between the machines: slow, lossy, and cut in places.
+//! The network between the machines: latency, loss, duplication and partitions.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use crate::Rng;
 /// A disturbance of the network while it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// Nothing passes between the machines whose bit is set and the others.
+    /// Drops all messages between the machines whose bit is set and the others.
     Partition(u64),
-    /// Nothing gets from one machine to another; the other way is open.
+    /// Drops all messages from one machine to another; the reverse direction is open.
     OneWay(u64, u64),
     /// Share of messages lost, in thousandths.
     Loss(u64),
@@ -25,9 +25,9 @@ pub(super) enum Trouble {
 pub(super) struct Network {
     chance: Rng,
     pub(super) troubles: BTreeMap<usize, Trouble>,
-    /// Share of messages lost at the best of times, in thousandths.
+    /// Share of messages lost without any fault, in thousandths.
     pub(super) base_loss: u64,
-    /// Longest additional delay at the best of times.
+    /// Longest additional delay without any fault.
     pub(super) base_delay: Time,
 }
 
@@ -41,7 +41,7 @@ impl Network {
         }
     }
 
-    /// Whether nothing gets from one machine to the other.
+    /// Whether all messages from one machine to the other are dropped.
     pub(super) fn is_cut(&self, from: u64, to: u64) -> bool {
         self.troubles.values().any(|trouble| match *trouble {
             Trouble::Partition(side) => (side >> (from % 64)) & 1 != (side >> (to % 64)) & 1,
@@ -50,7 +50,7 @@ impl Network {
         })
     }
 
-    /// After how long a message of `bytes` arrives: once, twice or never.
+    /// Delays after which copies of a message of `bytes` arrive: one, two, or none if it is lost.
     pub(super) fn deliveries(&mut self, from: u64, to: u64, bytes: usize) -> Vec<Time> {
         let (mut loss, mut twice, mut longest) = (self.base_loss, 0, self.base_delay);
         for trouble in self.troubles.values() {
@@ -66,12 +66,12 @@ impl Network {
         if lost || self.is_cut(from, to) {
             return Vec::new();
         }
-        // 10 MB a second: a snapshot takes its time.
+        // Bandwidth of 10 MB/s, which delays snapshots.
         let transfer = bytes as Time / 10;
         (0..copies)
             .map(|_| {
                 let usual = self.chance.within(MS / 5..2 * MS);
-                // One in a hundred waits for a retransmission.
+                // One message in a hundred waits for a retransmission.
                 let again = match self.chance.within(0..100) {
                     0 => self.chance.within(10 * MS..100 * MS),
                     _ => 0,
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partition_cuts_both_ways_and_a_one_way_cut_one() {
+    fn partition_cuts_both_ways_one_way_cut_one() {
         let mut network = Network::new(Rng::new(1));
         network.troubles.insert(0, Trouble::Partition(0b0010));
         assert!(network.is_cut(1, 2) && network.is_cut(2, 1));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_and_duplication_happen_at_their_rates() {
+    fn loss_and_duplication_match_their_rates() {
         let mut network = Network::new(Rng::new(2));
         network.troubles.insert(0, Trouble::Loss(300));
         network.troubles.insert(1, Trouble::Twice(100));

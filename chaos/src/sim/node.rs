@@ -1,5 +1,5 @@
-//! The raft part of one daemon: the shell around the core and the state machine, as the real one
-//! performs it.
+//! The raft part of one daemon: drives the core and the state machine in the same steps as the
+//! production driver.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use super::{
     world::{Event, Inbox, Local, World},
 };
 
-/// Something for raft to handle, in turn.
+/// An input of raft, queued in order.
 #[derive(Debug)]
 pub(super) enum Input {
     Tick,
@@ -38,26 +38,26 @@ pub(super) enum Input {
     Transfer(u64),
 }
 
-/// A proposal of this node that waits for its end.
+/// A proposal of this node whose outcome is not known yet.
 #[derive(Debug)]
 pub(super) struct Proposal {
     pub(super) origin: Origin,
     pub(super) data: Vec<u8>,
-    /// Where it was appended, once it was.
+    /// Index of its entry, once appended.
     pub(super) index: Option<u64>,
-    /// Deployment that nobody else may apply to meanwhile.
+    /// Deployment whose other changes are refused until this one ends.
     pub(super) holds: Option<String>,
 }
 
-/// Whoever waits for an index by which its read may be answered.
+/// Purpose of a consistent read that is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reader {
-    /// The node itself, to know when it has caught up, in this attempt.
+    /// The node's own check that it has caught up, in this attempt.
     Confirm(u64),
     Client(u64),
 }
 
-/// What runs on a machine.
+/// A running daemon.
 pub(super) struct Daemon {
     pub(super) core: RaftCore<View>,
     pub(super) applier: Applier,
@@ -69,14 +69,14 @@ pub(super) struct Daemon {
     next_ticket: Ticket,
     pub(super) proposals: BTreeMap<Ticket, Proposal>,
     pub(super) reads: BTreeMap<Ticket, Reader>,
-    /// Calls to other nodes.
+    /// Calls to other nodes that have no reply yet.
     pub(super) calls: BTreeMap<u64, Who>,
-    /// Those who wait until the local state shows an index.
+    /// Requests that complete when the local state reaches their index.
     pub(super) waiting: Vec<(u64, Who)>,
-    /// Reads that wait for the same.
+    /// Reads that complete when the local state reaches their index.
     pub(super) waiting_reads: Vec<(u64, Reader)>,
     pub(super) applying: BTreeSet<String>,
-    /// The actors were told, and have not looked yet.
+    /// The actors have a notification of a new state that they have not handled yet.
     pub(super) noticed: bool,
     pub(super) control: Control,
     pub(super) runtime: Runtime,
@@ -109,7 +109,7 @@ impl Daemon {
         self.next_ticket
     }
 
-    /// Everybody who will never hear from this daemon again.
+    /// Requesters that will never get an answer because this daemon ended.
     pub(super) fn abandoned(self) -> Vec<Who> {
         let own = self.proposals.into_values().filter_map(|p| match p.origin {
             Origin::Here(who) => Some(who),
@@ -131,7 +131,7 @@ impl Daemon {
 }
 
 impl World {
-    /// Gives raft something to handle, now or when its write is done.
+    /// Queues an input for raft, handled now or when the write under way is done.
     pub(super) fn input(&mut self, id: u64, input: Input) {
         if let Some(daemon) = self.daemon(id) {
             daemon.inbox.push_back(input);
@@ -160,14 +160,14 @@ impl World {
         if kind == MessageType::MsgSnapshot {
             self.input(from, Input::SnapshotSent(to, up));
         }
-        // Whoever is no member is not spoken to: its certificate is nobody's.
+        // Peers reject messages of a removed node: its certificate belongs to no member.
         let member = self.machines.get(&from).is_some_and(|m| !m.removed);
         if up && member {
             self.input(to, Input::Message(Box::new(message)));
         }
     }
 
-    /// Lets raft go on until it waits for something.
+    /// Runs raft until it waits for a write or for input.
     pub(super) fn drive(&mut self, id: u64) {
         loop {
             let Some(daemon) = self.daemon(id) else {
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// Feeds raft what has come in; `false` if there was nothing.
+    /// Passes queued inputs to raft; `false` if there were none.
     fn handle_inbox(&mut self, id: u64) -> bool {
         let skewed = self.has(Mutation::StaleVote);
         let Some(daemon) = self.daemon(id) else {
@@ -227,7 +227,7 @@ impl World {
                     daemon.core.handle_snapshot_sent(peer, delivered);
                 }
                 Input::Change(change) => {
-                    // Refused is refused: the policy looks again.
+                    // A refused change is not retried: the policy runs again.
                     let _ = daemon.core.handle_member_change(change);
                 }
                 Input::Transfer(peer) => daemon.core.handle_transfer(peer),
@@ -241,7 +241,7 @@ impl World {
         true
     }
 
-    /// Checks what raft claims after it has handled something.
+    /// Checks the commit index and the leadership that raft claims after each step.
     pub(super) fn observe(&mut self, id: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
@@ -267,7 +267,7 @@ impl World {
                 });
                 2 * on_disk.count() > voters.len()
             };
-            // A configuration may have changed with the very entries that were committed.
+            // The configuration may have changed with the very entries that were committed.
             if durable(&status.voters) || durable(&daemon.status.voters) {
                 self.oracle.durable = commit;
             } else {
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// Hands out what raft has decided, and lets the others see where this node stands.
+    /// Delivers the outcomes that raft has decided, and updates the published status.
     fn tell(&mut self, id: u64) {
         let unknown_is_done = self.has(Mutation::AcknowledgeUnknown);
         let unknown_is_nothing = self.has(Mutation::RetryUnknown);
@@ -380,7 +380,7 @@ impl World {
         }
     }
 
-    /// Answers those who waited for the local state to show something.
+    /// Completes the requests and reads whose index the local state has reached.
     pub(super) fn shown(&mut self, id: u64) {
         let Some(daemon) = self.daemon(id) else {
             return;
@@ -427,7 +427,7 @@ impl World {
         }
     }
 
-    /// Whether what is sent now was waited for by a trap.
+    /// Springs a trap that waits for the promise this message makes.
     fn spring(&mut self, id: u64, message: &Message) {
         let promise = match message.get_msg_type() {
             _ if message.reject => return,
@@ -502,7 +502,7 @@ impl World {
     }
 }
 
-/// Makes a vote that was given in an earlier term one of this term.
+/// Turns a vote granted in an earlier term into one of the current term.
 fn count_stale(message: &mut Message, status: &RaftStatus) {
     let vote = message.get_msg_type() == MessageType::MsgRequestVoteResponse;
     if vote && !message.reject && message.term < status.term {
@@ -510,5 +510,5 @@ fn count_stale(message: &mut Message, status: &RaftStatus) {
     }
 }
 
-/// How long a request to another node may take.
+/// Time limit of a call to another node.
 pub(super) const CALL: Time = 5 * SECOND;

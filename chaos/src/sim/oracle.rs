@@ -1,7 +1,7 @@
-//! What must always hold, checked from outside with the knowledge of the whole world.
+//! Invariants checked from outside, with the knowledge of every machine.
 //!
-//! The oracle applies every committed entry itself, once and one by one, and keeps each state:
-//! what a node reaches after its own batches, restarts and snapshots must be the same.
+//! The oracle applies every committed entry itself, one by one, and keeps each state: the state
+//! that a node reaches after its own batches, restarts and snapshots must be equal.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,11 +23,11 @@ use super::mutation::Mutation;
 pub struct Violation {
     /// Short name of the property.
     pub invariant: &'static str,
-    /// What was seen.
+    /// Description of the observation that violates it.
     pub what: String,
 }
 
-/// A container that was ever made.
+/// A container that was created at any time.
 #[derive(Clone, Debug)]
 pub(super) struct Made {
     pub(super) replica: String,
@@ -43,7 +43,7 @@ struct Entered {
     data: Vec<u8>,
 }
 
-/// Whether the state machine took the command.
+/// Whether the state machine accepted the command.
 struct Accepted(bool);
 
 impl Probe for Accepted {
@@ -52,11 +52,11 @@ impl Probe for Accepted {
     }
 }
 
-/// The knowledge of the whole world.
+/// Checks invariants over all machines.
 pub(super) struct Oracle {
     mutation: Option<Mutation>,
     violation: Option<Violation>,
-    /// Who led which term.
+    /// Leader of each term.
     leaders: BTreeMap<u64, u64>,
     /// Content of each entry of any log, and the term of the entry before it.
     logged: HashMap<(u64, u64), (u64, u64)>,
@@ -64,31 +64,31 @@ pub(super) struct Oracle {
     /// Index of `committed[0]`.
     first: u64,
     applier: Applier,
-    /// States after each committed entry, from that of the founding on.
+    /// State after each committed entry, beginning with the bootstrap state.
     states: Vec<Arc<State>>,
-    /// Times each client's command was committed.
+    /// Number of times each client's command was committed.
     commits: BTreeMap<String, u32>,
-    /// Highest index that anybody was told is committed.
+    /// Highest index reported as committed to any requester.
     pub(super) acknowledged: u64,
     /// Highest commit index that was found on a majority of disks.
     pub(super) durable: u64,
-    /// What was acknowledged before anybody is known to have committed it.
+    /// Acknowledged entries that the oracle has not applied yet.
     promised: BTreeMap<u64, Vec<u8>>,
     revisions: BTreeMap<String, BTreeSet<u64>>,
     raft_ids: BTreeSet<u64>,
     /// Host of each row ever issued, by replica and log index.
     rows: BTreeMap<(String, u64), String>,
     made: BTreeMap<String, Made>,
-    /// Index of the state that a pass of the scheduler was planned on, by its command.
+    /// Index of the state that a scheduler pass was planned on, by the hash of its command.
     planned: HashMap<u64, u64>,
-    /// Revision of its deployment that each row was placed for.
+    /// Deployment revision that each row was last placed for.
     placed_for: BTreeMap<String, u64>,
-    /// Nothing that happens is a reason to move a replica.
+    /// The run contains no reason to move a replica.
     pub(super) nothing_moves: bool,
 }
 
 impl Oracle {
-    /// Starts from the state that every founder holds at index 1.
+    /// Starts from the bootstrap state, which every founding member holds at index 1.
     pub(super) fn new(founded: State, mutation: Option<Mutation>) -> Self {
         let mut applier = Applier::new(State::default());
         let raft_ids = founded.nodes.values().map(|node| node.raft_id).collect();
@@ -117,7 +117,7 @@ impl Oracle {
         }
     }
 
-    /// Remembers the first violation; later ones follow from it.
+    /// Records the first violation; later ones follow from it.
     pub(super) fn violate(&mut self, invariant: &'static str, what: impl Into<String>) {
         let what = what.into();
         self.violation.get_or_insert(Violation { invariant, what });
@@ -127,7 +127,7 @@ impl Oracle {
         self.violation.as_ref()
     }
 
-    /// The state after everything that is known to be committed.
+    /// The state after all entries known to be committed.
     pub(super) fn newest(&self) -> &Arc<State> {
         self.applier.state()
     }
@@ -157,7 +157,7 @@ impl Oracle {
     }
 
     /// Node `id` leads `term`, and its log holds an entry of term `holds` at the last index that
-    /// was committed before.
+    /// was committed in earlier terms.
     pub(super) fn leads(&mut self, id: u64, term: u64, holds: Option<u64>) {
         let known = *self.leaders.entry(term).or_insert(id);
         if known != id {
@@ -175,7 +175,7 @@ impl Oracle {
         }
     }
 
-    /// Node `id` has these entries in its log, behind one of term `before`.
+    /// Node `id` appends these entries to its log, after one of term `before`.
     pub(super) fn logs(&mut self, id: u64, mut before: u64, entries: &[Entry]) {
         for entry in entries {
             let content = (hash(&entry.data), before);
@@ -223,7 +223,7 @@ impl Oracle {
         if let Some(promised) = self.promised.remove(&entry.index) {
             self.acknowledged = self.acknowledged.max(entry.index);
             if promised != data {
-                let what = format!("what was acknowledged at {} is not there", entry.index);
+                let what = format!("the write acknowledged at {} is not there", entry.index);
                 self.violate("acknowledged writes", what);
             }
         }
@@ -250,7 +250,8 @@ impl Oracle {
         self.states.push(after);
     }
 
-    /// Each command of a client, by its identity, is committed once at most.
+    /// Checks that each client command is committed at most once, by its identity, and that no
+    /// revision is assigned twice.
     fn count(&mut self, command: &v1::Command, accepted: bool) {
         if command.identity.starts_with("op-") {
             let times = self.commits.entry(command.identity.clone()).or_default();
@@ -274,7 +275,7 @@ impl Oracle {
                     self.violate("revisions are unique", what);
                 }
             }
-            // Another life begins with other numbers.
+            // A deployment that is created again after its deletion starts its revisions anew.
             Some(Op::DeploymentDelete(delete)) if accepted => {
                 self.revisions.remove(&delete.deployment);
             }
@@ -287,7 +288,7 @@ impl Oracle {
         }
     }
 
-    /// What a node reports as running was made there, from the row it names.
+    /// Checks that a container reported as running was created on that node, from the row it names.
     fn believe(&mut self, seen: &v1::ReplicaObserved) {
         if seen.state() != ReplicaState::Running {
             return;
@@ -300,14 +301,14 @@ impl Oracle {
         if !true_to_fact {
             let made = self.made.get(&seen.container_id);
             let what = format!(
-                "{} says that {} runs row {} of {}, but it is {made:?}",
+                "{} reports that {} runs row {} of {}, but it is {made:?}",
                 seen.host, seen.container_id, seen.desired_raft_index, seen.id
             );
             self.violate("reports are true", what);
         }
     }
 
-    /// What entry `index` gave out: numbers that are never given out again, and rows.
+    /// Checks that the raft ids assigned by entry `index` are new, and records the rows it issued.
     fn compare(&mut self, before: &State, after: &State, index: u64) {
         if !before.nodes.ptr_eq(&after.nodes) {
             for (host, node) in &after.nodes {
@@ -326,13 +327,14 @@ impl Oracle {
         }
     }
 
-    /// A pass of the scheduler is proposed that was planned on the state at `index`.
+    /// Records that a scheduler pass about to be proposed was planned on the state at `index`.
     pub(super) fn plans(&mut self, pass: &[u8], index: u64) {
         self.planned.insert(hash(pass), index);
     }
 
-    /// Which revision each row was placed for: a row that moves to another host although the
-    /// revision is the same was moved for something that happened.
+    /// Records the revision each row was placed for. A row that changes its host within one
+    /// revision was moved because of an event in the cluster, which is a violation if nothing may
+    /// move.
     fn follow_moves(&mut self, before: &State, after: &State, data: &[u8]) {
         if before.replicas_desired.ptr_eq(&after.replicas_desired) {
             return;
@@ -364,13 +366,13 @@ impl Oracle {
         }
     }
 
-    /// Node `id` has reached `state`.
+    /// Checks that node `id`, having reached `state`, equals the oracle at that index.
     pub(super) fn reaches(&mut self, id: u64, state: &State) {
         let index = state.applied_index;
         let at = index.checked_sub(1).and_then(|at| usize::try_from(at).ok());
         let known = at.and_then(|at| self.states.get(at)).cloned();
         let Some(known) = known else {
-            let what = format!("{id} is at {index}, which nobody has applied");
+            let what = format!("{id} is at {index}, an index that the oracle has not applied");
             return self.violate("equal states", what);
         };
         if *known != *state {
@@ -378,7 +380,7 @@ impl Oracle {
                 "{id} at {index}: {}{}",
                 difference(&known, state),
                 if known.digest() == state.digest() {
-                    ", with the digest of the others"
+                    ", with an equal digest"
                 } else {
                     ""
                 }
@@ -387,7 +389,7 @@ impl Oracle {
         }
     }
 
-    /// Somebody was told that a command is committed at `index`.
+    /// Records that a requester received "committed at `index`" for `data`.
     pub(super) fn acknowledges(&mut self, index: u64, data: &[u8]) {
         if index > self.last() {
             self.promised.insert(index, data.to_vec());
@@ -395,20 +397,20 @@ impl Oracle {
         }
         self.acknowledged = self.acknowledged.max(index);
         if self.entered(index).is_none_or(|entry| entry.data != data) {
-            let what = format!("what was acknowledged at {index} is not committed there");
+            let what = format!("the write acknowledged at {index} is not committed there");
             self.violate("acknowledged writes", what);
         }
     }
 
-    /// At rest nothing may be left that was acknowledged and is not committed.
+    /// At rest every acknowledged entry must be committed.
     pub(super) fn keeps_promises(&mut self) {
         if let Some(&index) = self.promised.keys().next() {
-            let what = format!("what was acknowledged at {index} was never committed");
+            let what = format!("the write acknowledged at {index} was never committed");
             self.violate("acknowledged writes", what);
         }
     }
 
-    /// Whether this raft id was ever given out.
+    /// Whether this raft id was ever assigned.
     pub(super) fn was_member(&self, raft_id: u64) -> bool {
         self.raft_ids.contains(&raft_id)
     }

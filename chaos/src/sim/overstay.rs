@@ -1,10 +1,10 @@
-//! Containers that run where no row wants them, and how long they may.
+//! Orphan check: containers that run without a row for their host, and the time they are allowed.
 //!
-//! A replica runs on one node, and while it moves on two that both know it. A node may go on
-//! running what moved away, or was made of an older row, as long as nobody told it, and then for
-//! as long as it takes to stop it. That time is measured from the moment at which the node could
-//! begin: it begins again when its daemon starts or was paused, and after a failed request to its
-//! engine, which is repeated later.
+//! A replica runs on one node, and on two while it moves, when both know of the move. A node may
+//! keep running a container whose row moved away or was issued anew until it has applied that
+//! change, and then for as long as stopping takes. That time is measured from the moment at which
+//! the node could begin: it starts anew when its daemon starts or was paused, and after a failed
+//! request to its engine, which is retried later.
 
 use std::collections::BTreeMap;
 
@@ -20,42 +20,44 @@ use super::{
     world::{Machine, World},
 };
 
-/// For an actor that holds the row: it ends the start that it is making, looks, and stops.
+/// Bound for a replica actor that holds the row: it finishes the start under way, inspects, and
+/// stops.
 const LEAVE: Time = GRACE + 2 * SECOND;
-/// For a node that has just started: nothing holds the row, so it first has to catch up, which
-/// may take it a few attempts.
+/// Bound for a node that has just started: no actor holds the row, so the node first has to catch
+/// up, which may take it a few attempts.
 const RETURN: Time = LEAVE + 10 * SECOND;
-/// For what was made of an older row: whatever moved away is stopped first.
+/// Bound for a container of an older row: containers of moved rows are stopped first.
 const REPLACE: Time = RETURN + LEAVE;
-/// For a node in touch with the leader, whatever it has applied: what nothing holds is found by
-/// the next sweep.
+/// Bound for a node in touch with the leader, regardless of what it has applied: the next sweep
+/// finds containers without an actor.
 const OUTSTAY: Time = SWEEP + LEAVE;
 
-/// How long a node goes by what it has once confirmed: it counts as heard for three heartbeats,
-/// and a look at everything comes every second.
+/// Time for which a node relies on a confirmed state: a heartbeat counts for three intervals, and
+/// this check runs every second.
 const STALE: Time = 8 * SECOND;
 
-/// Why a container should not run.
+/// Reason why a container should not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Excess {
-    /// No row wants the replica on this host.
+    /// No row assigns the replica to this host.
     Gone,
-    /// The row was issued again since.
+    /// The row was issued again after the container was made.
     Superseded,
 }
 
-/// Since when containers run that should not, by machine, run of its daemon, and container.
+/// Containers that should not run and the time since when, by machine, run of its daemon, and
+/// container.
 #[derive(Debug, Default)]
 pub(super) struct Overstays {
-    /// By what the node itself has applied.
+    /// Judged by the state that the node itself has applied.
     told: BTreeMap<(u64, u64, String), (Excess, Time)>,
-    /// By everything that is committed, whatever the node knows.
+    /// Judged by the newest committed state, regardless of what the node has applied.
     committed: BTreeMap<(u64, u64, String), Time>,
-    /// When each machine was last out of touch with the leader.
+    /// Time at which each machine was last out of touch with the leader.
     apart: BTreeMap<u64, Time>,
 }
 
-/// What `state` has against `container` on `host`.
+/// Reason why `container` should not run on `host` by `state`, if there is one.
 fn excess(state: &State, host: &str, container: &Container) -> Option<Excess> {
     let Some(row) = state.replicas_desired.get(&container.replica) else {
         return Some(Excess::Gone);
@@ -67,7 +69,7 @@ fn excess(state: &State, host: &str, container: &Container) -> Option<Excess> {
     (!serves).then_some(Excess::Gone)
 }
 
-/// Whether the new host of a row that moved runs it.
+/// Whether the new host of a moved row runs the replica.
 fn is_taken_over(state: &State, row: &ReplicaDesired) -> bool {
     state.replicas_observed.get(&row.id).is_some_and(|seen| {
         seen.state() == ReplicaState::Running
@@ -77,7 +79,7 @@ fn is_taken_over(state: &State, row: &ReplicaDesired) -> bool {
 }
 
 impl World {
-    /// Something changed about what node `id` runs or knows.
+    /// Updates the overstays of node `id` after a change of its containers or its state.
     pub(super) fn look_at(&mut self, id: u64) {
         let now = self.now;
         let Some(machine) = self.machines.get(&id) else {
@@ -98,7 +100,7 @@ impl World {
         }
     }
 
-    /// Looks at what every machine runs, and for what has run too long.
+    /// Updates the overstays of every machine, and reports a container that has run too long.
     pub(super) fn look_for_overstays(&mut self) {
         let now = self.now;
         for id in self.machines.keys().copied().collect::<Vec<_>>() {
@@ -118,7 +120,7 @@ impl World {
         }
     }
 
-    /// As [`World::look_at`], by the newest state of all.
+    /// Like [`World::look_at`], judged by the newest committed state.
     fn look_at_committed(&mut self, id: u64) {
         let now = self.now;
         let state = self.oracle.newest();
@@ -129,7 +131,7 @@ impl World {
         let known = take(committed, id);
         for container in machine.engine.running() {
             if excess(state, &machine.host, container) == Some(Excess::Gone) {
-                // However often its daemon starts.
+                // Run 0: restarts of the daemon do not restart this clock.
                 let key = (id, 0, container.id.clone());
                 let since = known.get(&key).copied().unwrap_or(now);
                 committed.insert(key, since);
@@ -137,7 +139,7 @@ impl World {
         }
     }
 
-    /// What runs too long on `machine`.
+    /// Describes the first container on `machine` that has run longer than its bound.
     fn overstayed(&self, machine: &Machine) -> Option<String> {
         let (now, id) = (self.now, machine.id);
         let daemon = machine.daemon.as_ref().filter(|_| !machine.removed)?;
@@ -178,8 +180,8 @@ impl World {
         })
     }
 
-    /// Node `id` calls itself ready: what moved away before it has confirmed its state must be
-    /// gone from it.
+    /// Node `id` reports itself ready: containers of rows that moved away before it confirmed its
+    /// state must be gone from it.
     pub(super) fn says_ready(&mut self, id: u64) {
         let now = self.now;
         let left = mine(&self.overstays.committed, id)
@@ -193,12 +195,13 @@ impl World {
             running.find(|known| known.id == container).cloned()
         });
         if let Some(running) = running {
-            let what = format!("n{id} calls itself ready and still runs {running:?}");
+            let what = format!("n{id} reports itself ready and still runs {running:?}");
             self.oracle.violate("ready when settled", what);
         }
     }
 
-    /// Whether messages between the machine and the leader get through, and it knows who leads.
+    /// Whether messages between the machine and the leader get through both ways, and the daemon
+    /// follows that leader.
     fn in_touch(&self, machine: &Machine) -> bool {
         let Some(daemon) = &machine.daemon else {
             return false;
@@ -230,7 +233,7 @@ fn mine<T>(
     map.range((id, 0, String::new())..(id + 1, 0, String::new()))
 }
 
-/// Takes the entries of machine `id` out.
+/// Removes and returns the entries of machine `id`.
 fn take<T: Clone>(
     map: &mut BTreeMap<(u64, u64, String), T>,
     id: u64,

@@ -1,4 +1,4 @@
-//! Who is alive: heartbeats, the leader's verdicts, and the way back.
+//! Node health: heartbeats, the leader's verdicts on silent members, and the return of a node.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::{
 };
 
 impl World {
-    /// Looks at the silence of the others, and at its own.
+    /// Ticks the failure detector and the node's own fencing.
     pub(super) fn health_tick(&mut self, id: u64) {
         let now = self.now;
         let Some((instant, daemon)) = self.running(id) else {
@@ -56,7 +56,7 @@ impl World {
                 _ => "found unhealthy",
             });
             if status == NodeStatus::Offline && self.plan.nuisance.is_some() && !self.calm {
-                let found = format!("n{id} takes {host} for dead");
+                let found = format!("n{id} marks {host} offline");
                 self.oracle.violate("nuisances move nothing", found);
             }
             self.note(&[26, id, u64::from(missed)], || {
@@ -69,7 +69,7 @@ impl World {
                     ..v1::NodeStatusUpdate::default()
                 })
             });
-            // Only a leader's verdict counts; it is never forwarded.
+            // A verdict counts only from the leader; it is never forwarded.
             let leads = self.daemon(id).is_some_and(|d| d.status.leading);
             match command {
                 Some(command) if leads => {
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// An attempt to catch up is over.
+    /// Handles the end of an attempt to catch up.
     pub(super) fn confirmed(&mut self, id: u64, attempt: u64, current: bool) {
         let Some((instant, daemon)) = self.running(id) else {
             return;
@@ -105,7 +105,7 @@ impl World {
         self.health_effects(id, Vec::new(), confirm);
     }
 
-    /// Tells every member that this node is alive.
+    /// Sends a heartbeat to every other member.
     pub(super) fn beat(&mut self, id: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// Node `id` hears another.
+    /// Handles a heartbeat of another node.
     pub(super) fn heard(&mut self, id: u64, beat: Heartbeat) {
         let now = self.now;
         let from = format!("n{}", beat.from);
@@ -161,7 +161,7 @@ impl World {
         self.health_effects(id, verdicts, confirm);
     }
 
-    /// Writes that this node is ready, once it may.
+    /// Proposes that this node is ready, once it may be.
     fn come_back(&mut self, id: u64) {
         let now = self.now;
         let hasty = self.has(Mutation::ReadyTooSoon);
@@ -194,7 +194,7 @@ impl World {
         };
         control.returning = true;
         self.count("came back");
-        self.note(&[27, id], || format!("n{id} says it is ready"));
+        self.note(&[27, id], || format!("n{id} reports itself ready"));
         self.says_ready(id);
         if let Some(command) = self.node_command(id, |_| Payload::NodeStatusUpdate(update)) {
             self.submit(id, Who::Ready, Ask::Command(command));

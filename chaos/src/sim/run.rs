@@ -1,4 +1,4 @@
-//! Runs: one seed, many seeds, and a failing one with less and less of what went wrong.
+//! Runs: one seed, many seeds, and shrinking the faults of a failing one.
 
 use std::{
     collections::BTreeMap,
@@ -24,16 +24,16 @@ use crate::Rng;
 /// Name of the threads of [`sweep`].
 pub const THREAD: &str = "simulated";
 
-/// Virtual time after the last fault in which everything must come to rest. Refused pulls and
-/// proposals are repeated after half a minute at most, and a sweep comes every half minute.
+/// Virtual time after the last fault in which the cluster must come to rest. Refused pulls and
+/// proposals are retried after half a minute at most, and sweeps come every half minute.
 const PATIENCE: Time = 300 * SECOND;
-/// Steps after which a run is taken for one that never ends.
+/// Steps after which a run counts as one that never ends.
 const MOST_STEPS: u64 = 3_000_000;
 
 /// A run that went well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// What happened, as one number: equal for equal runs.
+    /// Hash of the trace: equal for equal runs.
     pub trace: u64,
     /// Events.
     pub steps: u64,
@@ -47,34 +47,34 @@ pub struct Summary {
     pub acknowledged: u64,
     /// Consistent reads that were answered.
     pub reads: u64,
-    /// Writes and reads whose clients never learnt the outcome.
+    /// Writes and reads whose clients never learned the outcome.
     pub unknown: u64,
     /// Virtual seconds from the end of the faults until everything was at rest.
     pub recovery: u64,
-    /// What came about, by name.
+    /// Occurrences of noteworthy events, by name.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
-/// A run in which something did not hold.
+/// A run in which a property did not hold.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Its seed.
     pub seed: u64,
     /// Bug that was planted, if one was.
     pub mutation: Option<Mutation>,
-    /// What there was instead of faults, if anything.
+    /// Benign fault injected instead of faults, if any.
     pub nuisance: Option<Nuisance>,
-    /// Event after which it was seen.
+    /// Number of the event after which the violation was found.
     pub step: u64,
-    /// Virtual milliseconds at that time.
+    /// Virtual milliseconds at that event.
     pub at_ms: u64,
-    /// What did not hold.
+    /// The property that did not hold.
     pub violation: Violation,
-    /// What happened until then, as one number.
+    /// Hash of the trace up to the violation.
     pub trace: u64,
     /// Faults of the run, one line each.
     pub faults: Vec<String>,
-    /// The last events, if they were asked for.
+    /// The last events, if they were recorded.
     pub tail: Vec<String>,
 }
 
@@ -103,20 +103,20 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How one run is done.
+/// Settings of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Bug to plant.
     pub mutation: Option<Mutation>,
     /// Keep the last events as text.
     pub spoken: bool,
-    /// Nothing happens but this, and nothing may move because of it.
+    /// Benign fault to inject instead of faults; nothing may move because of it.
     pub nuisance: Option<Nuisance>,
-    /// Machines join and leave all the time.
+    /// Machines join and leave throughout.
     pub churn: bool,
 }
 
-/// Runs the world of `seed`.
+/// Runs the cluster of `seed`.
 ///
 /// # Errors
 /// [`Failure`] for the first property that does not hold.
@@ -124,8 +124,8 @@ pub fn run(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
     run_plan(plan(seed, options), options.spoken)
 }
 
-/// As [`run`], and if it fails repeats it with less and less of what went wrong, as long as the
-/// same property does not hold.
+/// Like [`run`]; repeats a failing run with fewer and fewer faults as long as the same property is
+/// violated.
 ///
 /// # Errors
 /// The smallest [`Failure`] that was found, with the last events.
@@ -144,7 +144,7 @@ pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failur
         outcome.is_err_and(|less| less.violation.invariant == failure.violation.invariant)
     };
     let mut faults = plan.faults.clone();
-    // First whole kinds, then one by one, the latest first.
+    // First drop whole kinds, then single faults, the latest first.
     let mut kinds: Vec<_> = faults.iter().map(|fault| fault.what.kind()).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -173,7 +173,7 @@ pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failur
 
 fn plan(seed: u64, options: Options) -> Plan {
     let mut chance = Rng::new(seed ^ hash(b"faults"));
-    // Some last long enough for what nothing holds to be swept up in the middle of it.
+    // Some runs last long enough for the orphan sweep to happen while faults are in force.
     let storm = match chance.within(0..5) {
         0 => chance.within(60..150),
         _ => chance.within(15..50),
@@ -199,7 +199,7 @@ fn run_plan(plan: Plan, spoken: bool) -> Result<Summary, Box<Failure>> {
         Trace::silent()
     };
     let mut world = World::new(plan, trace);
-    // Raft gives up by panicking; that is a finding like any other.
+    // raft-rs panics on broken invariants; a panic is a violation like any other.
     let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut world)));
     let recovery = match outcome {
         Ok(Ok(recovery)) => recovery,
@@ -242,7 +242,8 @@ fn fail(world: World, violation: Violation) -> Box<Failure> {
     })
 }
 
-/// Lets the world live through its storm and come to rest; returns how long the latter took.
+/// Runs the cluster through its faults until it is at rest; returns how long it took to come to
+/// rest.
 fn live(world: &mut World) -> Result<Time, Violation> {
     let storm = world.plan.storm;
     let mut next_look = 0;
@@ -254,7 +255,7 @@ fn live(world: &mut World) -> Result<Time, Violation> {
         }
         if world.steps > MOST_STEPS {
             return Err(Violation {
-                invariant: "the world goes on",
+                invariant: "the run ends",
                 what: format!("{MOST_STEPS} events in {} s", world.now / SECOND),
             });
         }
@@ -276,7 +277,7 @@ fn live(world: &mut World) -> Result<Time, Violation> {
                 }
                 Some(_) => quiet = 0,
             }
-            // At rest means that it stays so, and that it serves whoever asks.
+            // At rest means staying so for four looks, and serving requests afterwards.
             if quiet == 4 {
                 match recovery {
                     Some(recovery) => return Ok(recovery),
@@ -291,7 +292,7 @@ fn live(world: &mut World) -> Result<Time, Violation> {
     Ok(world.now - storm)
 }
 
-/// What many runs came to.
+/// Totals of many runs.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Runs that went well.
@@ -308,7 +309,7 @@ pub struct Tally {
     pub acknowledged: u64,
     /// Longest recovery, in virtual seconds.
     pub longest_recovery: u64,
-    /// What came about in all runs, by name.
+    /// Occurrences of noteworthy events in all runs, by name.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
@@ -349,7 +350,7 @@ pub fn sweep(first: u64, count: u64, threads: usize, options: Options, most: usi
                     }
                 }
             };
-            // Without another thread this one does the work.
+            // If no thread can be spawned, this thread does the work.
             let builder = thread::Builder::new().name(THREAD.to_owned());
             if builder.spawn_scoped(scope, work).is_err() {
                 work();

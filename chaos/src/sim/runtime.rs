@@ -1,5 +1,5 @@
-//! The containers of one node: the replica cores, and the shells around them as the real manager,
-//! replica actor and publisher perform them.
+//! The containers of one node: the replica cores, driven as the production manager, replica actor
+//! and publisher drive them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,18 +29,18 @@ mod reports;
 mod requests;
 mod sweep;
 
-/// Time between looks for containers that no row wants.
+/// Period of the sweep, which lists containers to find those without a row.
 pub(super) const SWEEP: Time = 30 * SECOND;
 
-/// A request to the engine, and what for.
+/// A request to the engine, and its purpose.
 #[derive(Clone, Debug)]
 pub(super) struct Doing {
     pub(super) replica: String,
-    /// Instance of the actor that asked.
+    /// Instance of the actor that made the request; 0 if none.
     instance: u64,
     request: Request,
     goal: Goal,
-    /// What is left to do after it, last first.
+    /// Requests that follow it, last first.
     rest: Vec<Request>,
     outcome: Option<Result<Answer, EngineError>>,
 }
@@ -56,18 +56,18 @@ enum Goal {
     Inspect(u64),
     /// Stop and remove one after the other.
     Discard(u64),
-    /// A listing of the sweep, in this stretch of being caught up.
+    /// List for the sweep, in this epoch of being caught up.
     Sweep(u64),
-    /// A container that no row wants goes.
+    /// Stop and remove a container without a row.
     Reclaim,
-    /// What a failed launch made goes.
+    /// Remove the container of a failed launch.
     Undo,
 }
 
 struct Replica {
     core: Core,
     instance: u64,
-    /// Row that the next create is made of.
+    /// Row index that the next create uses.
     prepared: u64,
     due: Option<Time>,
 }
@@ -78,7 +78,7 @@ pub(super) struct Runtime {
     instances: u64,
     documents: Documents,
     waiting: BTreeMap<String, ReplicaObserved>,
-    /// Observations with a proposal under way.
+    /// Observations with a proposal in flight.
     under_way: BTreeMap<String, ReplicaObserved>,
     paused: bool,
     current: bool,
@@ -105,7 +105,7 @@ impl Runtime {
         }
     }
 
-    /// Starts the actor of a replica, unless there is one.
+    /// Starts the actor of a replica unless there is one.
     fn tend(&mut self, state: &State, host: &str, replica: String) {
         let instances = &mut self.instances;
         self.replicas.entry(replica).or_insert_with_key(|replica| {
@@ -119,24 +119,24 @@ impl Runtime {
         });
     }
 
-    /// Whether, since the node caught up, no container is left whose row moved away.
+    /// Whether, since the node caught up, every container of a moved row is gone.
     pub(super) fn settled(&self) -> bool {
         self.settled
     }
 
-    /// Whether an actor tends this replica.
+    /// Whether the replica has an actor.
     pub(super) fn holds(&self, replica: &str) -> bool {
         self.replicas.contains_key(replica)
     }
 
-    /// Whether nothing waits to be written.
+    /// Whether no observation waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.under_way.is_empty()
     }
 }
 
 impl World {
-    /// The state changed: rows may be new, other or gone.
+    /// Assigns rows to replica actors after a change of the state.
     pub(super) fn dispatch(&mut self, id: u64) {
         let keeps = self.has(Mutation::KeepMovedContainers);
         let Some(machine) = self.machines.get_mut(&id) else {
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Gives the core of a replica something to handle.
+    /// Passes an input to the core of a replica and performs its effects.
     fn replica(&mut self, id: u64, replica: &str, input: Input) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(&id) else {
@@ -240,7 +240,7 @@ impl World {
         let (request, goal) = match effect {
             Effect::Lookup(g) => (Request::Find, Goal::Lookup(g)),
             Effect::Prepare(g) => {
-                // A create carries the row that was read when it was prepared.
+                // The create uses the row that was read when it was prepared.
                 if let Some(tended) = tended {
                     tended.prepared = row.unwrap_or(0);
                 }
@@ -262,7 +262,7 @@ impl World {
                 let first = rest.pop().unwrap_or(Request::Find);
                 (first, Goal::Discard(g))
             }
-            // The outcome comes with an old generation.
+            // The outcome of a cancelled request is ignored, because its generation is outdated.
             Effect::Cancel => return,
             Effect::Publish(report) => return self.publish(id, replica, &report),
             Effect::Finished => return self.replica_finished(id, replica),
@@ -280,8 +280,8 @@ impl World {
         );
     }
 
-    /// A container of row `raft_index` is about to be made: one that never ran here may run
-    /// elsewhere by now, as long as the node is out of touch.
+    /// Checks that a container about to be made from row `raft_index` may start: while the node is
+    /// out of touch, a row that never ran here may run elsewhere by now.
     fn starts(&mut self, id: u64, replica: &str, raft_index: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// The actor of one replica of node `id` crashes, and looks at the world when it is back.
+    /// Crashes the actor of one replica of node `id`; its successor looks up its containers anew.
     pub(super) fn kill_replica_actor(&mut self, id: u64) {
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -330,7 +330,7 @@ impl World {
         self.dispatch(id);
     }
 
-    /// The publisher of node `id` crashes with all it held, and asks for it again.
+    /// Crashes the publisher of node `id`: its queue is lost, and replica actors report again.
     pub(super) fn kill_publisher(&mut self, id: u64) {
         self.note(&[35, id], || format!("the publisher crashes on n{id}"));
         if let Some(daemon) = self.daemon(id) {
@@ -341,7 +341,7 @@ impl World {
         self.say_again(id);
     }
 
-    /// One container of node `id` dies.
+    /// Kills one container of node `id`.
     pub(super) fn kill_container(&mut self, id: u64) {
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -356,7 +356,7 @@ impl World {
     }
 }
 
-/// What the cluster knew of the replica when its actor starts.
+/// The state that a replica's actor starts from: its last report and its failure count.
 fn seed(state: &State, host: &str, replica: &str) -> Seed {
     let observed = state.replicas_observed.get(replica);
     let failures = state.restart_counters.get(replica);

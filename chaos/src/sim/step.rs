@@ -1,4 +1,4 @@
-//! One step of raft: sent, applied, written and told, in the order of the real shell.
+//! One step of raft: send, apply, write and answer, in the order of the production driver.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ impl World {
             (before, batch.entries.clone())
         };
         if let Some(first) = entries.first() {
-            // Behind an installed snapshot it is the snapshot's term.
+            // The entry follows an installed snapshot: take the term of that.
             let before = match &batch.install {
                 Some((metadata, _)) if metadata.index + 1 == first.index => Some(metadata.term),
                 _ => before,
@@ -183,7 +183,7 @@ impl World {
         self.drive(id);
     }
 
-    /// A step is on disk: it may be told.
+    /// Completes a step that is on disk: its messages and answers may now be sent.
     fn finish(&mut self, id: u64, step: Step) {
         self.send(id, step.messages_after);
         let Some(machine) = self.machines.get_mut(&id) else {
@@ -217,7 +217,7 @@ impl World {
         self.answer_proposals(id, step.answers);
     }
 
-    /// The actors hear of the newest state soon.
+    /// Schedules a notification of the newest state to the actors.
     pub(super) fn notice(&mut self, id: u64) {
         let soon = self.chance.within(0..5 * MS);
         if let Some(daemon) = self.daemon(id)
@@ -237,7 +237,7 @@ fn rows_of(state: &State) -> Vec<Row> {
     .collect()
 }
 
-/// Applies as the state machine of this build does.
+/// Applies entries, with the planted bug if there is one.
 fn apply(
     applier: &mut Applier,
     entries: Vec<Committed>,
@@ -267,7 +267,7 @@ fn apply(
     }
 }
 
-/// The entry as if its command had no time of its own.
+/// The entry with the time of its command replaced by `now`.
 fn with_clock(mut entry: Committed, now: prost_types::Timestamp) -> Committed {
     if let Payload::Command(data) = &mut entry.payload
         && let Ok(mut command) = jaco_raftnode::fsm::decode(data)

@@ -1,4 +1,4 @@
-//! What a fault does when it strikes, and when it is over.
+//! Beginning and end of each fault.
 
 use super::{
     disk::Crash,
@@ -101,7 +101,7 @@ impl World {
         self.afflict(id);
     }
 
-    /// Lets machine `id` bear what is in force, however much of it overlaps.
+    /// Applies the lasting faults in force to machine `id`; of overlapping ones the worst counts.
     fn afflict(&mut self, id: u64) {
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -128,7 +128,7 @@ impl World {
         self.afflict(id);
     }
 
-    /// Every fault ends, and whatever is down comes back.
+    /// Ends all faults, and restarts all machines that are down.
     pub(super) fn heal(&mut self) {
         self.note(&[5], || "the storm is over".to_owned());
         self.calm = true;

@@ -1,4 +1,4 @@
-//! Virtual time: what happens when, and what each machine's clocks say then.
+//! Virtual time: the event queue, and the clocks of each machine.
 
 use std::{
     cmp::Ordering,
@@ -8,17 +8,17 @@ use std::{
 
 use prost_types::Timestamp;
 
-/// Microseconds since the world began.
+/// Microseconds since the start of the simulation.
 pub(super) type Time = u64;
 
 pub(super) const MS: Time = 1_000;
 pub(super) const SECOND: Time = 1_000 * MS;
 
-/// Wall-clock seconds at which every world begins.
+/// Wall-clock seconds at the start of every simulation.
 const EPOCH: u64 = 1_700_000_000;
 
-/// The clocks of one machine: the monotonic one runs a little fast or slow, and the wall clock is
-/// set wrong on top of that.
+/// The clocks of one machine: the monotonic one runs a little fast or slow, and the wall clock has
+/// an additional constant offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     zero: Instant,
@@ -38,7 +38,7 @@ impl Clock {
         now.saturating_add_signed(ahead)
     }
 
-    /// What the monotonic clock shows at `now`.
+    /// Reading of the monotonic clock at `now`.
     pub(super) fn instant(&self, now: Time) -> Instant {
         self.zero + Duration::from_micros(self.elapsed(now))
     }
@@ -62,7 +62,7 @@ impl Clock {
         }
     }
 
-    /// What the wall clock shows at `now`.
+    /// Reading of the wall clock at `now`.
     pub(super) fn wall(&self, now: Time) -> SystemTime {
         let micros = (EPOCH * SECOND + self.elapsed(now)).saturating_add_signed(self.skew);
         UNIX_EPOCH + Duration::from_micros(micros)
@@ -73,7 +73,7 @@ impl Clock {
     }
 }
 
-/// What is to happen, by time; what is due at the same time comes in the order it was added.
+/// Event queue ordered by time; events due at the same time come in the order they were added.
 #[derive(Debug)]
 pub(super) struct Agenda<E> {
     heap: BinaryHeap<Item<E>>,
@@ -108,7 +108,7 @@ impl<E> Agenda<E> {
 
 impl<E> Ord for Item<E> {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives out its greatest, which is to be the earliest.
+        // `BinaryHeap` pops its greatest item, which is to be the earliest.
         (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agenda_is_in_order_of_time_and_then_of_arrival() {
+    fn agenda_orders_by_time_then_arrival() {
         let mut agenda = Agenda::new();
         for (at, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             agenda.add(at, event);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_monotonic_clock_never_steps_back_and_keeps_its_rate() {
+    fn monotonic_clock_is_monotonic_and_keeps_its_rate() {
         for drift in [-1_000, -70, 0, 70, 1_000] {
             let clock = Clock::new(Instant::now(), drift, 0);
             let mut last = clock.instant(0);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_of_a_drifting_clock_is_met_when_that_clock_shows_it() {
+    fn drifting_clock_reaches_its_deadline() {
         for drift in [-50_000, -70, 0, 70, 50_000] {
             let clock = Clock::new(Instant::now(), drift, 0);
             for span in [1, 999, 1_000_000, 7_654_321] {

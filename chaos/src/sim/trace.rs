@@ -1,4 +1,4 @@
-//! What happened, as a number that two equal runs share, and as text for people.
+//! Event trace of a run: a hash that two equal runs share, and lines of text for people.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use super::time::{MS, Time};
 /// Lines kept.
 const TAIL: usize = 4_000;
 
-/// The record of one run.
+/// The trace of one run.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     hash: u64,
@@ -15,12 +15,12 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// A record without text, which is what a run normally needs.
+    /// A trace without text, which suffices for most runs.
     pub(super) fn silent() -> Self {
         Self::default()
     }
 
-    /// A record that also keeps the last lines of text.
+    /// A trace that also keeps the last lines of text.
     pub(super) fn spoken() -> Self {
         Self {
             hash: 0,
@@ -45,7 +45,7 @@ impl Trace {
         self.hash = mixed ^ (mixed >> 32);
     }
 
-    /// Equal for two runs in which the same happened.
+    /// Hash of the events so far, equal for equal runs.
     pub(super) fn hash(&self) -> u64 {
         self.hash
     }

@@ -1,4 +1,4 @@
-//! The world: machines, what connects them, and the loop that lets time pass.
+//! The simulated cluster: machines, the network between them, and the event loop.
 
 use std::{
     cell::RefCell,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::Rng;
 
-/// A machine: what survives its daemon.
+/// A machine: the parts that survive its daemon.
 pub(super) struct Machine {
     /// Raft id.
     pub(super) id: u64,
@@ -37,109 +37,110 @@ pub(super) struct Machine {
     pub(super) disk: Rc<RefCell<Disk>>,
     pub(super) engine: Engine,
     pub(super) daemon: Option<Daemon>,
-    /// Number of the last daemon, unique in the world.
+    /// Number of the last daemon, unique in the simulation.
     pub(super) run: u64,
     pub(super) paused_until: Time,
-    /// Additional time of every write.
+    /// Additional time of every write to its disk.
     pub(super) slow: Time,
-    /// It is no member any more and never comes back.
+    /// The machine was removed from the cluster and never comes back.
     pub(super) removed: bool,
 }
 
-/// Something that happens.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A daemon starts.
     Start(u64),
-    /// For one run of one daemon; waits while the daemon is paused.
+    /// An event within one run of one daemon; deferred while the daemon is paused.
     Node(u64, u64, Local),
     /// A raft message arrives.
     Raft(Box<Message>),
-    /// Another node asks something.
+    /// A request from another node arrives.
     Ask {
         from: u64,
         to: u64,
         call: u64,
         ask: Box<Ask>,
     },
-    /// It has answered.
+    /// The reply to a call arrives.
     Answer {
         to: u64,
         call: u64,
         reply: Reply,
     },
-    /// A node is alive.
+    /// A heartbeat of another node arrives.
     Beat(u64, Heartbeat),
-    /// A client tries again.
+    /// A client retries an operation.
     Retry(u64),
-    /// A request to the engine of this machine is carried out.
+    /// The engine of this machine carries out a request.
     Engine(u64, u64, Doing),
-    /// A client does its next thing.
+    /// A client begins its next operation.
     Client(usize),
-    /// A fault begins, or ends.
+    /// A fault begins.
     Fault(usize),
+    /// A fault ends.
     FaultOver(usize),
-    /// A node goes down at the worst moment, and comes back after a while.
+    /// A trap springs: the node crashes, and restarts after the given time.
     Sprung(u64, Crash, Time),
-    /// Who belongs to the cluster has changed.
+    /// Membership has changed.
     Members,
-    /// A look at everything.
+    /// Periodic check of all machines.
     Audit,
 }
 
-/// What a node tells the others every two seconds.
+/// Heartbeat that a node sends to every other one each two seconds.
 #[derive(Clone, Debug)]
 pub(super) struct Heartbeat {
     pub(super) from: u64,
     pub(super) leads: bool,
     pub(super) term: u64,
-    /// Whom a leader hears.
+    /// Hosts whose heartbeats a leader receives; empty from other nodes.
     pub(super) hears: BTreeSet<String>,
 }
 
-/// Something that happens within one daemon.
+/// An event within one daemon.
 #[derive(Debug)]
 pub(super) enum Local {
-    /// Raft's clock, and everything else that ticks.
+    /// Raft's tick, which also drives node health.
     Tick,
     /// The write under way is done.
     Written,
     /// Writes that were held back are done.
     Flush,
-    /// The actors hear of the newest state.
+    /// The actors look at the newest state.
     Notice,
     /// The scheduler's deadline.
     Schedule,
     /// An observation may be written again.
     Publish,
-    /// Thirty seconds passed for the runtime.
+    /// The runtime's thirty-second tick.
     Sweep,
     /// A replica's deadline.
     Due(String),
-    /// The engine tells something about a replica.
+    /// The engine emitted an event about a replica.
     Hint(String),
-    /// What the engine answered.
+    /// The engine's answer to a request.
     Engine(Doing),
-    /// A call to another node is taken for lost.
+    /// A call to another node times out.
     CallTimeout(u64),
     /// A raft message could not be delivered.
     Unreachable(u64),
-    /// The membership policy is asked.
+    /// The membership policy runs.
     Membership,
     /// A heartbeat is due.
     Beat,
-    /// A runtime that has not settled looks for what has to go.
+    /// A runtime that still has orphans lists containers again.
     LookAgain,
 }
 
-/// What one run is made of.
+/// Parameters of one run.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) mutation: Option<Mutation>,
-    /// There is nothing but this, and whoever is taken for dead because of it is not.
+    /// The only disturbance of the run; marking a node offline because of it is a violation.
     pub(super) nuisance: Option<Nuisance>,
-    /// Time in which faults happen.
+    /// Time in which faults are injected.
     pub(super) storm: Time,
     pub(super) faults: Vec<Fault>,
 }
@@ -158,26 +159,27 @@ pub(super) struct World {
     pub(super) chance: Rng,
     /// Share of requests to engines that fail, in thousandths, by fault.
     pub(super) engine_errors: BTreeMap<usize, u64>,
-    /// Ticks between heartbeats, and of the shortest election timeout. Some worlds are so
-    /// impatient that their elections collide.
+    /// Ticks between heartbeats, and of the shortest election timeout. In some runs they are so
+    /// short that elections collide.
     pub(super) ticks: (usize, usize),
-    /// What came about, by name, to see that runs are about something.
+    /// Occurrences of noteworthy events, by name, to prove that runs exercise them.
     pub(super) counts: BTreeMap<&'static str, u64>,
-    /// Promises that bring down whoever makes the next one of the kind.
+    /// Armed traps: the next node that makes a promise of this kind crashes.
     pub(super) traps: BTreeMap<usize, (Promise, Crash, Time)>,
-    /// Entries after which a log is compacted.
+    /// Log entries after which the log is compacted.
     pub(super) compact_entries: u64,
     pub(super) calls: u64,
-    /// Members that ask to be let in, beyond which nobody does.
+    /// Number of members from which on no further machine joins.
     pub(super) most_members: usize,
     pub(super) overstays: Overstays,
     /// Faults have stopped.
     pub(super) calm: bool,
     pub(super) steps: u64,
     zero: Instant,
-    /// Daemons that were ever started.
+    /// Daemons ever started.
     pub(super) runs: u64,
-    /// Faults in force that last, by number, and the machine that each strikes; 0 for all.
+    /// Faults with a duration that are in force, by number, and the machine that each affects; 0
+    /// for all.
     pub(super) in_force: BTreeMap<usize, u64>,
 }
 
@@ -222,7 +224,7 @@ impl World {
                 world.ticks = (1, 3);
                 world.network.base_delay = world.chance.within(0..300 * MS);
             }
-            // Nobody leads for long.
+            // No leadership lasts long.
             1 => {
                 world.ticks = (1, 2);
                 world.network.base_delay = world.chance.within(100 * MS..600 * MS);
@@ -255,7 +257,7 @@ impl World {
         world
     }
 
-    /// Puts a machine into the world; its daemon starts at once.
+    /// Adds a machine; its daemon starts at once.
     pub(super) fn place(&mut self, id: u64, disk: Disk) {
         let drift = self.chance.within(0..2_001).cast_signed() - 1_000;
         let skew = match self.chance.within(0..3) {
@@ -278,7 +280,7 @@ impl World {
         self.agenda.add(self.now, Event::Start(id));
     }
 
-    /// One step; `false` if nothing is left to happen.
+    /// Handles one event; `false` if the queue is empty.
     pub(super) fn step(&mut self) -> bool {
         let Some((at, event)) = self.agenda.next() else {
             return false;
@@ -355,7 +357,7 @@ impl World {
             return;
         }
         if let Some(until) = self.paused(id) {
-            // What ticks while a process is stopped is not made up for.
+            // Ticks that a stopped process missed are not made up for.
             return self.agenda.add(until, Event::Node(id, run, local));
         }
         match local {
@@ -377,13 +379,13 @@ impl World {
         }
     }
 
-    /// Until when the daemon of `id` stands still.
+    /// Time until which the daemon of `id` is paused.
     fn paused(&self, id: u64) -> Option<Time> {
         let until = self.machines.get(&id)?.paused_until;
         (until > self.now).then_some(until)
     }
 
-    /// Adds something that happens within the daemon that runs on `id` now.
+    /// Schedules an event within the daemon that runs on `id` now.
     pub(super) fn later(&mut self, id: u64, after: Time, local: Local) {
         if let Some(machine) = self.machines.get(&id) {
             let at = self.now + after;
@@ -395,7 +397,7 @@ impl World {
         self.machines.get_mut(&id)?.daemon.as_mut()
     }
 
-    /// A daemon that is up, and what its machine's clock shows.
+    /// The daemon of `id`, if it is up, and its machine's monotonic clock.
     pub(super) fn running(&mut self, id: u64) -> Option<(Instant, &mut Daemon)> {
         let machine = self.machines.get_mut(&id)?;
         let instant = machine.clock.instant(self.now);
@@ -406,7 +408,7 @@ impl World {
         self.plan.mutation == Some(mutation)
     }
 
-    /// Raft ids of those that belong to the cluster, as far as anybody knows.
+    /// Raft ids of the members by the newest committed state.
     pub(super) fn members(&self) -> Vec<u64> {
         let nodes = self.oracle.newest().nodes.values();
         let mut ids: Vec<u64> = nodes.map(|node| node.raft_id).collect();
@@ -426,7 +428,7 @@ impl World {
         }
     }
 
-    /// The node that leads the highest term.
+    /// The leader of the highest term.
     pub(super) fn leader(&self) -> Option<u64> {
         let leading = self.machines.values().filter_map(|machine| {
             let status = machine.daemon.as_ref()?.core.status();
@@ -444,5 +446,5 @@ impl World {
     }
 }
 
-/// What has not been handled yet, in order.
+/// Raft inputs not handled yet, in order.
 pub(super) type Inbox = VecDeque<super::node::Input>;

@@ -1,4 +1,4 @@
-//! Nuisances that are no reason to move anything.
+//! Benign faults, which must not move any replica.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ enum Nuisance {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_moves_because_of_short_pauses_five_percent_loss_or_a_delay_of_200_ms() {
+async fn short_pauses_loss_and_delay_move_nothing() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(3, rng.number()).await;
@@ -71,7 +71,7 @@ async fn nothing_moves(lab: &mut Lab, workload: &Workload, nuisance: Nuisance, r
     println!("{nuisance:?}: nothing moved in {:?}", start.elapsed());
 }
 
-/// Pauses any node for up to five seconds, and lets it go on for as long.
+/// Pauses a random node for up to five seconds, then waits for as long.
 async fn pause_one(lab: &mut Lab, rng: &mut Rng) {
     let limit = Duration::from_millis(4900);
     let index = *rng.choose(&[1, 2, 3]).unwrap();

@@ -1,13 +1,13 @@
-//! A follower that fell far behind catches up by a snapshot while the leader goes on.
+//! A follower that fell far behind catches up by a snapshot while the leader keeps accepting
+//! writes.
 //!
-//! In full, after `cargo build --release -p jaco-cli -p jaco-chaos --bins`, on a machine that does
-//! nothing else:
-//! `JACO_BEHIND=200000 JACO_WRITERS=64 JACO_CATCH_UP_SHARE=80 cargo test --release -p jaco-chaos
-//! --test cluster catch_up`. `JACO_BEHIND` is how many entries it falls behind, `JACO_WRITERS` how
-//! many clients write at a time, `JACO_CATCH_UP_SHARE` the share of its rate, in per cent, that
-//! the leader must keep meanwhile; it is printed only, unless it is given. Then the follower has a
-//! core of its own, as it has on a machine of its own, and all others share another one: what is
-//! measured is what the catching up costs the leader, not that nodes share a processor here.
+//! In full, after `cargo build --release -p jaco-cli -p jaco-chaos --bins`, on a machine that runs
+//! nothing else: `JACO_BEHIND=200000 JACO_WRITERS=64 JACO_CATCH_UP_SHARE=80 cargo test --release -p
+//! jaco-chaos --test cluster catch_up`. `JACO_BEHIND` is the number of entries the follower misses,
+//! `JACO_WRITERS` the number of concurrent clients, `JACO_CATCH_UP_SHARE` the share of its rate, in
+//! per cent, that the leader must keep meanwhile; unless given, the share is only printed. If it is
+//! given, the follower gets a core of its own and all others share another one, so that the test
+//! measures the cost of the catch-up for the leader and not contention for a processor.
 
 use std::{
     sync::{
@@ -27,17 +27,17 @@ use tokio::task::JoinSet;
 
 use crate::size;
 
-/// Far more than anything here takes.
+/// Far more than any step here takes.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// How long the rate before is measured, and how long where it is only printed.
+/// Duration of the measurement of the rate, in full and where it is only printed.
 const BEFORE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_secs(2);
-/// Entries that a follower may lack and still counts as caught up: what is on the way.
+/// Number of missing entries with which a follower counts as caught up: those in flight.
 const NEAR: u64 = 500;
-/// Different rows that are written; the state grows by the audit trail all the same.
+/// Number of different rows that are written; the audit trail grows with every write.
 const ROWS: u64 = 10_000;
 
-/// Clients that write as fast as they are answered.
+/// Clients that write in a closed loop.
 struct Load {
     accepted: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -79,13 +79,13 @@ impl Load {
     }
 }
 
-/// Confines a process with all its threads to some cores; what they start later as well.
+/// Confines a process with all its threads to some cores; new threads inherit this.
 fn confine(pid: u32, cores: &CpuSet) {
     for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
         let thread = thread.unwrap().file_name();
         let id = thread.to_str().unwrap().parse().unwrap();
         match sched_setaffinity(Pid::from_raw(id), cores) {
-            Ok(()) | Err(Errno::SRCH) => {} // one that has ended since
+            Ok(()) | Err(Errno::SRCH) => {} // the thread has ended since
             Err(error) => panic!("thread {id} of {pid}: {error}"),
         }
     }
@@ -97,7 +97,7 @@ fn core(index: usize) -> CpuSet {
     cores
 }
 
-/// This process on one core, until it is dropped: later tests have all of them again.
+/// Confines this process to one core until dropped, so that later tests have all cores again.
 struct Confined(CpuSet);
 
 impl Confined {
@@ -120,7 +120,7 @@ fn rate(writes: u64, time: Duration) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_far_behind_catches_up_while_the_leader_writes_on() {
+async fn lagging_follower_catches_up_by_snapshot_under_load() {
     let _turn = turn::alone().await;
     let behind: u64 = size("JACO_BEHIND", 9000);
     let mut lab = Lab::builder().nodes(3).start().await.unwrap();
@@ -152,7 +152,7 @@ async fn a_follower_far_behind_catches_up_while_the_leader_writes_on() {
         rate(load.accepted(), begun.elapsed())
     );
 
-    // Those who joined may have begun with one.
+    // A joining node may have begun with a snapshot.
     let begun_with = lab.node(leader).log().matches("snapshot delivered").count();
     lab.node_mut(follower).kill().unwrap();
     let (from, stopped) = (load.accepted(), Instant::now());

@@ -1,4 +1,4 @@
-//! A cluster grows and shrinks while clients write.
+//! Growth and shrinking of a cluster while clients write.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::size;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How many of so many members vote.
+/// Number of voters in a cluster of `members`.
 fn voters(members: usize) -> usize {
     match members {
         0..=2 => members.min(1),
@@ -19,7 +19,7 @@ fn voters(members: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn voters_are_as_in_the_table_while_a_cluster_grows_and_shrinks() {
+async fn voter_count_follows_the_member_count() {
     let _turn = turn::alone().await;
     let mut lab = Lab::builder().nodes(3).start().await.unwrap();
     lab.init().await.unwrap();
@@ -38,7 +38,7 @@ async fn voters_are_as_in_the_table_while_a_cluster_grows_and_shrinks() {
     }
     lab.same_state().await.unwrap();
     for members in (1..most).rev() {
-        // The last one goes first, whether it leads or not; the first one stays.
+        // Remove in reverse order of joining, whether that node leads or not; the first one stays.
         lab.remove(members + 1, 1).await.unwrap();
         lab.agree(members.into()).await.unwrap();
         let voters = lab.wait_voters(voters(members.into())).await.unwrap();

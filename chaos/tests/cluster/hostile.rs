@@ -1,5 +1,5 @@
-//! Strangers, thieves and a member gone bad: refused, told in the log without secrets, and of no
-//! concern to anybody else.
+//! Outsiders, stolen credentials and a compromised member: they are refused and logged without
+//! secrets, and clients and leader are not affected.
 //!
 //! In full, after `cargo build --release -p jaco-cli -p jaco-chaos --bins`:
 //! `JACO_HALF_OPEN=10000 JACO_NOISE=100000 cargo test --release -p jaco-chaos --test cluster
@@ -33,12 +33,12 @@ use attacker::{
 pub(crate) mod attacker;
 mod flood;
 
-/// Far more than anything here takes.
+/// Far more than any step here takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 const HUB: IpAddr = IpAddr::V4(wire::HUB);
 
-/// A cluster of three, an outsider `n4`, and whatever more is asked for.
+/// A cluster of three nodes, an outsider `n4`, and `more` further machines.
 async fn cluster(more: u8, clocks: bool, seed: u64) -> Lab {
     let mut lab = Lab::builder()
         .nodes(3 + more)
@@ -67,17 +67,17 @@ async fn dial(
     endpoint.dial(&host, peer_address(lab, target)).await
 }
 
-/// Why a member does not let a certificate in.
+/// Reason for which a member rejects a certificate.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
-    /// Another authority signed it.
+    /// The certificate is signed by another authority.
     Forged,
-    /// It is not that of a member.
+    /// The certificate belongs to no member.
     Unknown,
 }
 
 impl Refusal {
-    /// Whether this is what the other side hears.
+    /// Whether `error` is what the rejected side gets for this reason.
     fn is_told_by(self, error: &ConnectError) -> bool {
         match self {
             // A signature that does not verify is "decrypt_error" to TLS.
@@ -89,7 +89,7 @@ impl Refusal {
         }
     }
 
-    /// The cause that is logged.
+    /// The cause in the member's log.
     fn logged(self) -> &'static str {
         match self {
             Self::Forged => "BadSignature",
@@ -98,12 +98,12 @@ impl Refusal {
     }
 }
 
-/// Every member refuses these files for this reason, says so, and logs it. They are shown from an
-/// address that is theirs alone: what is logged of one address is not logged of it again.
+/// Checks that every member rejects `files` for this reason, reports it to the client and logs it.
+/// `from` must be unused before: repeated log lines of one address are suppressed.
 async fn refused(lab: &Lab, what: &str, files: &NodeFiles, from: IpAddr, why: Refusal) {
     for target in 1..=3 {
         let error = dial(lab, from, files, target).await.unwrap_err();
-        println!("{what}: n{target} says: {error}");
+        println!("{what}: n{target} answers: {error}");
         assert!(
             why.is_told_by(&error),
             "{what} at n{target}: {error:?} is not {why:?}"
@@ -114,7 +114,7 @@ async fn refused(lab: &Lab, what: &str, files: &NodeFiles, from: IpAddr, why: Re
     }
 }
 
-/// So many addresses from which strangers come.
+/// Adds `N` addresses for outsiders to connect from.
 fn strangers<const N: usize>(lab: &Lab) -> [IpAddr; N] {
     let [a, b, c, _] = wire::HUB.octets();
     let mut last = 200;
@@ -129,7 +129,7 @@ fn strangers<const N: usize>(lab: &Lab) -> [IpAddr; N] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificates_tokens_and_calls_of_strangers_are_refused() {
+async fn outsiders_are_refused_without_disturbing_clients() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let lab = cluster(2, false, rng.number()).await;
@@ -143,8 +143,9 @@ async fn certificates_tokens_and_calls_of_strangers_are_refused() {
         mark_key(&mut markers, "node key", key.pem().expose());
     }
 
-    // The certificate of a member of another cluster; one that names a member here; one that the
-    // right authority signed for nobody, and for somebody.
+    // Rejected certificates: a member of another cluster; another authority's certificate for a
+    // member's name; one by this cluster's authority for an unknown name, and one for a member's
+    // name.
     let [one, two, three, four] = strangers(&lab);
     let theirs = files_of(&lab, 4);
     let what = "a member of another cluster";
@@ -178,7 +179,7 @@ async fn certificates_tokens_and_calls_of_strangers_are_refused() {
     let mut stranger = ClusterClient::new(channel(&lab, 1, &hub));
     let answer = code(stranger.node_join(request).await).unwrap();
     assert_eq!(answer, "join_token_invalid");
-    // Whoever shows it to the wrong cluster does not even send it.
+    // The digest of the CA does not match, so the token is not even sent.
     let machine = v1::ClusterJoinRequest {
         peer_addr: lab.node(1).api_address().to_string(),
         join_token: token,
@@ -200,12 +201,12 @@ async fn certificates_tokens_and_calls_of_strangers_are_refused() {
     nothing_leaked(&lab, &markers);
 }
 
-/// An operator of one cluster is a stranger to another, over TLS and under any authority.
+/// A token of another cluster is invalid here, and a client with another CA does not connect.
 async fn credentials_of_another_cluster(lab: &Lab, token: &str, from: &str) {
     let api = lab.node(1).remote_api(from, token).unwrap();
     let answer = code(api.tokens().list(v1::TokenListRequest {}).await).unwrap();
     assert_eq!(answer, "token_invalid");
-    // A client that knows another authority does not talk to this one.
+    // A client with another CA refuses this server's certificate.
     let deceived = channel_under(lab, 1, from, &files_of(lab, 4).ca_pem);
     let mut deceived = ClusterClient::new(deceived);
     let refused = deceived.status(v1::ClusterStatusRequest {}).await;
@@ -216,7 +217,7 @@ async fn credentials_of_another_cluster(lab: &Lab, token: &str, from: &str) {
     own.tokens().list(v1::TokenListRequest {}).await.unwrap();
 }
 
-/// What members ask of each other is not served on the API, whoever asks.
+/// The API does not serve the calls between members, with or without a token.
 async fn peers_calls_on_the_api(lab: &Lab, from: &str) {
     let bearer = format!("Bearer {}", lab.operator_token());
     let bearer: AsciiMetadataValue = bearer.parse().unwrap();
@@ -263,7 +264,7 @@ fn request<T>(message: T, bearer: Option<&AsciiMetadataValue>) -> Request<T> {
     request
 }
 
-/// What a member says about a caller means nothing from anybody else.
+/// Headers of a forwarded call are ignored unless they come from a member.
 async fn forwarded_calls_on_the_api(lab: &Lab, from: &str) {
     let issue = |identity: &str, token: Option<&str>| {
         let mut request = Request::new(v1::TokenIssueRequest {
@@ -284,7 +285,7 @@ async fn forwarded_calls_on_the_api(lab: &Lab, from: &str) {
             jaco_proto::v1::tokens_client::TokensClient::new(channel(lab, target, from));
         let answer = code(tokens.issue(issue("thief", None)).await).unwrap();
         assert_eq!(answer, "token_invalid");
-        // With a token it is its owner's call, and passed on as that.
+        // With a token it is the call of the token's owner, and forwarded as such.
         let name = format!("through-n{target}");
         let owner = Some(lab.operator_token());
         tokens.issue(issue(&name, owner)).await.unwrap();
@@ -302,7 +303,7 @@ async fn forwarded_calls_on_the_api(lab: &Lab, from: &str) {
     );
 }
 
-/// Who issued which token, as the audit trail has it.
+/// Identity of each issued token with its issuer, from the audit trail.
 async fn issuers(api: &Api) -> Vec<(String, String)> {
     let query = v1::AuditQueryRequest {
         types: vec![AuditEventType::TokenIssue.into()],
@@ -324,7 +325,7 @@ async fn issuers(api: &Api) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_cannot_act_as_another() {
+async fn member_cannot_impersonate_another() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(0, false, rng.number()).await;
@@ -345,8 +346,8 @@ async fn a_member_cannot_act_as_another() {
     mark_key(&mut markers, "stolen key", files.key.pem().expose());
     lab.node_mut(villain).kill().unwrap();
 
-    // Everything that would depose a leader, or bind it to a future term, in another's name.
-    let connection = until("the thief is let in", PATIENCE, || {
+    // Messages that would depose the leader, or bind it to a future term, under other members' ids.
+    let connection = until("the stolen key is accepted", PATIENCE, || {
         dial(&lab, HUB, &files, leader)
     })
     .await
@@ -360,11 +361,11 @@ async fn a_member_cannot_act_as_another() {
     }
     bystanders.unharmed(&lab, "foreign raft ids").await;
     let proven = format!("from={villain_id}");
-    // The first of them; those that follow within a second are counted.
+    // The first is logged; those that follow within a second are counted.
     let claimed = format!("{proven} claimed={victim_id} ");
     said(&lab, leader, &["peer message of another sender", &claimed]).await;
 
-    // A snapshot in the stream of messages, and bytes that are none.
+    // A snapshot in the message stream, and bytes that do not decode.
     stream
         .frame(raft_message(7, leader_id, villain_id, 1_000_000))
         .await
@@ -372,9 +373,9 @@ async fn a_member_cannot_act_as_another() {
     stream.frame(vec![0xff; 1000]).await.unwrap();
     said(&lab, leader, &["snapshot among the messages", &proven]).await;
     said(&lab, leader, &["does not decode", &proven]).await;
-    // A frame beyond all bounds ends the connection.
+    // An oversized frame ends the connection.
     let mut heartbeats = connection.open_uni(Kind::Heartbeat).await.unwrap();
-    // The leader may stop reading in the midst of it.
+    // The leader may stop reading before the frame ends.
     let _ = heartbeats.frame(vec![1; 1 << 20]).await;
     said(
         &lab,
@@ -392,7 +393,7 @@ async fn a_member_cannot_act_as_another() {
     nothing_leaked(&lab, &markers);
 }
 
-/// A message of raft, in its encoding: kind, receiver, sender and term.
+/// An encoded raft message: kind, receiver, sender and term.
 fn raft_message(kind: u8, to: u64, from: u64, term: u64) -> Vec<u8> {
     let mut bytes = vec![0x08, kind];
     for (field, mut value) in [(2, to), (3, from), (4, term)] {
@@ -406,7 +407,7 @@ fn raft_message(kind: u8, to: u64, from: u64, term: u64) -> Vec<u8> {
     bytes
 }
 
-/// Waits until a node has logged a line with all of these parts, and returns it.
+/// Waits until the log of a node has a line with all of `parts`, and returns it.
 async fn said(lab: &Lab, index: u8, parts: &[&str]) -> String {
     let what = format!("n{index} logs {parts:?}");
     until(&what, PATIENCE, || async {
@@ -422,7 +423,7 @@ async fn said(lab: &Lab, index: u8, parts: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_join_token_admits_one_node_once_and_for_a_day() {
+async fn join_token_admits_one_node_within_a_day() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(2, true, rng.number()).await;
@@ -431,7 +432,7 @@ async fn a_join_token_admits_one_node_once_and_for_a_day() {
     let follower = lab.others(&[leader, 4, 5])[0];
     let mut markers = Markers::default();
 
-    // One token, two machines that are called differently, at once: one of them is let in.
+    // One token used by two machines with different names at once: one of them joins.
     let token = join_token(&lab, follower).await;
     mark_token(&mut markers, "stolen join token", &token);
     let thieves = [4, 5].map(|index| {
@@ -445,7 +446,7 @@ async fn a_join_token_admits_one_node_once_and_for_a_day() {
     assert_eq!(answers.iter().filter(|let_in| **let_in).count(), 1);
     let refused = [code(a).ok(), code(b).ok()].into_iter().flatten().next();
     assert_eq!(refused.unwrap(), "join_token_consumed");
-    // The request that was granted, once more, byte by byte.
+    // Replays the granted request unchanged.
     let replayed = if answers[0] { first } else { second };
     let ghost = replayed.name.clone();
     for member in 1..=3 {
@@ -465,7 +466,7 @@ async fn a_join_token_admits_one_node_once_and_for_a_day() {
         .await
         .unwrap();
 
-    // One that lay around for longer than a day, as the clock of whoever leads has it.
+    // A token older than a day by the leader's clock.
     let token = join_token(&lab, 1).await;
     mark_token(&mut markers, "expired join token", &token);
     for index in 1..=3 {
@@ -483,7 +484,7 @@ async fn a_join_token_admits_one_node_once_and_for_a_day() {
     }
     let status = lab.node(4).api().status().await.unwrap();
     assert!(!status.initialized);
-    // Neither left anything behind that keeps the machine from joining as it should.
+    // Neither attempt keeps the machine from joining with a valid token.
     lab.join(4, 1).await.unwrap();
     lab.node_mut(5).kill().unwrap();
     lab.agree(4).await.unwrap();

@@ -1,4 +1,4 @@
-//! The leader is killed again and again while clients write.
+//! Repeated kills of the leader while clients write.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use crate::{size, world::three_voters};
 
 /// Far more than any election takes.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon writes go on, with the timers that a daemon has unless told otherwise.
+/// Limit of the time until writes are accepted again, with the daemon's default timers.
 const PROMISED: Duration = Duration::from_secs(3);
 const CLIENTS: u32 = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_outlives_every_leader() {
+async fn acknowledged_writes_survive_leader_kills() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = three_voters(rng.number()).await;
@@ -24,7 +24,7 @@ async fn what_was_acknowledged_outlives_every_leader() {
 
     let mut times = Vec::new();
     for _ in 0..size("JACO_KILLS", 3) {
-        // At any point of whatever the leader does in turn.
+        // At a random point of the leader's work.
         tokio::time::sleep(rng.below(Duration::from_secs(1))).await;
         let leader = lab.leader().await.unwrap();
         let killed = Instant::now();
@@ -48,13 +48,13 @@ async fn what_was_acknowledged_outlives_every_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_stopped_hands_over_before_it_ends() {
+async fn stopped_leader_transfers_leadership_before_exit() {
     let _turn = turn::alone().await;
     let mut lab = three_voters(Rng::announced().number()).await;
     for _ in 0..3 {
         let leader = lab.leader().await.unwrap();
         lab.node_mut(leader).stop().await.unwrap();
-        // Nobody waits here for an election: whoever leads now did so while the other still ran.
+        // No wait for an election here: the new leader was elected while the old one still ran.
         let mut leads = Vec::new();
         for node in lab.nodes().iter().filter(|node| node.is_up()) {
             let status = node.api().status().await.unwrap();

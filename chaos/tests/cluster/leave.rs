@@ -1,6 +1,6 @@
-//! Members that are removed: locked out at once and for good, and welcome as new machines.
+//! Removed members: they are rejected at once and for good, and may join again as new machines.
 //!
-//! There is no longer form: `cargo test -p jaco-chaos --test cluster leave`.
+//! There is no full form: `cargo test -p jaco-chaos --test cluster leave`.
 
 use std::{
     net::IpAddr,
@@ -40,7 +40,7 @@ async fn issue(lab: &Lab, index: u8, identity: &str) -> Result<(), DecodedError>
     Ok(())
 }
 
-/// What node `target` says to whoever shows it these files.
+/// Result of dialling node `target` with these files.
 async fn shown(lab: &Lab, files: &NodeFiles, target: u8) -> Result<(), ConnectError> {
     let hub = lab.wire().namespace().to_owned();
     let from = (hub.as_str(), IpAddr::V4(wire::HUB));
@@ -52,10 +52,10 @@ async fn shown(lab: &Lab, files: &NodeFiles, target: u8) -> Result<(), ConnectEr
         .map(drop)
 }
 
-/// Waits until a node says that it was removed; it is told by those who refuse it.
+/// Waits until a node reports that it was removed, which it learns from its peers' rejections.
 async fn knows_that_it_was_removed(lab: &Lab, index: u8) -> Duration {
     let start = Instant::now();
-    until("it knows that it was removed", PATIENCE, || async {
+    until("it reports its removal", PATIENCE, || async {
         match issue(lab, index, "late").await {
             Err(error)
                 if error.code == "cluster_uninitialized"
@@ -79,7 +79,7 @@ fn writers(lab: &Lab, nodes: &[u8], seed: u64) -> Registers {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_node_is_locked_out_at_once_stops_its_containers_and_joins_as_a_new_one() {
+async fn removed_node_is_rejected_and_rejoins_as_new() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(4, rng.number()).await;
@@ -96,12 +96,13 @@ async fn a_removed_node_is_locked_out_at_once_stops_its_containers_and_joins_as_
     let clients = writers(&lab, &stay, rng.number());
 
     remove(&lab, leaves, leader, false).await.unwrap();
-    // Whoever has heard of it knows it no more; who has not can be no majority.
+    // Nodes that have applied the removal reject the certificate; those that have not are no
+    // majority.
     let mut refusing = 0;
     for target in &stay {
         let answer = shown(&lab, &files, *target).await;
         refusing += usize::from(answer.as_ref().is_err_and(ConnectError::is_refusal));
-        println!("n{target} says {answer:?}");
+        println!("n{target} answers {answer:?}");
     }
     assert!(refusing >= 2, "{refusing} of {stay:?}");
     let error = issue(&lab, leaves, "late").await.unwrap_err();
@@ -121,7 +122,7 @@ async fn a_removed_node_is_locked_out_at_once_stops_its_containers_and_joins_as_
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("Status: removed\n"), "{text}");
 
-    // It does not forget.
+    // The removal survives a restart.
     lab.node_mut(leaves).kill().unwrap();
     lab.node_mut(leaves).start().await.unwrap();
     let status = lab.node(leaves).api().status().await.unwrap();
@@ -157,7 +158,7 @@ async fn a_removed_node_is_locked_out_at_once_stops_its_containers_and_joins_as_
     for node in lab.nodes() {
         outcome.check(&node.api().linearizable()).await.unwrap();
     }
-    // The certificate of its former self opens nothing.
+    // The certificate from before the removal is still rejected.
     for target in &stay {
         let answer = shown(&lab, &files, *target).await.unwrap_err();
         assert!(answer.is_refusal(), "n{target}: {answer}");
@@ -176,7 +177,8 @@ async fn stopped(lab: &Lab, host: &str) {
     .unwrap();
 }
 
-/// Removes a node of three and says what the other two are then.
+/// Waits, after the removal of one of three nodes, until two members with one voter are left and
+/// accept writes.
 async fn two_are_left(lab: &Lab, clients: &Registers, gone: u8) {
     let stay = lab.others(&[gone]);
     until("two members, one vote", LIMIT, || async {
@@ -196,7 +198,7 @@ async fn two_are_left(lab: &Lab, clients: &Registers, gone: u8) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_of_three_is_removed_through_itself_and_through_another() {
+async fn leader_is_removed_through_itself_or_another() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     for by_itself in [true, false] {
@@ -220,7 +222,7 @@ async fn the_leader_of_three_is_removed_through_itself_and_through_another() {
         );
         lab.node_mut(leader).kill().unwrap();
         two_are_left(&lab, &clients, leader).await;
-        // Whoever was wiped may come back, and three vote again.
+        // A wiped node may join again, which makes three voters.
         lab.node_mut(leader).wipe().unwrap();
         lab.node_mut(leader).start().await.unwrap();
         lab.join(leader, stay[1]).await.unwrap();
@@ -235,7 +237,7 @@ async fn the_leader_of_three_is_removed_through_itself_and_through_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_node_of_three_is_removed_and_returns_to_locked_doors() {
+async fn dead_node_is_rejected_after_its_removal() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = three_voters(rng.number()).await;
@@ -256,7 +258,7 @@ async fn a_dead_node_of_three_is_removed_and_returns_to_locked_doors() {
         assert!(answer.is_refusal(), "n{target}: {answer}");
     }
 
-    // It was away when it happened, and finds out by being refused.
+    // The node was down during its removal, and learns of it by being rejected.
     lab.node_mut(dead).start().await.unwrap();
     println!(
         "it knows after {:?}",

@@ -1,24 +1,24 @@
-//! What a cluster of several nodes promises, on labs of real daemons.
+//! Guarantees of a cluster of several nodes, tested on labs of real daemons.
 //!
-//! Every test has a size, which the environment makes larger: `make test` runs a short form.
+//! The environment scales the tests: `make test` runs a short form.
 //!
-//! | variable | is | short | full |
+//! | variable | meaning | short | full |
 //! |---|---|---|---|
-//! | `JACO_KILLS` | how often the leader is killed | 3 | 50 |
-//! | `JACO_NODES` | to how many nodes a cluster grows | 5 | 9 |
-//! | `JACO_ROUNDS` | how often each role is hurt in each way | each once | 20 |
-//! | `JACO_FAULT` | only this way: `Killed`, `CutOff` or `Paused` | all | all |
+//! | `JACO_KILLS` | number of leader kills | 3 | 50 |
+//! | `JACO_NODES` | number of nodes a cluster grows to | 5 | 9 |
+//! | `JACO_ROUNDS` | faults of each kind per role | each once | 20 |
+//! | `JACO_FAULT` | only this fault: `Killed`, `CutOff` or `Paused` | all | all |
 //! | `JACO_ROLE` | only this role: `Leader`, `Follower` or `Learner` | all | all |
-//! | `JACO_CALM_SECONDS` | how long each nuisance lasts | 10 | 600 |
+//! | `JACO_CALM_SECONDS` | duration of each benign fault | 10 | 600 |
 //! | `JACO_HALF_OPEN` | connections that are never finished | see `hostile` | 10000 |
-//! | `JACO_NOISE` | datagrams of noise to each node | see `hostile` | 100000 |
+//! | `JACO_NOISE` | random datagrams to each node | see `hostile` | 100000 |
 //! | `JACO_BACKUPS` | backups under load | see `recovery` | 20 |
 //! | `JACO_BEHIND` | entries that a member misses | see `catch_up` | 200000 |
 //! | `JACO_CATCH_UP_SHARE` | per cent of its rate that a leader keeps | printed | 80 |
-//! | `JACO_LIMITS` | `1` holds times to their limits | printed | 1 |
+//! | `JACO_LIMITS` | `1` asserts limits of times | printed | 1 |
 //!
-//! `scripts/acceptance.sh` runs the full form, of the release build: limits are for a machine that
-//! does nothing else.
+//! `scripts/acceptance.sh` runs the full form with the release build; its limits assume a machine
+//! that runs nothing else.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ mod recovery;
 mod roles;
 mod world;
 
-/// A size from the environment.
+/// Reads a size from the environment.
 fn size<T: FromStr>(variable: &str, otherwise: T) -> T {
     let given = std::env::var(variable).ok();
     given

@@ -1,4 +1,4 @@
-//! The smaller side of a network that falls apart.
+//! The minority side of a network partition.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use tonic::Request;
 
 use crate::world::{all_ready, cluster, containers, containers_as_placed, running, stateless};
 
-/// The deadline of a patient client.
+/// Deadline of the client's requests.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How soon a node that lost the majority says so.
+/// Limit of the time in which a node that lost its majority refuses requests.
 const PROMISED: Duration = Duration::from_secs(2);
 
 async fn write(api: &Api, identity: &str) -> Result<(), DecodedError> {
@@ -24,7 +24,7 @@ async fn write(api: &Api, identity: &str) -> Result<(), DecodedError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_smaller_side_reads_refuses_writes_and_runs_on_until_it_is_healed() {
+async fn minority_reads_refuses_writes_and_keeps_its_containers() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(3, rng.number()).await;
@@ -63,7 +63,7 @@ async fn the_smaller_side_reads_refuses_writes_and_runs_on_until_it_is_healed() 
         .unwrap_err();
     assert_eq!(consistent.code, "quorum_lost");
 
-    // The other side goes on without it.
+    // The majority continues without it.
     until("an accepted write", PATIENCE, || {
         write(lab.node(majority).api(), "majority")
     })
@@ -71,7 +71,7 @@ async fn the_smaller_side_reads_refuses_writes_and_runs_on_until_it_is_healed() 
     .unwrap();
     running(&lab, majority, &workload, |on| on != host).await;
     println!("replicas run elsewhere {:?} after the cut", start.elapsed());
-    // What it ran runs still: nobody told it otherwise.
+    // Its containers still run: no newer state has reached it.
     assert_eq!(containers(&lab).await[&host], before[&host]);
 
     lab.heal_all().unwrap();

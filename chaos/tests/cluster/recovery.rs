@@ -1,4 +1,4 @@
-//! A cluster that lost its majority for good, and one whose backup becomes a new cluster.
+//! Recovery of a cluster that lost its majority for good, and of a backup as a new cluster.
 //!
 //! In full, after `cargo build --release -p jaco-cli -p jaco-chaos --bins`:
 //! `JACO_BACKUPS=20 cargo test --release -p jaco-chaos --test cluster recovery`.
@@ -38,13 +38,13 @@ use crate::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon a node without a majority refuses a write.
+/// Limit of the time in which a node without a majority refuses a write.
 const REFUSED_WITHIN: Duration = Duration::from_secs(2);
-/// After so many writes the backups are checked: followers keep twice as many entries, so that
-/// those written during one more backup do no harm.
+/// Number of writes after which the backups are checked: followers keep twice as many log entries,
+/// which leaves room for those written during one more backup.
 const WRITES: usize = 2000;
 
-/// What a command that worked printed.
+/// JSON output of a successful command.
 fn json(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
@@ -86,7 +86,7 @@ async fn issue(lab: &Lab, index: u8, identity: &str) -> Result<(), String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_survivor_becomes_the_cluster() {
+async fn cluster_is_recovered_from_the_last_survivor() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = three_voters(rng.number()).await;
@@ -96,7 +96,8 @@ async fn the_last_survivor_becomes_the_cluster() {
         .await
         .unwrap();
     let outcome = clients.stop().await.unwrap();
-    // What only two disks hold is lost with them; that is told to whoever restores.
+    // Writes that only two disks hold are lost with these, as operators are warned at a restore:
+    // let all be replicated first.
     lab.same_state().await.unwrap();
     let former: Vec<NodeFiles> = (1..=3).map(|index| files_of(&lab, index)).collect();
 
@@ -119,7 +120,8 @@ async fn the_last_survivor_becomes_the_cluster() {
     let listed = credentials.list(v1::RegistryCredentialListRequest {}).await;
     assert!(!listed.unwrap().into_inner().credentials.is_empty());
 
-    // The survivor is saved, and is the first of a new cluster on another machine.
+    // The survivor's database is exported, and restored on another machine as the first node of a
+    // new cluster.
     lab.node_mut(1).stop().await.unwrap();
     let path = lab.dir().join("survivor.tgz");
     let shown = path.display().to_string();
@@ -178,8 +180,9 @@ fn members(lab: &Lab) -> Vec<Api> {
     nodes.map(|node| node.api().clone()).collect()
 }
 
-/// Takes backups of these numbers while clients write, through each member in turn, and returns
-/// their paths: fewer once so much was written that the log would not lead to the next one.
+/// Takes backups of these numbers while clients write, through the members in turn, and returns
+/// their paths. Stops early once so much was written that the log might not reach back to the
+/// previous check.
 async fn backups(lab: &Lab, load: &Registers, numbers: Range<usize>) -> Vec<PathBuf> {
     until("some writes", LIMIT, || async { some_writes(load) })
         .await
@@ -202,8 +205,8 @@ async fn backups(lab: &Lab, load: &Registers, numbers: Range<usize>) -> Vec<Path
     taken
 }
 
-/// Checks each of these backups against what the logs of the members, which were stopped, make of
-/// an earlier state; returns the state that the first of them ended with.
+/// Checks each backup against a replay of the stopped members' logs from an earlier state; returns
+/// the first member's last state.
 fn verified(lab: &Lab, taken: &[PathBuf], from: State, round: usize) -> State {
     let ends: Vec<Remains> = (1..=3)
         .map(|index| {
@@ -212,7 +215,7 @@ fn verified(lab: &Lab, taken: &[PathBuf], from: State, round: usize) -> State {
             Remains::open(&copy).unwrap()
         })
         .collect();
-    // Who leads may drop what the others have.
+    // The leader may have compacted entries that followers still have.
     let lead_there = ends.iter().zip(1..).filter(|(end, _)| end.follows(&from));
     let lead_there: Vec<_> = lead_there.collect();
     assert!(lead_there.len() >= 2, "the log of {lead_there:?} only");
@@ -237,7 +240,7 @@ fn verified(lab: &Lab, taken: &[PathBuf], from: State, round: usize) -> State {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_under_load_is_the_state_at_its_index_on_every_member_and_a_new_machine() {
+async fn backup_under_load_equals_state_at_its_index() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = Lab::builder()
@@ -251,7 +254,7 @@ async fn a_backup_under_load_is_the_state_at_its_index_on_every_member_and_a_new
         lab.join(index, 1).await.unwrap();
     }
     lab.wait_voters(3).await.unwrap();
-    // From this state, the log leads to those of the first backups.
+    // The logs lead from this state to those of the first backups.
     lab.same_state().await.unwrap();
     let begin = lab.dir().join("begin");
     lab.node_mut(3).stop().await.unwrap();
@@ -283,7 +286,7 @@ async fn a_backup_under_load_is_the_state_at_its_index_on_every_member_and_a_new
     println!("{} backups are the state at their index", saved.len());
     assert_eq!(saved.len(), count);
 
-    // The last of them, on a machine that never was a member.
+    // Restores the last backup on a machine that never was a member.
     let path = saved.pop().expect("at least one backup");
     let archive = opened(&path);
     let shown = path.display().to_string();

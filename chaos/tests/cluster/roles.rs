@@ -1,4 +1,4 @@
-//! A node of each role is killed, cut off or paused, and its replicas come up elsewhere.
+//! A node of each role is killed, partitioned or paused, and its replicas are moved.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use crate::{
     world::{all_ready, cluster, containers_as_placed, running, stateless},
 };
 
-/// How soon what a lost node ran runs elsewhere.
+/// Limit of the time in which the replicas of a lost node run elsewhere.
 const PROMISED: Duration = Duration::from_secs(15);
 /// Three voters and a learner.
 const NODES: u8 = 4;
-/// How many replicas each node has in the full form.
+/// Number of replicas per node in the full form.
 const EACH: u32 = 6;
-/// In the short form: four engines that make 24 containers at once on a small machine may answer
-/// nothing for minutes, which says nothing about this cluster.
+/// Number of replicas per node in the short form: on a small machine, four engines that create 24
+/// containers at once may not answer for minutes, which is no fault of the cluster.
 const FEW: u32 = 2;
 
-/// How many replicas each node has.
+/// Number of replicas per node.
 fn each() -> u32 {
     if size("JACO_ROUNDS", 0) > 0 {
         EACH
@@ -43,7 +43,7 @@ enum Fault {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lost_node_ran_comes_up_elsewhere_and_is_gone_when_it_returns() {
+async fn replicas_of_lost_node_move_and_stay_moved() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(NODES, rng.number()).await;
@@ -80,7 +80,7 @@ fn pairs(all: bool) -> Vec<(Role, Fault)> {
     roles.into_iter().zip(faults).collect()
 }
 
-/// One victim; returns how long its replicas took to run elsewhere.
+/// Injects one fault; returns how long the victim's replicas took to run elsewhere.
 async fn round(lab: &mut Lab, role: Role, fault: Fault) -> Duration {
     let workload = stateless(each() * u32::from(NODES));
     let witness = apply(lab, &workload).await;
@@ -107,7 +107,7 @@ async fn round(lab: &mut Lab, role: Role, fault: Fault) -> Duration {
         Fault::Paused => lab.node_mut(victim).resume().unwrap(),
     }
     all_ready(lab).await;
-    // Nothing moves back, and what moved away is gone.
+    // Replicas do not move back, and the old containers are gone.
     let after = running(lab, witness, &workload, |on| on != host).await;
     assert!(after.iter().all(|replica| replica.host != host));
     containers_as_placed(lab, victim, &workload).await;
@@ -119,7 +119,7 @@ async fn round(lab: &mut Lab, role: Role, fault: Fault) -> Duration {
     took
 }
 
-/// Applies through any node, and returns the node once every node has its share.
+/// Applies through the leader, and returns it once every node has its share of replicas.
 async fn apply(lab: &Lab, workload: &Workload) -> u8 {
     let through = lab.leader().await.unwrap();
     lab.node(through).api().apply(workload).await.unwrap();

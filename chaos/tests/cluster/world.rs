@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use jaco_chaos::{Container, Lab, Service, Workload, until};
 use jaco_proto::v1::{NodeStatus, ReplicaDetail, ReplicaState};
 
-/// Far more than anything here takes.
+/// Far more than any step here takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// A cluster of so many ready nodes, all with an engine.
+/// A cluster of this number of ready nodes, all with an engine.
 pub(crate) async fn cluster(nodes: u8, seed: u64) -> Lab {
     let mut lab = Lab::builder()
         .nodes(nodes)
@@ -30,7 +30,7 @@ pub(crate) async fn three_voters(seed: u64) -> Lab {
     lab
 }
 
-/// Waits until every node counts as ready, on whichever node leads.
+/// Waits until the leader reports every node as ready.
 pub(crate) async fn all_ready(lab: &Lab) {
     until("all nodes ready", LIMIT, || async {
         let leader = lab.leader().await.map_err(|error| error.to_string())?;
@@ -55,16 +55,16 @@ pub(crate) async fn all_ready(lab: &Lab) {
     .unwrap();
 }
 
-/// A deployment of one service without volumes, with so many replicas. Engines check health by
-/// starting a process, which dozens of replicas on one machine would feel; so not too often.
+/// A deployment of one service without volumes. Health checks start a process in the container, so
+/// their interval is long enough for dozens of replicas on one machine.
 pub(crate) fn stateless(replicas: u32) -> Workload {
     let mut service = Service::new("web").replicas(replicas);
     service.health_interval = "2s";
     Workload::new("lab", [service])
 }
 
-/// Waits until all replicas run on nodes that are wanted: as one node shows it, and as the engines
-/// of these nodes do, because what is shown may still be the container before a move.
+/// Waits until all replicas run on nodes that satisfy `wanted`, by the API of one node and by the
+/// engines of these nodes: the API may still show the container from before a move.
 pub(crate) async fn running(
     lab: &Lab,
     through: u8,
@@ -100,7 +100,7 @@ pub(crate) async fn running(
     .unwrap()
 }
 
-/// What each engine runs of the cluster, by hostname.
+/// Containers of the cluster on each engine, by hostname.
 pub(crate) async fn containers(lab: &Lab) -> BTreeMap<String, Vec<Container>> {
     let mut found = BTreeMap::new();
     for node in lab.nodes() {
@@ -111,7 +111,7 @@ pub(crate) async fn containers(lab: &Lab) -> BTreeMap<String, Vec<Container>> {
     found
 }
 
-/// Waits until the engines run exactly the replicas that the state places on each.
+/// Waits until the engines run exactly the replicas that the state assigns to each.
 pub(crate) async fn containers_as_placed(lab: &Lab, through: u8, workload: &Workload) {
     until("containers as placed", LIMIT, || async {
         let replicas = lab.node(through).api().replicas(&workload.name).await;

@@ -1,4 +1,4 @@
-//! A cluster is saved while it works, its machine is lost, and another one takes over.
+//! Backup of a busy cluster, loss of its machine, and restore on another one.
 
 use std::{
     collections::BTreeSet,
@@ -30,35 +30,35 @@ use serde_json::Value;
 
 use crate::script::work;
 
-/// Name of the machine that takes over.
+/// Hostname of the machine that takes over.
 const HEIR: &str = "heir";
 const BACKUPS: usize = 4;
-/// Work between two backups.
+/// Longest time of work between two backups.
 const WORK: Duration = Duration::from_millis(400);
-/// How often the heir dies before it may live, and how soon.
+/// Number of kills of the restored daemon during its start, and the longest time before each.
 const DEATHS: usize = 8;
 const DEATH: Duration = Duration::from_millis(600);
 
 fn opened(path: &Path) -> Result<Archive> {
-    // The version under test is whatever this was built as.
+    // An empty version skips the comparison with the version of the archive.
     Ok(archive::read(File::open(path)?, "", &Limits::default())?)
 }
 
-/// What a command that worked printed.
+/// JSON output of a successful command.
 fn json(output: &Output) -> Result<Value> {
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{text}");
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// What a command that failed reported.
+/// Error output of a failed command.
 fn report(output: &Output) -> Result<String> {
     ensure!(output.status.code() == Some(1), "{output:?}");
     ensure!(output.stdout.is_empty(), "{output:?}");
     Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Issues tokens until it is told to stop.
+/// Issues tokens until `stop` is set.
 async fn issue(api: Api, name: &str, stop: Arc<AtomicBool>) -> Result<()> {
     for n in 0.. {
         if stop.load(Ordering::Acquire) {
@@ -92,7 +92,7 @@ async fn restore_into(daemon: &Daemon, input: &Path) -> Result<Output> {
         .await
 }
 
-/// How many events of a type the audit trail shows.
+/// Number of events of a type in the audit trail.
 async fn events(daemon: &Daemon, kind: &str) -> Result<usize> {
     let output = daemon
         .jaco(&["audit", "--type", kind, "-o", "json"])
@@ -101,12 +101,12 @@ async fn events(daemon: &Daemon, kind: &str) -> Result<usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
+async fn backup_under_load_restores_on_another_machine() -> Result<()> {
     let _turn = turn::shared().await;
     let mut rng = Rng::announced();
     let mut lost = Daemon::found(Settings::default()).await?;
 
-    // From this state, the log leads to every later one.
+    // The log leads from this state to every later one.
     lost.kill()?;
     let copy = lost.scratch("begin");
     disk::copy(lost.data_dir(), &copy)?;
@@ -147,7 +147,7 @@ async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
     }
     ensure!(events(&lost, "backup_taken").await? == BACKUPS);
 
-    // Nothing of this is done to a daemon that runs.
+    // Offline backup and restore are refused while the daemon runs.
     let live = lost.scratch("live.tgz");
     let shown = live.display().to_string();
     let refused = lost
@@ -161,7 +161,7 @@ async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
     ensure!(refused.contains("another daemon is using"), "{refused}");
     lost.kill()?;
 
-    // Each archive is the state that the log leads to at its index.
+    // Each archive equals a replay of the log up to its index.
     let offline = lost.scratch("offline.tgz");
     let shown = offline.display().to_string();
     let output = lost
@@ -186,7 +186,7 @@ async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
     ensure!(exported.state.digest() == end.state.digest());
     ensure!(printed["snapshot_index"] == exported.meta.snapshot_index);
 
-    // The machine is gone, with all that ran on it.
+    // The machine is lost, with all its containers.
     let cluster_id = lost.cluster_id().to_owned();
     lost.engine().sweep(&cluster_id).await?;
 
@@ -207,7 +207,7 @@ async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
     ensure!(state.digest() == restored(&archive.state, own).0.digest());
     ensure!(position == archive.meta.position());
 
-    // It may die as often as it likes: it tells of the restore once.
+    // Kills during the start do not repeat the restore event: it is recorded once.
     for _ in 0..DEATHS {
         heir.spawn()?;
         tokio::time::sleep(rng.below(DEATH)).await;
@@ -231,7 +231,7 @@ async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
     let voters: Vec<_> = status.suffrages.iter().map(|s| s.kind()).collect();
     ensure!(voters == [v1::node_suffrage::Kind::Voter]);
 
-    // The operators of old, over TLS, with the authority of old.
+    // Old operator tokens work over TLS, with the old CA.
     let ca = heir.data_dir().join("node/ca.crt").display().to_string();
     let remote = [
         "--server",
@@ -248,7 +248,7 @@ async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
     let listed = listed["tokens"].as_array().context("tokens")?.len();
     ensure!(listed == archive.state.tokens.len());
 
-    // The history of old, complete and in place.
+    // The old audit trail is complete and keeps its log indexes.
     let output = heir.jaco(&["audit", "-o", "json"]).await?;
     let shown = json(&output)?;
     let shown = shown.as_array().context("a list")?;
@@ -261,7 +261,7 @@ async fn a_cluster_that_was_saved_at_work_lives_on_elsewhere() -> Result<()> {
     let taken = archive.state.audit.values().filter(|e| e.r#type() == kind);
     ensure!(taken.count() == BACKUPS - 1, "an archive is not in itself");
 
-    // What ran runs again, under the old cluster's name.
+    // The deployments run again, under the id of the old cluster.
     heir.api().converged(&steady).await?;
     let found = heir.engine().containers(&cluster_id).await?;
     let ids: BTreeSet<_> = found.iter().map(|c| c.replica.as_str()).collect();

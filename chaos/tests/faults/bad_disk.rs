@@ -1,4 +1,4 @@
-//! A damaged data directory: the daemon says what is wrong and touches nothing.
+//! Damaged data directories: the daemon names the damage and changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use jaco_proto::v1::ReplicaState;
 
 struct Damage {
     what: &'static str,
-    /// One of these is in the last words of the daemon.
+    /// Words of which at least one must be in the daemon's log.
     named: &'static [&'static str],
     inflict: fn(&Path) -> Result<()>,
 }
@@ -138,7 +138,7 @@ fn files(data: &Path, part: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The newest of them that has content.
+/// The newest non-empty file of the database whose name contains `part`.
 fn file(data: &Path, part: &str) -> Result<PathBuf> {
     let mut found = files(data, part)?;
     found.retain(|path| fs::metadata(path).is_ok_and(|file| file.len() > 0));
@@ -163,7 +163,7 @@ fn overwrite(path: &Path) -> Result<()> {
     Ok(fs::File::create(path)?.write_all(&bytes)?)
 }
 
-/// What must not change: everything but the database's own journal and the locks.
+/// Files that must not change: all but the database's own log and the locks.
 fn precious(data: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut found = disk::content(data)?;
     found.retain(|path, _| {
@@ -174,13 +174,14 @@ fn precious(data: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damaged_data_is_refused_by_name_and_left_as_it_is() -> Result<()> {
+async fn damaged_data_is_named_and_left_unchanged() -> Result<()> {
     let _turn = turn::shared().await;
     let mut daemon = Daemon::found(Settings::default()).await?;
     let mut workload = Workload::new("disk", [Service::new("web")]);
     daemon.api().apply(&workload).await?;
     daemon.api().converged(&workload).await?;
-    // A clean stop and a start put what there is into tables; what follows stays in the log.
+    // A clean stop and a start move existing data into tables; later writes stay in the write-ahead
+    // log.
     daemon.stop().await?;
     daemon.start().await?;
     let web = workload.replica("web", 0);
@@ -233,7 +234,7 @@ async fn damaged_data_is_refused_by_name_and_left_as_it_is() -> Result<()> {
         }
     }
 
-    // The same directory without any damage is as good as ever.
+    // The undamaged directory still works.
     restore()?;
     daemon.start().await?;
     daemon.api().converged(&workload).await?;
@@ -248,8 +249,7 @@ async fn damaged_data_is_refused_by_name_and_left_as_it_is() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_daemon_on_the_same_directory_is_refused_and_the_first_one_serves_on() -> Result<()>
-{
+async fn second_daemon_on_same_directory_is_refused() -> Result<()> {
     let _turn = turn::shared().await;
     let first = Daemon::found(Settings::default()).await?;
     let settings = Settings {

@@ -1,4 +1,4 @@
-//! Manifests that nobody should send, sent to the daemon itself.
+//! Invalid manifests, sent to the daemon directly.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use jaco_chaos::{Daemon, Service, Settings, Workload, turn, until, wait::PATIENCE};
 use jaco_proto::v1;
 
-/// More than requests may leave behind in the daemon's memory.
+/// Limit of the daemon's memory growth after all requests.
 const GROWTH: u64 = 96 << 20;
-/// Processor time that refusing one of them may take, in an unoptimised build.
+/// Limit of the processor time for refusing one of them, in an unoptimised build.
 const COST: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 3;
 
@@ -17,7 +17,7 @@ struct Case {
     jaco: Vec<u8>,
     compose: Vec<u8>,
     code: &'static str,
-    /// Line of the fault, if it has one.
+    /// Line of the error, if it has one.
     line: Option<u32>,
 }
 
@@ -158,7 +158,7 @@ async fn refuse(daemon: &Daemon, case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// The allocator gives memory back some time after its last use, so this waits for it.
+/// Waits for the allocator, which returns memory some time after its last use.
 async fn memory_comes_back(daemon: &Daemon, before: u64) -> Result<()> {
     until("the memory is free again", PATIENCE, || async {
         let grown = daemon.rss_bytes()?.saturating_sub(before);
@@ -169,7 +169,7 @@ async fn memory_comes_back(daemon: &Daemon, before: u64) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_manifests_are_refused_with_their_place_and_the_daemon_lives_on() -> Result<()> {
+async fn bad_manifests_are_refused_with_line_and_column() -> Result<()> {
     let _turn = turn::shared().await;
     let mut daemon = Daemon::found(Settings::default()).await?;
     let cases = cases();
@@ -188,7 +188,7 @@ async fn bad_manifests_are_refused_with_their_place_and_the_daemon_lives_on() ->
     ensure!(daemon.api().deployments().await?.deployments.is_empty());
     ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
     ensure!(daemon.exited()?.is_none(), "the daemon is gone");
-    // It is none the worse for it.
+    // The daemon still works.
     let workload = Workload::new("good", [Service::new("web")]);
     daemon.api().apply(&workload).await?;
     daemon.api().converged(&workload).await?;
@@ -199,7 +199,7 @@ async fn bad_manifests_are_refused_with_their_place_and_the_daemon_lives_on() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_of_ten_megabytes_is_refused_and_others_go_on() -> Result<()> {
+async fn oversized_request_is_refused_without_blocking_others() -> Result<()> {
     let _turn = turn::shared().await;
     let daemon = Daemon::found(Settings::default()).await?;
     let before = daemon.rss_bytes()?;

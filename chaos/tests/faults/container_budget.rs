@@ -1,4 +1,4 @@
-//! A container dies: three restarts, each later than the one before, and no more.
+//! The restart budget of a container: three restarts with growing delays, and no more.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use jaco_chaos::{Daemon, Service, Settings, Witness, Workload, turn, until, wait
 use jaco_proto::v1::{FailureMode, ReplicaState};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn container_that_dies_at_once_is_started_four_times_and_a_fixed_one_runs() -> Result<()> {
+async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
     let _turn = turn::shared().await;
     let mut daemon = Daemon::found(Settings::default()).await?;
     let api = daemon.api().clone();
@@ -62,7 +62,7 @@ async fn container_that_dies_at_once_is_started_four_times_and_a_fixed_one_runs(
     })
     .await?;
 
-    // A budget that is spent stays spent, whoever looks at it next.
+    // A spent budget survives a restart of the actor and of the daemon.
     api.kill_actor(&format!("node/runtime/replica:{job}"), FailureMode::Kill)
         .await?;
     daemon.kill()?;
@@ -79,7 +79,7 @@ async fn container_that_dies_at_once_is_started_four_times_and_a_fixed_one_runs(
         "{still:?}"
     );
 
-    // The counter of failures is the cluster's; a new revision begins at zero.
+    // The failure counter is part of the cluster's state; a new revision resets it.
     workload.services[0] = Service::new("job");
     api.apply(&workload).await?;
     api.converged(&workload).await?;
@@ -105,8 +105,7 @@ async fn container_that_dies_at_once_is_started_four_times_and_a_fixed_one_runs(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn container_that_is_killed_while_it_runs_comes_back_and_its_budget_is_whole_again()
--> Result<()> {
+async fn killed_container_restarts_and_its_budget_resets() -> Result<()> {
     let _turn = turn::shared().await;
     let daemon = Daemon::found(Settings::default()).await?;
     let api = daemon.api();
@@ -116,7 +115,7 @@ async fn container_that_is_killed_while_it_runs_comes_back_and_its_budget_is_who
     api.apply(&workload).await?;
     api.converged(&workload).await?;
     let before = daemon.engine().containers(daemon.cluster_id()).await?;
-    // More often than a budget that is never reset would allow.
+    // More kills than a budget without a reset would allow.
     for _ in 0..5 {
         let old = daemon
             .engine()
@@ -137,7 +136,7 @@ async fn container_that_is_killed_while_it_runs_comes_back_and_its_budget_is_who
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn container_that_is_removed_by_somebody_else_is_made_again() -> Result<()> {
+async fn removed_container_is_created_again() -> Result<()> {
     let _turn = turn::shared().await;
     let daemon = Daemon::found(Settings::default()).await?;
     let api = daemon.api();

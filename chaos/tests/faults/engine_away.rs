@@ -1,11 +1,11 @@
-//! The container engine is not there, or goes away and comes back.
+//! A container engine that is absent, or goes away and comes back.
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{Daemon, Relay, Service, Settings, Workload, engine, turn, until, wait::PATIENCE};
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 use tempfile::TempDir;
 
-/// A way to the engine that can be cut, and the directory it is in.
+/// A relay to the engine that can be cut, and the directory of its socket.
 fn relay() -> Result<(TempDir, Relay, Settings)> {
     let dir = tempfile::Builder::new()
         .prefix("jaco-relay-")
@@ -22,7 +22,7 @@ fn relay() -> Result<(TempDir, Relay, Settings)> {
     ))
 }
 
-/// Waiting, and saying for what.
+/// Whether a replica is pending, with the engine as the reason.
 fn waits_for_the_engine(replica: &ReplicaDetail) -> bool {
     replica.state() == ReplicaState::Pending
         && replica.code == "docker_error"
@@ -33,8 +33,7 @@ fn waits_for_the_engine(replica: &ReplicaDetail) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_without_an_engine_serves_and_starts_what_waited_once_there_is_one() -> Result<()>
-{
+async fn replicas_wait_for_an_absent_engine() -> Result<()> {
     let _turn = turn::shared().await;
     let (_dir, mut relay, settings) = relay()?;
     let daemon = Daemon::found(settings).await?;
@@ -71,7 +70,7 @@ async fn a_daemon_without_an_engine_serves_and_starts_what_waited_once_there_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn containers_outlive_an_absent_engine_socket_and_are_found_again() -> Result<()> {
+async fn containers_are_adopted_after_engine_outage() -> Result<()> {
     let _turn = turn::shared().await;
     let (_dir, mut relay, settings) = relay()?;
     relay.connect()?;
@@ -117,7 +116,7 @@ async fn containers_outlive_an_absent_engine_socket_and_are_found_again() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_hangs_holds_up_nothing_but_containers() -> Result<()> {
+async fn hanging_engine_blocks_only_containers() -> Result<()> {
     let _turn = turn::shared().await;
     let (_dir, mut relay, settings) = relay()?;
     relay.connect()?;
@@ -137,7 +136,7 @@ async fn an_engine_that_hangs_holds_up_nothing_but_containers() -> Result<()> {
             .iter()
             .all(|r| r.state() != ReplicaState::Running)
     );
-    // Neither its end nor its start waits for the engine.
+    // Neither the shutdown nor the start of the daemon waits for the engine.
     let status = daemon.stop().await?;
     ensure!(status.success(), "{status}");
     daemon.start().await?;

@@ -1,4 +1,4 @@
-//! Every actor of the tree dies once, whatever actors there are.
+//! One failure of every actor in the tree.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use tonic::Code;
 
 const ROOT: &str = "node";
 
-/// Paths of all actors but the root, whose end is the daemon's.
+/// Paths of all actors but the root, whose end is that of the daemon.
 async fn paths(api: &Api) -> Result<BTreeSet<String>> {
     let actors = api.actors().await?;
     Ok(actors
@@ -24,7 +24,7 @@ async fn paths(api: &Api) -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Waits until the tree has exactly these actors, and all of them are up.
+/// Waits until the tree has exactly these actors, all of them running.
 async fn whole(api: &Api, expected: &BTreeSet<String>) -> Result<()> {
     until("the tree is whole", PATIENCE, || async {
         let actors = api.actors().await.map_err(|error| error.to_string())?;
@@ -44,7 +44,7 @@ async fn whole(api: &Api, expected: &BTreeSet<String>) -> Result<()> {
     .await
 }
 
-/// Makes an actor fail, and waits until its supervisor has noticed and it is back.
+/// Injects a failure into an actor, and waits until it was restarted.
 async fn hurt(api: &Api, path: &str, mode: FailureMode) -> Result<()> {
     let find = |actors: Vec<jaco_proto::v1::ActorInfo>| {
         actors.into_iter().find(|actor| actor.path == path)
@@ -53,9 +53,9 @@ async fn hurt(api: &Api, path: &str, mode: FailureMode) -> Result<()> {
     until(&format!("{path} can be hurt"), PATIENCE, || async {
         match api.kill_actor(path, mode).await {
             Ok(()) => Ok(()),
-            // It is starting, or was taken down with the actor that was hurt before it.
+            // The actor is starting, or was stopped together with the previous victim.
             Err(error) if error.known() == Some(ErrorCode::ValidationFailed) => Err(error),
-            // The one that was to answer is gone.
+            // The actor that serves the call is gone.
             Err(error) => match error.grpc {
                 Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal => Ok(()),
                 _ => Err(error),
@@ -107,7 +107,7 @@ async fn every_actor_fails_once_at_rest(mode: FailureMode) -> Result<()> {
             "the end of {path} touched a container: {now:#?}\n{before:#?}"
         );
     }
-    // What is at rest stays where it is: nothing woke up late and replaced something.
+    // No late event has replaced a container.
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
     ensure!(now == before, "{now:#?}\n{before:#?}");
     ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
@@ -148,7 +148,7 @@ async fn every_actor_fails_once_during_an_apply(mode: FailureMode) -> Result<()>
     Ok(())
 }
 
-/// Applies, again if the answer was lost; returns the revision.
+/// Applies, and retries if the answer was lost; returns the revision.
 async fn applied(api: &Api, workload: &Workload) -> Result<u64> {
     until("the apply is acknowledged", PATIENCE, || async {
         let answer = api.apply(workload).await;
@@ -161,7 +161,7 @@ async fn applied(api: &Api, workload: &Workload) -> Result<u64> {
     .await
 }
 
-/// Waits until every replica runs in a container that was not there before.
+/// Waits until every replica runs in a container that did not exist before.
 async fn replaced(
     daemon: &Daemon,
     workload: &Workload,
@@ -193,34 +193,34 @@ async fn replaced(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_container_notices_when_any_actor_is_killed() -> Result<()> {
+async fn killing_any_actor_keeps_containers() -> Result<()> {
     every_actor_fails_once_at_rest(FailureMode::Kill).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_container_notices_when_any_actor_panics() -> Result<()> {
+async fn panic_of_any_actor_keeps_containers() -> Result<()> {
     every_actor_fails_once_at_rest(FailureMode::Panic).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_apply_converges_whichever_actor_is_killed_meanwhile() -> Result<()> {
+async fn apply_converges_while_any_actor_is_killed() -> Result<()> {
     every_actor_fails_once_during_an_apply(FailureMode::Kill).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_apply_converges_whichever_actor_panics_meanwhile() -> Result<()> {
+async fn apply_converges_while_any_actor_panics() -> Result<()> {
     every_actor_fails_once_during_an_apply(FailureMode::Panic).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_the_root_is_the_end_of_the_daemon_and_a_new_one_takes_over() -> Result<()> {
+async fn root_failure_ends_daemon_and_restart_adopts_containers() -> Result<()> {
     let _turn = turn::shared().await;
     let mut daemon = Daemon::found(Settings::default()).await?;
     let workload = Workload::new("root", [Service::new("web").replicas(2)]);
     daemon.api().apply(&workload).await?;
     daemon.api().converged(&workload).await?;
     let before = daemon.engine().containers(daemon.cluster_id()).await?;
-    // Its answer may be lost with it.
+    // The answer may be lost with the root.
     let _ = daemon.api().kill_actor(ROOT, FailureMode::Kill).await;
     let status = daemon.ended().await?;
     ensure!(

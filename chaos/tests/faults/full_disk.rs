@@ -1,17 +1,17 @@
-//! The disk is full: nothing is promised that cannot be kept.
+//! A full disk: no write is acknowledged that is not persisted.
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{Daemon, History, Service, Settings, Workload, fill::SmallDisk, turn};
 
 /// Room for the database and its log, and little more.
 const SIZE: u64 = 48 << 20;
-/// Makes each revision a few hundred kilobytes, so that room runs out soon.
+/// Padding that makes each revision a few hundred kilobytes, so that the disk fills up soon.
 const PADDING: usize = 256 << 10;
-/// The disk would hold fewer than this many.
+/// More applies than the disk has room for.
 const APPLIES: usize = 2000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_was_acknowledged() -> Result<()> {
+async fn full_disk_stops_daemon_without_losing_acknowledged_writes() -> Result<()> {
     let _turn = turn::shared().await;
     let dir = tempfile::Builder::new()
         .prefix("jaco-disk-")
@@ -34,7 +34,7 @@ async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_was_acknowledged() -
     history.applied(&big.name, api.apply(&big).await?);
 
     disk.fill()?;
-    // There may be room in files that are already there.
+    // Existing files may still have room.
     let mut refused = 0;
     for n in 0..APPLIES {
         big.revise(n as u64);
@@ -63,8 +63,8 @@ async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_was_acknowledged() -
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
     ensure!(now == before, "{now:#?}\n{before:#?}");
 
-    // Trying again does not help, and does no harm.
-    disk.fill()?; // its end has set some room free
+    // A restart does not help, and does no harm.
+    disk.fill()?; // the exit has freed some room
     daemon.clear_log()?;
     daemon.spawn()?;
     let status = daemon.ended().await?;

@@ -1,7 +1,7 @@
-//! What a node survives: real daemons on a real engine, hurt on purpose.
+//! Faults that a single node survives, injected into real daemons on a real engine.
 //!
-//! Every test has a daemon and a cluster of its own. The choices of a test are drawn from a seed
-//! that it prints; `JACO_SEED` repeats them.
+//! Every test has a daemon and a cluster of its own. Random choices are drawn from a seed that the
+//! test prints; `JACO_SEED` repeats them.
 
 mod backup;
 mod bad_disk;

@@ -1,4 +1,4 @@
-//! The daemon dies without warning, again and again, in the middle of its work.
+//! Repeated kills of the daemon in the middle of its work.
 
 use std::{
     fs,
@@ -21,19 +21,19 @@ use jaco_chaos::{
 use crate::script::work;
 
 const CUTS: usize = 20;
-/// Longest time between the start of a process and a cluster with a leader, where limits are held.
+/// Limit of the time from the start of a process to a cluster with a leader, if limits are enabled.
 const BACK_WITHIN: Duration = Duration::from_secs(2);
-/// How often a founding is interrupted.
+/// Number of interrupted cluster initialisations.
 const FOUNDINGS: u32 = 12;
-/// Lengths at which the log of each is torn.
+/// Number of torn copies of the log per cut.
 const TORN: usize = 6;
-/// Deployments that come and go.
+/// Number of deployments that are applied and deleted.
 const NAMES: usize = 3;
-/// Longest stretch of work between two cuts.
+/// Longest time of work between two cuts.
 const WORK: Duration = Duration::from_millis(1500);
 
-/// What a power cut could have left as well: the write-ahead log without its last part. Either
-/// that is refused, or nothing that was acknowledged is missing.
+/// Checks a copy of the data whose write-ahead log lost its end, as a power cut could leave it:
+/// either it is refused, or no acknowledged write is missing.
 fn examine_torn(data_dir: &Path, copy: &Path, rng: &mut Rng, history: &History) -> Result<bool> {
     disk::copy(data_dir, copy)?;
     let logs = fs::read_dir(copy.join("raft"))?
@@ -61,8 +61,9 @@ fn examine_torn(data_dir: &Path, copy: &Path, rng: &mut Rng, history: &History) 
     Ok(true)
 }
 
-/// What a dead daemon left, checked against what it had acknowledged and against its own log, as
-/// far as that still reaches back to the cut before: `compacted` counts those it does not.
+/// Checks the data of a killed daemon against the acknowledged writes, and against a replay of its
+/// own log from the cut before. `compacted` counts cuts for which the log does not reach back that
+/// far.
 fn examine(
     data_dir: &Path,
     copy: &Path,
@@ -77,14 +78,14 @@ fn examine(
     let remains = Remains::open(copy)?;
     ensure!(
         remains.state.digest() == digest,
-        "a second look shows another state"
+        "reopening shows another state"
     );
     ensure!(
         remains.state.applied_index == index,
-        "a second look shows another index"
+        "reopening shows another index"
     );
     if let Some(last) = last {
-        // From the state after the cut before this one, the log leads exactly here.
+        // The log leads from the state after the previous cut exactly to this one.
         if remains.follows(&last.state) {
             let replayed = remains.replay(last.state.clone(), index)?;
             ensure!(
@@ -95,7 +96,7 @@ fn examine(
             *compacted += 1;
         }
     }
-    // What is in the log and not yet applied will be.
+    // Entries not applied yet will be applied at the next start.
     let ahead = remains.replay(remains.state.clone(), remains.last_index())?;
     history.check(&ahead).map_err(anyhow::Error::msg)?;
     Ok(remains)
@@ -110,8 +111,7 @@ fn of<'a>(containers: &'a [Container], workload: &Workload) -> Vec<&'a Container
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten_nothing()
--> Result<()> {
+async fn killed_daemon_recovers_all_acknowledged_writes() -> Result<()> {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut daemon = Daemon::found(Settings::default()).await?;
@@ -164,7 +164,7 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
         history
             .check_deployments(&shown)
             .map_err(anyhow::Error::msg)?;
-        // What was in doubt is in doubt no more: a client has seen how it ended.
+        // A client has read the outcome of all requests in doubt.
         history.settle(&shown);
         last = Some(remains);
     }
@@ -179,7 +179,7 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
         "torn logs refused and accepted: {tails:?}"
     );
 
-    // The survivor is in working order: everything that is wanted runs, and only that.
+    // Everything that is wanted runs, and nothing else.
     let wanted: Vec<&Workload> = workloads
         .iter()
         .filter(|w| history.is_there(&w.name))
@@ -206,11 +206,11 @@ async fn a_daemon_that_is_killed_at_any_moment_is_back_at_once_and_has_forgotten
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_that_is_killed_while_it_founds_a_cluster_has_one_or_none() -> Result<()> {
+async fn cluster_init_interrupted_by_kill_is_atomic() -> Result<()> {
     let _turn = turn::shared().await;
     let mut daemon = Daemon::new(Settings::default()).await?;
     let mut outcomes = [0; 2];
-    // The first is left alone, to know how long one takes: the others are cut short.
+    // The first initialisation is not interrupted, to measure its duration.
     let mut founding_takes = None;
     for round in 0..=FOUNDINGS {
         daemon.spawn()?;
@@ -222,7 +222,7 @@ async fn a_daemon_that_is_killed_while_it_founds_a_cluster_has_one_or_none() -> 
             async move { api.init().await }
         });
         let acknowledged = if let Some(longest) = founding_takes {
-            // From at once to just before the end.
+            // From the beginning to just before the end.
             tokio::time::sleep(longest * (round - 1) / FOUNDINGS).await;
             daemon.kill()?;
             founding.await?.is_ok()

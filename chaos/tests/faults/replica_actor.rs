@@ -1,4 +1,4 @@
-//! A replica's actor dies: its container must not notice.
+//! Failures of a replica's actor, which must not affect its container.
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{Container, Daemon, Service, Settings, Witness, Workload, turn};
@@ -6,7 +6,7 @@ use jaco_proto::v1::{FailureMode, ReplicaState};
 
 const RESTARTS: u32 = 3;
 
-/// Kills the actor of `victim` until it stays down, and checks each step.
+/// Kills the actor of `victim` until its budget is exhausted, and checks each step.
 async fn wear_out(
     daemon: &Daemon,
     workload: &Workload,
@@ -76,7 +76,7 @@ async fn exhausted_actor_leaves_its_container_alone(mode: FailureMode) -> Result
 
     wear_out(&daemon, &workload, &victim, mode, &before).await?;
 
-    // The others never noticed, and nor did the container whose actor is gone.
+    // Neither the sibling containers nor the victim's own were affected.
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
     ensure!(now == before, "{now:#?}\n{before:#?}");
     for replica in api.replicas(&workload.name).await? {
@@ -93,7 +93,7 @@ async fn exhausted_actor_leaves_its_container_alone(mode: FailureMode) -> Result
         );
     }
 
-    // A new apply, even of the same manifests, gives it another chance.
+    // A new apply, even of the same manifests, resets the budget.
     api.apply(&workload).await?;
     api.converged(&workload).await?;
     let path = format!("node/runtime/replica:{victim}");
@@ -116,19 +116,17 @@ async fn exhausted_actor_leaves_its_container_alone(mode: FailureMode) -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replica_actor_that_panics_adopts_its_container_and_the_fourth_panic_exhausts_it()
--> Result<()> {
+async fn panicking_replica_actor_adopts_until_exhausted() -> Result<()> {
     exhausted_actor_leaves_its_container_alone(FailureMode::Panic).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replica_actor_that_is_killed_adopts_its_container_and_the_fourth_kill_exhausts_it()
--> Result<()> {
+async fn killed_replica_actor_adopts_until_exhausted() -> Result<()> {
     exhausted_actor_leaves_its_container_alone(FailureMode::Kill).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exhausted_actor_is_forgotten_by_a_new_daemon_and_its_container_is_adopted() -> Result<()> {
+async fn restart_resets_exhausted_actor_and_adopts_container() -> Result<()> {
     let _turn = turn::shared().await;
     let mut daemon = Daemon::found(Settings::default()).await?;
     let api = daemon.api().clone();

@@ -1,4 +1,4 @@
-//! The work that goes on while things break.
+//! Workload that runs while faults are injected.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use jaco_chaos::{Api, History, Rng, Workload};
 
-/// Applies and deletes at random until it is told to stop or a call fails.
+/// Applies and deletes at random until `stop` is set or a call fails.
 pub(crate) async fn work(
     api: Api,
     mut workloads: Vec<Workload>,

@@ -1,4 +1,4 @@
-//! Secrets, marked and sent wherever one can be, turn up nowhere in what a node tells of itself.
+//! Marked secrets, sent through every input, must not appear in any output of a node.
 
 mod scene;
 mod shape;
@@ -8,7 +8,7 @@ use jaco_chaos::turn;
 
 use scene::{Form, Scene};
 
-/// Everything that can be done to a node on its own, well and badly, in front of one log.
+/// Exercises all inputs of a single node, valid and invalid, with one log.
 async fn nothing_leaks(form: Form) -> Result<()> {
     let _turn = turn::shared().await;
     let mut scene = Scene::start(form).await?;
@@ -23,30 +23,30 @@ async fn nothing_leaks(form: Form) -> Result<()> {
     scene.looks_around().await?;
     scene.crashes_and_returns().await?;
     let log = scene.ends().await?;
-    // A log without these proves nothing.
+    // A log without these lines proves nothing.
     for line in [
         "request started",
         "applied",
         "route table swapped",
         "actor failed",
     ] {
-        ensure!(log.contains(line), "nobody logged {line:?}:\n{log}");
+        ensure!(log.contains(line), "the log lacks {line:?}:\n{log}");
     }
     scene.check(&log)?;
     shape::check(form, &log)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_stay_out_of_the_text_log_and_everything_else() -> Result<()> {
+async fn secrets_stay_out_of_the_text_log() -> Result<()> {
     nothing_leaks(Form::Text).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_stay_out_of_the_json_log_whose_lines_have_their_shape() -> Result<()> {
+async fn secrets_stay_out_of_the_json_log() -> Result<()> {
     nothing_leaks(Form::Json).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_stay_out_of_the_journal_whose_entries_have_their_shape() -> Result<()> {
+async fn secrets_stay_out_of_the_journal() -> Result<()> {
     nothing_leaks(Form::Journal).await
 }

@@ -1,4 +1,4 @@
-//! Everything at once: random actors and containers die while random work is done.
+//! Random failures of actors and containers during random work.
 
 use std::{
     fmt::Display,
@@ -19,16 +19,16 @@ use crate::script::work;
 
 const ROUNDS: usize = 12;
 const NAMES: usize = 3;
-/// Longest pause between two blows.
+/// Longest pause between two failures.
 const PAUSE: Duration = Duration::from_millis(250);
 const BLOWS: usize = 6;
 
-/// Kills something, if it is still there.
+/// Kills a random container or actor, if it still exists.
 async fn strike(daemon: &Daemon, rng: &mut Rng) {
     if rng.within(0..4) == 0 {
         let containers = daemon.engine().containers(daemon.cluster_id()).await;
         if let Some(victim) = rng.choose(&containers.unwrap_or_default()) {
-            // It may have ended in the meantime.
+            // It may have exited in the meantime.
             let _ = daemon.engine().kill(&victim.id).await;
         }
         return;
@@ -42,12 +42,12 @@ async fn strike(daemon: &Daemon, rng: &mut Rng) {
         FailureMode::Panic
     };
     if let Some(victim) = rng.choose(&actors) {
-        // The answer is lost with the actor that was to give it.
+        // The answer is lost if the actor that serves the call dies.
         let _ = daemon.api().kill_actor(&victim.path, mode).await;
     }
 }
 
-/// What the machine's init does: a daemon that ended is started again.
+/// Restarts a daemon that has exited, as init would.
 async fn revive(daemon: &mut Daemon) -> Result<()> {
     let Some(status) = daemon.exited()? else {
         return Ok(());
@@ -58,8 +58,8 @@ async fn revive(daemon: &mut Daemon) -> Result<()> {
     Ok(())
 }
 
-/// Calls until there is an answer: a tree that gives up takes a moment to end its process, and
-/// that is started again then.
+/// Calls until there is an answer. A supervision tree that gives up takes a moment to end its
+/// process, which is then restarted.
 async fn answered<T, E: Display>(
     daemon: &mut Daemon,
     mut call: impl AsyncFnMut() -> Result<T, E>,
@@ -76,7 +76,7 @@ async fn answered<T, E: Display>(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_storm_of_failures_passes_and_leaves_exactly_what_was_acknowledged() -> Result<()> {
+async fn random_failures_lose_no_acknowledged_write() -> Result<()> {
     let _turn = turn::shared().await;
     let mut rng = Rng::announced();
     let mut daemon = Daemon::found(Settings::default()).await?;
@@ -105,7 +105,7 @@ async fn a_storm_of_failures_passes_and_leaves_exactly_what_was_acknowledged() -
         history.settle(&shown);
         witness.check()?;
     }
-    // Restart budgets may be spent by now; one more revision of everything gives new ones.
+    // Restart budgets may be spent by now; one more revision of all deployments resets them.
     for workload in &mut workloads {
         workload.revise(rng.number());
         let api = daemon.api().clone();

@@ -1,4 +1,4 @@
-//! What can be done to one machine.
+//! Actions on a single machine.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn nodes_reach_each_other() {
 }
 
 #[tokio::test]
-async fn the_api_answers_on_the_socket_and_over_tls() {
+async fn api_answers_on_socket_and_tls() {
     let _turn = turn::shared().await;
     let mut lab = Lab::builder().nodes(1).start().await.unwrap();
     lab.init().await.unwrap();
@@ -47,7 +47,7 @@ async fn the_api_answers_on_the_socket_and_over_tls() {
 }
 
 #[tokio::test]
-async fn a_daemon_is_paused_killed_stopped_and_started() {
+async fn daemon_is_paused_killed_stopped_and_started() {
     let _turn = turn::shared().await;
     let mut lab = Lab::builder().nodes(1).start().await.unwrap();
     lab.init().await.unwrap();
@@ -66,7 +66,7 @@ async fn a_daemon_is_paused_killed_stopped_and_started() {
     lab.node_mut(1).start().await.unwrap();
     assert_eq!(lab.leader().await.unwrap(), 1);
 
-    // A process that is paused can be killed as well.
+    // A paused process can be killed as well.
     lab.node_mut(1).pause().unwrap();
     lab.node_mut(1).kill().unwrap();
     lab.node_mut(1).start().await.unwrap();
@@ -81,7 +81,7 @@ async fn a_daemon_is_paused_killed_stopped_and_started() {
 }
 
 #[tokio::test]
-async fn a_disk_fills_and_a_clock_is_wrong() {
+async fn disk_is_filled_and_clock_is_skewed() {
     let _turn = turn::shared().await;
     let lab = Lab::builder().nodes(1).disk(256 << 20).clocks(true);
     let mut lab = lab.start().await.unwrap();
@@ -124,7 +124,7 @@ async fn a_disk_fills_and_a_clock_is_wrong() {
 }
 
 #[tokio::test]
-async fn engines_pull_from_the_registry_and_a_crash_ends_everything_on_the_machine() {
+async fn crash_ends_everything_on_a_machine() {
     let _turn = turn::alone().await;
     let mut lab = Lab::builder().nodes(2).engines(true).start().await.unwrap();
     let image = lab.push("about:1", "the lab").await.unwrap();

@@ -1,4 +1,4 @@
-//! The lab does what it says: measured on packets and on what it leaves behind.
+//! Tests of the lab itself: delivery of packets, machines, and cleanup.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

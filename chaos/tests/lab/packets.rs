@@ -1,4 +1,4 @@
-//! What really arrives on a line that was cut or impaired.
+//! Delivery of packets on links that are cut or impaired.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -11,10 +11,10 @@ use jaco_chaos::{
     turn,
 };
 
-/// Longer than anything here takes, however slow the machine is.
+/// Longer than any step here takes, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 9000;
-/// Sent last, over a whole line: what was sent before has arrived by then, or never will.
+/// Number sent last, over a healed link: every earlier packet has arrived by then, or is lost.
 const END: u32 = u32::MAX;
 
 /// Sockets of two nodes.
@@ -43,8 +43,8 @@ impl Pair {
         }
     }
 
-    /// Sends numbers from one node to the other, then heals the line; returns those that arrived,
-    /// in their order.
+    /// Sends numbers from one node to the other, then heals the link; returns those that arrived,
+    /// in order.
     fn send(&mut self, from: usize, count: u32) -> Vec<u32> {
         let arrived = self.listen(1 - from, |number| number != END);
         for number in 0..count {
@@ -54,7 +54,7 @@ impl Pair {
         let was_impaired = !self.lab.wire().impairments().is_empty();
         self.lab.heal_all().unwrap();
         if was_impaired {
-            // The last one shall take the same way, and not come before the others.
+            // An impairment without effect makes the last packet queue behind the others.
             let not = Impairment::default();
             self.lab.impair(&[1], &[2], not).unwrap();
         }
@@ -64,7 +64,7 @@ impl Pair {
         arrived
     }
 
-    /// Receives as long as numbers are wanted; a socket that nobody reads loses some.
+    /// Receives while `wanted` holds, on a thread: an unread socket would drop packets.
     fn listen(
         &self,
         at: usize,
@@ -110,7 +110,7 @@ fn receive(socket: &UdpSocket, sender: SocketAddr) -> u32 {
 }
 
 #[tokio::test]
-async fn a_cut_lets_nothing_through_and_healing_everything() {
+async fn cut_drops_all_packets_until_healed() {
     let _turn = turn::shared().await;
     let mut pair = Pair::new().await;
     let all: Vec<u32> = (0..100).collect();
@@ -132,7 +132,7 @@ async fn a_cut_lets_nothing_through_and_healing_everything() {
 }
 
 #[tokio::test]
-async fn a_cut_goes_before_an_impairment() {
+async fn cut_takes_precedence_over_impairment() {
     let _turn = turn::shared().await;
     let mut pair = Pair::new().await;
     let slow = Impairment {
@@ -146,7 +146,7 @@ async fn a_cut_goes_before_an_impairment() {
 }
 
 #[tokio::test]
-async fn a_share_is_lost_in_each_direction() {
+async fn loss_applies_to_each_direction() {
     let _turn = turn::shared().await;
     let mut pair = Pair::new().await;
     for from in [0, 1] {
@@ -163,7 +163,7 @@ async fn a_share_is_lost_in_each_direction() {
 }
 
 #[tokio::test]
-async fn a_delay_is_added_in_each_direction() {
+async fn delay_applies_to_each_direction() {
     let _turn = turn::shared().await;
     let mut pair = Pair::new().await;
     let before = (0..20).map(|_| pair.round_trip()).min().unwrap();
@@ -183,12 +183,12 @@ async fn a_delay_is_added_in_each_direction() {
     let after = (0..20).map(|_| pair.round_trip()).min().unwrap();
     println!("round trips: {before:?} before, {during:?} during, {after:?} after");
     assert!(during.iter().all(|took| *took >= 2 * delay));
-    // The quickest of several owes nothing to how busy the machine is.
+    // The minimum of several is independent of the load of the machine.
     assert!(before < delay && after < delay);
 }
 
 #[tokio::test]
-async fn packets_overtake_each_other_and_come_twice() {
+async fn packets_are_reordered_and_duplicated() {
     let _turn = turn::shared().await;
     let mut pair = Pair::new().await;
     let shuffled = Impairment {

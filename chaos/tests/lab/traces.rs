@@ -1,4 +1,4 @@
-//! What a lab leaves behind: nothing.
+//! Cleanup of a lab: nothing may be left behind.
 
 use std::{
     fs::Permissions,
@@ -18,7 +18,7 @@ use jaco_chaos::{
 use rustix::process::{Pid, Signal, kill_process};
 
 #[tokio::test]
-async fn two_labs_stand_side_by_side_and_each_leaves_nothing() {
+async fn concurrent_labs_are_cleaned_up_independently() {
     let _turn = turn::shared().await;
     let mut one = Lab::builder().nodes(2).start().await.unwrap();
     let mut two = Lab::builder().nodes(1).start().await.unwrap();
@@ -41,7 +41,7 @@ async fn two_labs_stand_side_by_side_and_each_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_lab_that_cannot_start_leaves_nothing() {
+async fn failed_lab_is_cleaned_up() {
     let _turn = turn::shared().await;
     let broken = Lab::builder()
         .nodes(1)
@@ -49,7 +49,7 @@ async fn a_lab_that_cannot_start_leaves_nothing() {
         .start()
         .await;
     let error = broken.unwrap_err();
-    // Its machine was there: a daemon on it refused the configuration.
+    // The machine existed: its daemon refused the configuration.
     let why = format!("{error:#}");
     assert!(why.contains("no_such_key"), "{why}");
     let said = error.to_string();
@@ -57,7 +57,7 @@ async fn a_lab_that_cannot_start_leaves_nothing() {
     assert_eq!(clean::leftovers(&name), Vec::<String>::new());
 }
 
-/// An owner that waits forever: the daemon of its machine never answers.
+/// Starts a lab whose construction never ends, because the daemon of its machine never answers.
 async fn building(dir: &Path) -> (Child, Name) {
     let daemon = dir.join("jacod");
     std::fs::write(&daemon, "#!/bin/sh\nexec sleep 86400\n").unwrap();
@@ -91,7 +91,7 @@ fn send(signal: Signal, pid: u32) {
 }
 
 #[tokio::test]
-async fn a_lab_that_is_given_up_while_it_is_built_leaves_nothing() {
+async fn lab_interrupted_while_building_is_cleaned_up() {
     let _turn = turn::shared().await;
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let dir = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ async fn a_lab_that_is_given_up_while_it_is_built_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_lab_whose_owner_is_killed_while_it_builds_leaves_nothing() {
+async fn lab_of_owner_killed_while_building_is_removed() {
     let _turn = turn::shared().await;
     let dir = tempfile::tempdir().unwrap();
     let (mut up, name) = building(dir.path()).await;
@@ -112,9 +112,9 @@ async fn a_lab_whose_owner_is_killed_while_it_builds_leaves_nothing() {
     assert_eq!(clean::leftovers(&name), Vec::<String>::new());
 }
 
-/// Everything of a lab: engines, containers' control groups, mounts, a relay.
+/// Covers all resources of a lab: engines, containers' control groups, mounts, a relay.
 #[tokio::test]
-async fn what_a_killed_owner_leaves_is_found_and_removed() {
+async fn lab_of_killed_owner_is_found_and_removed() {
     let _turn = turn::alone().await;
     let lab = program("jaco-lab").unwrap();
     let mut owner = Command::new(&lab)

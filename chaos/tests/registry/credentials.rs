@@ -1,4 +1,4 @@
-//! Who an image is pulled as.
+//! Choice of the credential that an image is pulled with.
 
 use anyhow::{Result, ensure};
 use base64::{Engine as _, engine::general_purpose};
@@ -13,7 +13,7 @@ use jaco_proto::v1::{
 
 use crate::pull_failed;
 
-/// Accounts that asked for the manifests of a repository, each named once.
+/// Accounts of successful manifest requests for a repository, without repetitions.
 fn readers(registry: &Registry, repository: &str) -> Vec<Option<String>> {
     let under = format!("/v2/{repository}/manifests/");
     let seen = registry.front().seen().into_iter();
@@ -31,7 +31,7 @@ fn named(user: &str) -> Vec<Option<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_public_registry_is_asked_without_a_name() -> Result<()> {
+async fn public_registry_is_pulled_from_anonymously() -> Result<()> {
     let _turn = turn::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "anybody's").await?;
@@ -48,11 +48,11 @@ async fn a_public_registry_is_asked_without_a_name() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_longest_prefix_by_whole_segments_names_the_account() -> Result<()> {
+async fn longest_prefix_of_whole_segments_selects_credential() -> Result<()> {
     let _turn = turn::light().await;
     let users = [("host", "h-pass"), ("team", "t-pass"), ("image", "i-pass")];
     let registry = Registry::private(&users).await?;
-    // Whoever asks with another account than the expected one is refused.
+    // The proxy refuses any account but the expected one.
     let expected = [
         ("other/app", "host"),
         ("teamwork/app", "host"),
@@ -94,7 +94,7 @@ async fn the_longest_prefix_by_whole_segments_names_the_account() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_only_credential_of_a_host_serves_it_all_and_two_serve_their_own() -> Result<()> {
+async fn single_credential_of_host_matches_all_its_repositories() -> Result<()> {
     let _turn = turn::light().await;
     let registry = Registry::private(&[("one", "1-pass"), ("two", "2-pass")]).await?;
     let neighbour = Registry::private(&[("one", "1-pass")]).await?;
@@ -132,7 +132,7 @@ async fn the_only_credential_of_a_host_serves_it_all_and_two_serve_their_own() -
             .all(|seen| seen.user.is_none())
     );
 
-    // Two credentials and none that fits: nobody guesses.
+    // With two credentials of which none matches, the pull is anonymous.
     let third = format!("{}/third", registry.address());
     api.login(&third, "two", "2-pass").await?;
     let workload = apply("two", registry.image("shop/other:1")).await?;
@@ -151,7 +151,7 @@ async fn the_only_credential_of_a_host_serves_it_all_and_two_serve_their_own() -
 const SECRETS: [&str; 2] = ["wr0ng-b4ttery-st4ple", "right-horse/+b4ttery"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_password_waits_for_the_right_one_and_neither_is_ever_shown() -> Result<()> {
+async fn wrong_password_is_retried_and_never_shown() -> Result<()> {
     let _turn = turn::light().await;
     let [wrong, right] = SECRETS;
     let registry = Registry::private(&[("alice", right)]).await?;
@@ -182,7 +182,7 @@ async fn a_wrong_password_waits_for_the_right_one_and_neither_is_ever_shown() ->
         ensure!(!seen.details["host"].is_empty(), "{seen:?}");
         retries.push(seen.details["next_retry_at"].parse::<prost_types::Timestamp>()?);
     }
-    // The attempts come 1, 2 and 4 seconds after the failure of the one before.
+    // The attempts follow 1, 2 and 4 seconds after the failure of the one before.
     for (n, pause) in [2, 4].into_iter().enumerate() {
         let between = (retries[n + 1].seconds - retries[n].seconds) * 1000
             + i64::from(retries[n + 1].nanos - retries[n].nanos) / 1_000_000;
@@ -190,7 +190,7 @@ async fn a_wrong_password_waits_for_the_right_one_and_neither_is_ever_shown() ->
     }
     no_secret_is_shown(&daemon, &registry).await?;
 
-    // The next attempt reads the credential anew.
+    // The next attempt reads the credential again.
     api.login(&registry.address(), "alice", right).await?;
     let running = api.converged(&workload).await?;
     ensure!(readers(&registry, "shop/app") == named("alice"));
@@ -198,7 +198,7 @@ async fn a_wrong_password_waits_for_the_right_one_and_neither_is_ever_shown() ->
     let refused = |seen: &Seen| seen.outcome == Outcome::Answered(401) && seen.user.is_some();
     ensure!(wrong_ones.filter(refused).count() >= 3);
 
-    // The registry's own rotation is met by another login before the next start.
+    // After a rotation on the registry, a new login is used by the next start.
     registry.set_users(&[("alice", "third-one"), ("bob", "b-pass")])?;
     api.login(&registry.address(), "bob", "b-pass").await?;
     workload.revise(2);
@@ -208,7 +208,7 @@ async fn a_wrong_password_waits_for_the_right_one_and_neither_is_ever_shown() ->
     })
     .await?;
 
-    // Without a credential, what runs goes on, and what starts is refused.
+    // Without a credential, running replicas continue, and new ones are refused.
     api.logout(&registry.address()).await?;
     api.logout(&registry.address()).await?;
     let listed = api
@@ -227,11 +227,11 @@ async fn a_wrong_password_waits_for_the_right_one_and_neither_is_ever_shown() ->
     no_secret_is_shown(&daemon, &registry).await
 }
 
-/// Looks for the secrets in everything an operator may see.
+/// Checks that no output visible to operators contains the secrets.
 async fn no_secret_is_shown(daemon: &Daemon, registry: &Registry) -> Result<()> {
     let api = daemon.api();
     let mut shown = vec![("log", daemon.log())];
-    ensure!(shown[0].1.contains("image not pulled"), "the log is silent");
+    ensure!(shown[0].1.contains("image not pulled"), "no failure was logged");
     let listed = api
         .registry()
         .list(RegistryCredentialListRequest {})

@@ -1,4 +1,4 @@
-//! Which image a reference means, and when that is asked.
+//! Resolution of a reference to an image, and when it happens.
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{Api, Daemon, Registry, Service, Settings, Workload, turn};
@@ -19,7 +19,7 @@ async fn one(api: &Api, workload: &Workload) -> Result<ReplicaDetail> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_digest_is_pulled_to_the_letter_with_or_without_a_tag() -> Result<()> {
+async fn digest_reference_pulls_exactly_that_image() -> Result<()> {
     let _turn = turn::light().await;
     let registry = Registry::public().await?;
     let old = registry.push("shop/app:1", "old").await?;
@@ -45,7 +45,7 @@ async fn a_digest_is_pulled_to_the_letter_with_or_without_a_tag() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tag_that_moved_is_followed_by_the_next_start_and_by_nothing_else() -> Result<()> {
+async fn moved_tag_takes_effect_at_next_start() -> Result<()> {
     let _turn = turn::light().await;
     let registry = Registry::public().await?;
     let old = registry.push("shop/app:1", "old").await?;
@@ -57,7 +57,7 @@ async fn a_tag_that_moved_is_followed_by_the_next_start_and_by_nothing_else() ->
     let first = one(api, &workload).await?;
     ensure!(digest(&daemon, &first).await? == old);
 
-    // Another tag for the same image, and the same document again: nothing to do.
+    // Another tag for the same image, and the same document again: no restart.
     registry.retag("shop/app:1", "shop/app:same").await?;
     api.apply(&workload).await?;
     ensure!(one(api, &workload).await?.container_id == first.container_id);
@@ -67,7 +67,7 @@ async fn a_tag_that_moved_is_followed_by_the_next_start_and_by_nothing_else() ->
     ensure!(one(api, &workload).await?.container_id == first.container_id);
     ensure!(registry.front().seen().is_empty());
 
-    // A replica that starts for another reason follows the tag.
+    // A replica that is restarted for another reason uses the new image of the tag.
     workload.revise(2);
     api.apply(&workload).await?;
     let id = first.id.clone();
@@ -81,7 +81,7 @@ async fn a_tag_that_moved_is_followed_by_the_next_start_and_by_nothing_else() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_is_never_pulled_must_be_there() -> Result<()> {
+async fn pull_policy_never_requires_local_image() -> Result<()> {
     let _turn = turn::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "local").await?;

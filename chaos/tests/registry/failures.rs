@@ -1,4 +1,4 @@
-//! A registry that fails, or lies.
+//! A registry that returns errors or wrong content.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use jaco_chaos::{
 
 use crate::pull_failed;
 
-/// What is wrong with a repository, and a word of the reason that is given for it.
+/// A fault of a repository, and a word of the reason that the replica reports.
 struct Trouble {
     repository: &'static str,
     part: Part,
@@ -28,7 +28,7 @@ fn trouble(repository: &'static str, part: Part, fault: Fault, word: &'static st
     }
 }
 
-/// Something that is no answer to what was asked.
+/// A response that does not answer the request.
 fn nonsense(status: u16, content_type: &'static str, body: String) -> Fault {
     Fault::Answer {
         status,
@@ -73,7 +73,7 @@ fn lies() -> Vec<Trouble> {
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     let garbage = nonsense(200, MANIFEST, "\u{0}{]".to_owned());
     vec![
-        // Near its start there is only the configuration to spoil, further on only the layer.
+        // A byte near the start is only in the configuration, one further on only in the layer.
         trouble("config", Blobs, Fault::SpoilAt(50), "verification failed"),
         trouble(
             "layer",
@@ -97,7 +97,8 @@ fn lies() -> Vec<Trouble> {
     ]
 }
 
-/// Every trouble is told as it is, disturbs nobody else, and ends with its cause.
+/// Checks that every fault is reported with its reason, affects no other replica, and ends with its
+/// cause.
 async fn suffer(registry: &Registry, troubles: Vec<Trouble>) -> Result<()> {
     registry.push("healthy:1", "healthy").await?;
     let daemon = Daemon::found(Settings::default()).await?;
@@ -114,7 +115,7 @@ async fn suffer(registry: &Registry, troubles: Vec<Trouble>) -> Result<()> {
         let front = registry.front();
         front.spoil(trouble.part, name, trouble.fault.clone());
     }
-    // What was never pushed is not there.
+    // The image `missing` was never pushed.
     let names = troubles.iter().map(|trouble| trouble.repository);
     let services = names.chain(["missing"]);
     let services = services.map(|name| Service::new(name).pulled(&image(name)));
@@ -151,19 +152,19 @@ async fn suffer(registry: &Registry, troubles: Vec<Trouble>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_fails_is_asked_until_it_does_not() -> Result<()> {
+async fn failing_registry_is_retried() -> Result<()> {
     let _turn = turn::light().await;
     suffer(&Registry::public().await?, failures()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_lies_is_not_believed() -> Result<()> {
+async fn wrong_content_is_rejected() -> Result<()> {
     let _turn = turn::light().await;
     suffer(&Registry::public().await?, lies()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_manifest_that_is_not_the_one_of_its_digest_is_refused() -> Result<()> {
+async fn manifest_with_wrong_digest_is_refused() -> Result<()> {
     let _turn = turn::light().await;
     let registry = Registry::public().await?;
     let digest = registry.push("shop/app:1", "true").await?;
@@ -191,11 +192,11 @@ async fn a_manifest_that_is_not_the_one_of_its_digest_is_refused() -> Result<()>
     Ok(())
 }
 
-/// How long the engine itself goes on asking for a layer that ends too soon, and then some.
+/// Upper bound of the time in which the engine itself retries a truncated layer.
 const ENGINE_RETRIES: Duration = Duration::from_secs(150);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_that_ends_too_soon_is_fetched_again() -> Result<()> {
+async fn truncated_layer_is_fetched_again() -> Result<()> {
     let _turn = turn::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "short").await?;
@@ -224,7 +225,7 @@ async fn find(api: &Api, workload: &Workload, id: &str) -> Result<jaco_proto::v1
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_is_away_costs_no_restart_and_is_found_again() -> Result<()> {
+async fn unreachable_registry_spends_no_restarts() -> Result<()> {
     let _turn = turn::light().await;
     let mut registry = Registry::public().await?;
     registry.push("shop/job:1", "job").await?;
@@ -249,7 +250,7 @@ async fn a_registry_that_is_away_costs_no_restart_and_is_found_again() -> Result
         attempt("4"),
     )
     .await?;
-    // Another row is another start, and so is another daemon.
+    // A new row or a new daemon resets the attempts.
     workload.revise(2);
     api.apply(&workload).await?;
     api.replica(&workload.name, &replica, "starts over", attempt("1"))
@@ -266,7 +267,7 @@ async fn a_registry_that_is_away_costs_no_restart_and_is_found_again() -> Result
         witness.of(&replica)
     );
 
-    // Only what the container does counts: three restarts, as ever.
+    // Only failures of the container count: three restarts, as usual.
     registry.front_mut().reopen().await?;
     let seen = api
         .replica(&workload.name, &replica, "is exhausted", |r| {

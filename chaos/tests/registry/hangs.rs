@@ -1,7 +1,8 @@
-//! A registry that hangs: it holds up one replica, and that one only as long as it is wanted.
+//! A hanging registry delays only the replica that pulls from it, and only as long as its row
+//! exists.
 //!
-//! The engine keeps a request that hangs even when nobody waits for it any more, so what ends at
-//! once is seen by what comes next.
+//! The engine keeps a hanging request even after its client has disconnected, so tests observe the
+//! end of a pull by the next request.
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{
@@ -18,7 +19,7 @@ fn pulling(replica: &ReplicaDetail) -> bool {
     replica.state() == ReplicaState::Pulling && replica.code == "pulling"
 }
 
-/// Waits until a request of a repository is as wanted.
+/// Waits until a request for a repository satisfies `wanted`.
 async fn request(
     registry: &Registry,
     repository: &str,
@@ -36,7 +37,7 @@ async fn request(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hanging_pull_holds_up_nobody_else_and_ends_with_its_row() -> Result<()> {
+async fn hanging_pull_blocks_only_its_own_row() -> Result<()> {
     let _turn = turn::shared().await;
     let registry = Registry::public().await?;
     for name in ["deaf", "good", "better"] {
@@ -56,7 +57,7 @@ async fn a_hanging_pull_holds_up_nobody_else_and_ends_with_its_row() -> Result<(
         let replica = stuck.replica("web", 0);
         let held = |seen: &Seen| seen.outcome == Outcome::Open;
 
-        // Another one starts meanwhile, from the same registry.
+        // A replica of another image of the same registry starts meanwhile.
         api.apply(&stuck).await?;
         request(&registry, "deaf", "a request that hangs", held).await?;
         let good = registry.image("good:1");
@@ -66,13 +67,13 @@ async fn a_hanging_pull_holds_up_nobody_else_and_ends_with_its_row() -> Result<(
         api.replica(&stuck.name, &replica, "is pulling", pulling)
             .await?;
 
-        // A newer row does not wait for the older one.
+        // A newer row does not wait for the pull of the older one.
         stuck.services[0].image = registry.image("better:1");
         api.apply(&stuck).await?;
         api.converged(&stuck).await?;
         api.delete(&stuck.name).await?;
 
-        // Nor does its end.
+        // Nor does the deletion of the row.
         front.forget();
         let mut gone = Workload::new("gone", [Service::new("web").pulled(&deaf)]);
         gone.revise(1);
@@ -89,7 +90,7 @@ async fn a_hanging_pull_holds_up_nobody_else_and_ends_with_its_row() -> Result<(
         })
         .await?;
 
-        // Neither does the daemon's, and the next one takes the pull up again.
+        // Nor does the stop of the daemon, and the next daemon pulls again.
         front.forget();
         let mut daemon = daemon;
         let late = Workload::new("late", [Service::new("web").pulled(&deaf)]);
@@ -104,7 +105,7 @@ async fn a_hanging_pull_holds_up_nobody_else_and_ends_with_its_row() -> Result<(
         front.mend();
         api.converged(&late).await?;
         api.converged(&other).await?;
-        // So that the next round fetches its layers again.
+        // Removes the images, so that the next round fetches their layers again.
         for workload in [&late, &other] {
             api.delete(&workload.name).await?;
         }
@@ -124,7 +125,7 @@ async fn a_hanging_pull_holds_up_nobody_else_and_ends_with_its_row() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_stands_still_for_a_while_goes_on_where_it_was() -> Result<()> {
+async fn stalled_pull_resumes() -> Result<()> {
     let _turn = turn::shared().await;
     let registry = Registry::public().await?;
     registry.push("slow:1", "slow").await?;
@@ -145,7 +146,7 @@ async fn a_pull_that_stands_still_for_a_while_goes_on_where_it_was() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_answers_nothing_at_all_is_a_failed_attempt() -> Result<()> {
+async fn silent_registry_is_a_failed_attempt() -> Result<()> {
     let _turn = turn::shared().await;
     let registry = Registry::public().await?;
     registry.push("mute:1", "mute").await?;
@@ -157,8 +158,8 @@ async fn a_registry_that_answers_nothing_at_all_is_a_failed_attempt() -> Result<
     let workload = Workload::new("mute", [Service::new("web").pulled(&image)]);
     let replica = workload.replica("web", 0);
     api.apply(&workload).await?;
-    // The engine itself waits 15 seconds for a registry to introduce itself, and says in one of
-    // two ways that it does no longer.
+    // The engine waits 15 seconds for the registry's first answer, and reports the timeout in one
+    // of two wordings.
     api.replica(&workload.name, &replica, "says why", |r| {
         pull_failed(r, "Client.Timeout exceeded")
     })

@@ -1,8 +1,8 @@
-//! What a registry does to a node: a real daemon, a real engine and a real registry, which is
-//! asked for passwords, moves its tags, breaks, lies and hangs.
+//! Image pulls of a node: a real daemon, a real engine and a real registry, which requires
+//! passwords, moves tags, fails, returns wrong content and hangs.
 //!
-//! Most tests wait more than they work, and take a light turn. Those that leave a download hanging
-//! do not, because an engine has three at a time.
+//! Most tests mostly wait, and take a single permit. Those that leave a download hanging take more,
+//! because an engine runs three downloads at a time.
 
 mod credentials;
 mod digests;
@@ -14,7 +14,7 @@ mod silence;
 
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 
-/// Waiting for the next attempt, and saying why with these words.
+/// Whether a replica waits for its next attempt, with these words in its reason.
 fn pull_failed(replica: &ReplicaDetail, words: &str) -> bool {
     let detail = |key: &str| replica.details.get(key).map(String::as_str);
     replica.state() == ReplicaState::Pending

@@ -1,4 +1,4 @@
-//! Spellings of references, as the engine and the registry understand them.
+//! Spellings of image references, as the engine and the registry interpret them.
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{Daemon, Registry, Service, Settings, Workload, turn};
@@ -32,7 +32,7 @@ async fn every_spelling_of_a_host_finds_its_credential() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_reference_is_a_failed_attempt_that_says_so() -> Result<()> {
+async fn invalid_reference_is_a_failed_attempt_with_reason() -> Result<()> {
     let _turn = turn::light().await;
     let daemon = Daemon::found(Settings::default()).await?;
     let api = daemon.api();
@@ -42,7 +42,7 @@ async fn what_is_no_reference_is_a_failed_attempt_that_says_so() -> Result<()> {
         ("127.0.0.1:1/app:", "the tag is malformed"),
         ("127.0.0.1:1/app@sha256:12", "the digest is malformed"),
         ("http://127.0.0.1:1/app", "the registry is malformed"),
-        // Good by the grammar of today; engines older than it say no themselves.
+        // Valid by today's grammar; older engines refuse it themselves.
         ("[::1]:1/app:1", "[::1]:1/app:1: "),
     ];
     let services = bad.iter().enumerate();

@@ -1,5 +1,5 @@
-//! A pull that makes no progress: a node's runtime in this process, whose clock can be put
-//! forward, on a real engine.
+//! Pulls without progress: a node's runtime runs in this process, whose clock can be advanced, on a
+//! real engine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 const HOST: &str = "node-1";
 
-/// One replica without networks on a node without neighbours.
+/// The runtime of a node, with one replica without networks.
 struct Node {
     raft: MemoryRaft,
     tree: Tree,
@@ -88,7 +88,7 @@ impl Node {
         Ok(())
     }
 
-    /// Issues the row of a service that runs an image.
+    /// Issues the row of a service with this image.
     async fn start(&self, image: &str) -> Result<()> {
         let compose = serde_json::json!({"services": {"web": {
             "image": image, "network_mode": "none", "command": ["sleep", "86400"],
@@ -138,12 +138,12 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A drop has nobody to tell.
+        // Drop cannot return an error.
         let _ = Engine::sweep_blocking(&self.cluster_id);
     }
 }
 
-/// Puts the clock of this process forward; the engine and the registry have their own.
+/// Advances the clock of this process; the engine and the registry use real time.
 async fn put_forward(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -151,7 +151,7 @@ async fn put_forward(time: Duration) {
 }
 
 #[tokio::test]
-async fn a_pull_without_progress_fails_and_the_next_one_succeeds() -> Result<()> {
+async fn pull_without_progress_fails_and_is_retried() -> Result<()> {
     let _turn = turn::shared().await;
     for (part, fault) in [
         (Part::Manifests, Fault::Hang),

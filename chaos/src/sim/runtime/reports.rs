@@ -1,4 +1,4 @@
-//! What a node tells the cluster about its replicas.
+//! Publication of replica observations to the cluster.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::sim::{
     world::{Local, World},
 };
 
-/// Wait after an observation that could not be written.
+/// Pause after an observation that could not be written.
 const RETRY: Time = 500 * MS;
 
 impl World {
@@ -28,7 +28,7 @@ impl World {
         let row = report.observed(replica, &host, ts);
         daemon.runtime.waiting.insert(replica.to_owned(), row);
         self.note(&[32, id, report.raft_index], || {
-            format!("n{id} says of {replica}: {report:?}")
+            format!("n{id} reports {replica}: {report:?}")
         });
         self.flush_reports(id);
     }
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// The observation of `replica` is written, or not.
+    /// Handles the outcome of the write of `replica`'s observation.
     pub(in crate::sim) fn published(&mut self, id: u64, replica: &str, reply: &Reply) {
         let Some(daemon) = self.daemon(id) else {
             return;
@@ -87,7 +87,7 @@ impl World {
         self.flush_reports(id);
     }
 
-    /// Repeats reports that the state does not show.
+    /// Publishes again all reports that the state does not show.
     pub(super) fn say_again(&mut self, id: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! What a node asks of its engine, and what becomes of the answers.
+//! Requests to a node's engine, and their answers.
 
 use jaco_actors::runtime::{
     engine::{EngineError, Found},
@@ -23,7 +23,7 @@ impl World {
         self.agenda.add(self.now + takes, event);
     }
 
-    /// The engine carries a request out, whatever has become of the daemon that made it.
+    /// Performs a request on the engine, even if the daemon that made it has ended.
     pub(in crate::sim) fn engine(&mut self, id: u64, run: u64, mut doing: Doing) {
         let share = self.engine_errors.values().max().copied().unwrap_or(0);
         let fails = self.engine_chance.within(0..1000) < share;
@@ -34,7 +34,7 @@ impl World {
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
-        // A request that was on its way when the machine lost its power is gone.
+        // A power cut loses requests on their way to the engine.
         if machine.daemon.is_none() && machine.run == 0 && self.engine_chance.within(0..2) == 0 {
             return;
         }
@@ -90,7 +90,7 @@ impl World {
         let replica = doing.replica.clone();
         let runtime = self.daemon(id).map(|daemon| &daemon.runtime);
         let tended = runtime.and_then(|runtime| runtime.replicas.get(&replica));
-        // What an actor was doing ends with it, half-way or not.
+        // The requests of an actor end with it, even half-way through a sequence.
         if doing.instance != 0 && tended.is_none_or(|t| t.instance != doing.instance) {
             return;
         }
@@ -151,7 +151,7 @@ impl World {
         self.replica(id, &replica, input);
     }
 
-    /// What a lookup shows the replica.
+    /// The listing that a lookup returns to the replica.
     fn listing(
         &mut self,
         id: u64,

@@ -1,4 +1,4 @@
-//! The look for containers that no row wants, and the way back of a node that was away.
+//! The sweep for containers without a row, and the return of a node that was out of touch.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::sim::{
 };
 
 impl World {
-    /// Thirty seconds passed.
+    /// The runtime's thirty-second tick: sweeps, dispatches, and republishes reports.
     pub(in crate::sim) fn runtime_tick(&mut self, id: u64) {
         self.later(id, SWEEP, Local::Sweep);
         self.sweep(id);
@@ -21,7 +21,7 @@ impl World {
         self.say_again(id);
     }
 
-    /// Whether the node is caught up may have changed.
+    /// Handles a possible change of whether the node is caught up.
     pub(in crate::sim) fn caught_up_changed(&mut self, id: u64) {
         let Some(daemon) = self.daemon(id) else {
             return;

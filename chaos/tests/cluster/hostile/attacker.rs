@@ -1,4 +1,4 @@
-//! What somebody can do who reaches the machines of a cluster, and what he finds.
+//! Tools of an attacker that can reach the machines of a cluster, and checks of the consequences.
 
 use std::{
     io::Read as _,
@@ -20,7 +20,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 
 use crate::hostile::LIMIT;
 
-/// Takes anybody for the member it dialled: whether it is let in is for the other side to say.
+/// Accepts the dialled member unconditionally, so that only the other side decides.
 #[derive(Debug)]
 struct Gullible(Arc<Member>, Fingerprint);
 
@@ -69,18 +69,18 @@ pub(crate) fn endpoint(
     bound.unwrap().unwrap()
 }
 
-/// Key and certificates of a node, as somebody finds them who reads its disk.
+/// Key and certificates of a node, read from its disk.
 pub(crate) fn files_of(lab: &Lab, index: u8) -> NodeFiles {
     let node = lab.node(index);
     NodeFiles::load(&node.path("data/node"), node.host()).unwrap()
 }
 
-/// Key and certificate of an authority's own making.
+/// Key and certificate signed by `ca`.
 pub(crate) fn forged(ca: &ClusterCa, hostname: &str, address: IpAddr) -> NodeFiles {
     NodeFiles::found(ca, hostname, &[address], SystemTime::now()).unwrap()
 }
 
-/// What a backup holds that was taken through a node.
+/// The archive of a backup taken through a node.
 pub(crate) async fn backup(lab: &Lab, index: u8) -> Archive {
     let mut cluster = lab.node(index).api().cluster();
     let mut chunks = cluster
@@ -95,12 +95,12 @@ pub(crate) async fn backup(lab: &Lab, index: u8) -> Archive {
     archive::read(&bytes[..], "", &Limits::default()).unwrap()
 }
 
-/// A connection to the API port of a node from a namespace, without any credential.
+/// A connection from a namespace to a node's API port, without credentials.
 pub(crate) fn channel(lab: &Lab, index: u8, from: &str) -> Channel {
     channel_under(lab, index, from, &files_of(lab, index).ca_pem)
 }
 
-/// The same, of a client that trusts the authority `ca_pem`.
+/// Like [`channel`], for a client that trusts the authority `ca_pem`.
 pub(crate) fn channel_under(lab: &Lab, index: u8, from: &str, ca_pem: &str) -> Channel {
     let node = lab.node(index);
     let tls = ClientTlsConfig::new()
@@ -121,7 +121,7 @@ pub(crate) fn channel_under(lab: &Lab, index: u8, from: &str, ca_pem: &str) -> C
         }))
 }
 
-/// A request to join, as a machine called `name` would make it.
+/// A join request of a machine called `name`.
 pub(crate) fn join_request(name: &str, address: SocketAddr, token: &str) -> v1::NodeJoinRequest {
     let key = NodeKey::generate().unwrap();
     v1::NodeJoinRequest {
@@ -134,14 +134,14 @@ pub(crate) fn join_request(name: &str, address: SocketAddr, token: &str) -> v1::
     }
 }
 
-/// A join token of the cluster that a node belongs to.
+/// A new join token of the cluster of node `index`.
 pub(crate) async fn join_token(lab: &Lab, index: u8) -> String {
     let mut cluster = lab.node(index).api().cluster();
     let issued = cluster.issue_join_token(v1::IssueJoinTokenRequest {}).await;
     issued.unwrap().into_inner().token
 }
 
-/// The code of what was refused.
+/// The error code of a refused request; the success value if it was not refused.
 pub(crate) fn code<T: std::fmt::Debug>(
     result: Result<T, impl Into<DecodedError>>,
 ) -> Result<String, T> {
@@ -151,7 +151,7 @@ pub(crate) fn code<T: std::fmt::Debug>(
     }
 }
 
-/// Sends datagrams of noise to an address: some look like the first bytes of the transport.
+/// Sends random datagrams to an address: some begin like QUIC packets.
 pub(crate) fn noise(namespace: &str, to: SocketAddr, count: usize) {
     let sent = netns::within(namespace, || {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -159,11 +159,12 @@ pub(crate) fn noise(namespace: &str, to: SocketAddr, count: usize) {
         for n in 0..count {
             let mut bytes = vec![0; [1, 20, 100, 1200, 1400][n % 5]];
             random.read_exact(&mut bytes)?;
-            // A long header of version 1 that opens a connection, in every other one.
+            // Every second large datagram begins with the long header of a version 1 Initial
+            // packet.
             if n % 2 == 0 && bytes.len() > 20 {
                 bytes[..6].copy_from_slice(&[0xc3, 0, 0, 0, 1, 8]);
             }
-            // A full queue of the sender loses it, as a network would.
+            // A full send queue drops the datagram, as a network would.
             let _ = socket.send_to(&bytes, to);
         }
         Ok::<_, std::io::Error>(())
@@ -186,14 +187,14 @@ pub(crate) fn memory(lab: &Lab, index: u8) -> u64 {
     kib / 1024
 }
 
-/// Clients that write all the while, and who led when they began.
+/// Clients that write throughout a test, and the leader at its start.
 pub(crate) struct Bystanders {
     clients: Registers,
     leader: u8,
 }
 
 impl Bystanders {
-    /// Starts them on these nodes.
+    /// Starts the clients on these nodes.
     pub(crate) async fn start(lab: &Lab, nodes: &[u8], seed: u64) -> Self {
         let apis = nodes.iter().map(|index| lab.node(*index).api().clone());
         let this = Self {
@@ -204,7 +205,7 @@ impl Bystanders {
         this
     }
 
-    /// That writes are accepted still, and the same node leads.
+    /// Checks that writes are still accepted, and that the leader is the same.
     pub(crate) async fn unharmed(&self, lab: &Lab, attack: &str) {
         let now = Instant::now();
         let took = self.clients.next_accepted(now, LIMIT).await.unwrap();
@@ -216,7 +217,7 @@ impl Bystanders {
         assert_eq!(leader, self.leader, "{attack} changed the leader");
     }
 
-    /// That nothing was lost, on any of these nodes.
+    /// Stops the clients and checks on each of these nodes that no acknowledged write was lost.
     pub(crate) async fn stop(self, lab: &Lab, nodes: &[u8]) {
         let outcome = self.clients.stop().await.unwrap();
         println!("errors: {:?}", outcome.errors);
@@ -228,21 +229,21 @@ impl Bystanders {
     }
 }
 
-/// Looks for the text of a join token.
+/// Adds the secret part of a join token to the markers.
 pub(crate) fn mark_token(markers: &mut Markers, name: &str, token: &str) {
-    // Its last part is the digest of a certificate, which is no secret.
+    // The last part is the digest of a certificate, which is public.
     let secret = token.split('.').nth(1).unwrap_or(token);
     markers.add(name, secret.as_bytes());
 }
 
-/// Looks for the longest line of a private key.
+/// Adds the longest line of a private key to the markers.
 pub(crate) fn mark_key(markers: &mut Markers, name: &str, pem: &str) {
     let lines = pem.lines().filter(|line| !line.starts_with('-'));
     let line = lines.max_by_key(|line| line.len()).unwrap();
     markers.add(name, line.as_bytes());
 }
 
-/// That no log of the lab holds a secret.
+/// Checks that no log of the lab contains a secret.
 pub(crate) fn nothing_leaked(lab: &Lab, markers: &Markers) {
     for node in lab.nodes() {
         let found = markers.found_in(node.host(), node.log().as_bytes());

@@ -1,4 +1,4 @@
-//! Connections that are opened and never finished, from everywhere at once.
+//! Floods of connections whose handshake is never finished, from many addresses.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::size;
 
-/// What a daemon may take more than before, in MiB.
+/// Allowed growth of a daemon's memory, in MiB.
 const MEMORY_MORE: u64 = 256;
 
-/// Lets a machine send from addresses that are not its own. It never sees an answer: these go to
-/// where nobody is, or where somebody is who did not ask.
+/// Lets a machine send from addresses that are not its own. It never gets an answer: answers go to
+/// unused addresses, or to the real owners of the addresses.
 fn pretend(lab: &Lab, index: u8, addresses: &[Ipv4Addr]) {
     let node = lab.node(index);
     netns::within(node.namespace(), || {
@@ -39,7 +39,7 @@ fn pretend(lab: &Lab, index: u8, addresses: &[Ipv4Addr]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_never_finished_cost_the_others_nothing() {
+async fn half_open_connections_do_not_disturb_members() {
     let _turn = turn::alone().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(1, false, rng.number()).await;
@@ -77,11 +77,11 @@ async fn connections_that_are_never_finished_cost_the_others_nothing() {
         tokio::task::yield_now().await;
     }
     println!("{} begun in {:?}", attempts.len(), start.elapsed());
-    // They arrived, and their time ran out.
+    // They arrived, and timed out.
     said(&lab, leader, &["the handshake did not end in time"]).await;
     bystanders.unharmed(&lab, "half-open connections").await;
 
-    // A member that is started again meanwhile is let in, though others use its address.
+    // A member that restarts meanwhile can connect, although its address is being spoofed.
     let start = Instant::now();
     lab.node_mut(restarted).kill().unwrap();
     lab.node_mut(restarted).start().await.unwrap();
@@ -98,7 +98,7 @@ async fn connections_that_are_never_finished_cost_the_others_nothing() {
         "{before} MiB, then {during} MiB"
     );
 
-    // Those that are finished, and refused.
+    // Connections whose handshake finishes, and is refused.
     let address = IpAddr::V4(lab.node(4).address());
     let endpoint = endpoint(
         &lab,

@@ -1,4 +1,4 @@
-//! A node, its operators and its guests, and everything they were told.
+//! A node with its operators and HTTP clients, and a record of all its outputs.
 
 mod failures;
 mod guests;
@@ -22,7 +22,7 @@ use jaco_proto::error::DecodedError;
 use jaco_raftnode::{State, Storage};
 use tempfile::TempDir;
 
-/// How the daemon logs.
+/// Log format of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
@@ -33,7 +33,7 @@ pub(super) enum Form {
 pub(super) struct Scene {
     daemon: Daemon,
     markers: Markers,
-    /// Where something was said, and what.
+    /// Every output with its source.
     told: Vec<(String, Vec<u8>)>,
     metrics: u16,
     deployment: String,
@@ -99,7 +99,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Runs `jaco -v`; `output` tells whether what it prints may hold no secret either.
+    /// Runs `jaco -v`; `output` decides whether its standard output is checked for secrets.
     fn jaco(
         &mut self,
         line: &str,
@@ -117,7 +117,7 @@ impl Scene {
         Ok(ended.status.success())
     }
 
-    /// The lines of a PEM file, but for its markers.
+    /// Adds the lines of a PEM file, except for the encapsulation boundaries, to the markers.
     fn add_key(&mut self, name: &str, pem: &str) -> Result<()> {
         let body: Vec<&str> = pem.lines().filter(|line| !line.starts_with("--")).collect();
         ensure!(!body.is_empty(), "{name}: no key");
@@ -141,13 +141,13 @@ impl Scene {
         Ok(path)
     }
 
-    /// Stops it; returns all it has logged.
+    /// Stops the daemon; returns its whole log.
     pub(super) async fn ends(&mut self) -> Result<String> {
         let deployment = self.deployment.clone();
         self.api().delete(&deployment).await?;
         let status = self.daemon.stop().await?;
         ensure!(status.success(), "{status}");
-        // What only the state holds.
+        // The CA key is only in the state.
         let copy = self.daemon.scratch("copy");
         disk::copy(&self.daemon.data_dir().join("raft"), &copy)?;
         let state: State = Storage::open(&copy)?.load_state()?;
@@ -165,7 +165,7 @@ impl Scene {
         })
     }
 
-    /// Fails if anything that was told or logged holds a secret.
+    /// Fails if any output or the log contains a secret.
     pub(super) fn check(&self, log: &str) -> Result<()> {
         let mut found = self.markers.found_in("the log", log.as_bytes());
         for (place, text) in &self.told {
@@ -181,15 +181,15 @@ impl Scene {
     }
 }
 
-/// Whether the standard output of a command is looked at.
+/// Whether the standard output of a command is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Output {
     Checked,
-    /// It exists to print what somebody stored.
+    /// The command prints values that an operator stored.
     Allowed,
 }
 
-/// Collects entries, each ended by an empty line.
+/// Collects journal entries, each ended by an empty line.
 fn listen(path: &std::path::Path, into: Arc<Mutex<Vec<u8>>>) -> Result<()> {
     let socket = UnixDatagram::bind(path)?;
     thread::spawn(move || {

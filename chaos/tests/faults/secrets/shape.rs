@@ -1,4 +1,4 @@
-//! What every line of a log must look like.
+//! Format of the lines of each log.
 
 use anyhow::{Context, Result, bail, ensure};
 use jaco_proto::config::SUBSYSTEMS;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::scene::Form;
 
-/// Checks every line; text is for people and has no shape to check.
+/// Checks every line; the text format is for people and is not checked.
 pub(super) fn check(form: Form, log: &str) -> Result<()> {
     let check: fn(&str) -> Result<()> = match form {
         Form::Text => return Ok(()),
@@ -58,7 +58,7 @@ fn json(line: &str) -> Result<()> {
     attributes(subsystem, text("level")?, text("msg")?, &line)
 }
 
-/// What lines of their kind must carry.
+/// Attributes that lines of a kind must carry.
 fn attributes(
     subsystem: &str,
     level: &str,
@@ -92,8 +92,8 @@ fn attributes(
                 "/Delete",
             ];
             let writes = writes.iter().any(|name| method.ends_with(name));
-            ensure!(!reads || level == "DEBUG", "a read is news for debug");
-            ensure!(!writes || level == "INFO", "a write is news");
+            ensure!(!reads || level == "DEBUG", "a read is logged at debug");
+            ensure!(!writes || level == "INFO", "a write is logged at info");
         }
         ("fsm", "applied") => {
             let keys: Vec<&str> = line.keys().map(String::as_str).collect();
@@ -114,7 +114,7 @@ fn attributes(
 fn entry(entry: &str) -> Result<()> {
     let mut fields = std::collections::BTreeMap::new();
     for line in entry.trim_start_matches('\n').lines() {
-        // The one value with line breaks, told by its length, is the last of its entry.
+        // The one value with line breaks, preceded by its length, is the last of its entry.
         if line == "BACKTRACE" {
             break;
         }

@@ -1,4 +1,4 @@
-//! What fails: actors, and the process as a whole.
+//! Failures of actors, and of the whole process.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Ends as badly as a process can, and comes back.
+    /// Aborts the process, checks that no core file is written, and restarts it.
     pub(in crate::secrets) async fn crashes_and_returns(&mut self) -> Result<()> {
         let pid = self.daemon.pid()?;
         let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;

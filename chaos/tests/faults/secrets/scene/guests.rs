@@ -1,4 +1,4 @@
-//! What guests send to the ingress, well-formed and not.
+//! Requests of HTTP clients to the ingress, well-formed and malformed.
 
 use std::{
     io::{Read, Write},
@@ -62,7 +62,7 @@ impl Scene {
             stream.write_all(request.as_bytes())?;
             let half = request.contains("9999");
             if !half {
-                // What comes back is the container's, or says which status.
+                // The response is the container's, or an error of the ingress.
                 let _ = stream.read_to_end(&mut Vec::new());
             }
         }

@@ -1,4 +1,4 @@
-//! What operators apply: what is right, what is wrong, and what can never run.
+//! Manifests of operators: valid, invalid, and valid but impossible to run.
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{Service, Workload, engine::IMAGE};
@@ -37,7 +37,7 @@ impl Scene {
             let applied = self.jaco(&line, Output::Checked, |_| {})?;
             ensure!(applied || line.starts_with("validate"), "{:?}", self.last());
         }
-        // These may print what they hold, on stdout.
+        // The standard output of these commands may contain the stored values.
         let shown = format!("get deployment {}", self.deployment);
         ensure!(
             self.jaco(&shown, Output::Allowed, |_| {})?,
@@ -88,7 +88,7 @@ impl Scene {
                 answer,
             )?;
         }
-        // The client resolves variables before anybody checks what comes out.
+        // The client resolves variables before the result is validated.
         let value = self.markers.plant("resolved");
         self.file(
             "bad.env",
@@ -139,7 +139,7 @@ impl Scene {
         vain.services[1].command = vec!["/no/such/program".to_owned()];
         let mut request = vain.request();
         let text = String::from_utf8(request.compose_yaml)?;
-        // The first service's image is to come from the registry that is not there.
+        // The image of the first service is to come from an unreachable registry.
         let text = text.replacen("\"pull_policy\":\"never\"", "\"pull_policy\":\"always\"", 2);
         request.compose_yaml = text.replace(IMAGE, "127.0.0.1:9/x/y:1").into_bytes();
         self.api().deploy().apply(request).await?;

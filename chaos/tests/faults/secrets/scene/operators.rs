@@ -1,4 +1,4 @@
-//! Who may operate the node: its founding, and tokens that are good and bad.
+//! Authentication: initialisation of the cluster, and tokens that are valid and invalid.
 
 use std::fs;
 
@@ -59,7 +59,7 @@ impl Scene {
         self.refused("an identity that is taken", answer)
     }
 
-    /// Asks over TLS, with a token.
+    /// Runs a command over TLS, with a token.
     fn remote(&mut self, token: &str) -> Result<bool> {
         let ca = self.daemon.data_dir().join("node/ca.crt");
         let line = format!(

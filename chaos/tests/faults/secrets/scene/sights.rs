@@ -1,4 +1,4 @@
-//! What can be seen of a node by asking it, and by looking at its processes.
+//! Outputs that can be queried: reports of the API, metrics, and `/proc`.
 
 use std::{
     fs,
