@@ -1,4 +1,4 @@
-//! What the runtime asks of a container engine.
+//! Container engine API that the runtime depends on.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -17,23 +17,23 @@ mod docker;
 #[cfg(test)]
 pub(crate) mod fake;
 
-/// Life of a container as the engine tells it.
+/// Lifecycle state of a container as the engine reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Its process runs.
+    /// Its process is running.
     Running,
-    /// Its process ended.
+    /// Its process has ended.
     Exited,
-    /// The engine gave up on it.
+    /// The engine failed to remove or stop it.
     Dead,
-    /// It was made and never started.
+    /// It was created but never started.
     Created,
-    /// Anything on the way: paused, restarting, removing.
+    /// Any other or transitional state: paused, restarting, removing.
     Other,
 }
 
 impl Status {
-    /// Whether no process of it runs, and none will by itself.
+    /// Whether none of its processes is running and none will start by itself.
     #[must_use]
     pub fn has_stopped(self) -> bool {
         match self {
@@ -43,10 +43,10 @@ impl Status {
     }
 }
 
-/// Verdict of the engine's health check.
+/// Result of the engine's health check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Not decided yet.
+    /// No result yet.
     Starting,
     /// Passing.
     Healthy,
@@ -54,7 +54,7 @@ pub enum Health {
     Unhealthy,
 }
 
-/// A container in a listing.
+/// Entry of a container listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Engine id.
