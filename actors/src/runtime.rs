@@ -47,7 +47,8 @@ pub mod replica;
 
 pub use documents::{Documents, ReadProject};
 
-/// Capacity of the engine event channel; a subscriber that falls further behind is notified with `Lagged`.
+/// Capacity of the engine event channel; a subscriber that falls further behind is notified with
+/// `Lagged`.
 const NEWS: usize = 64;
 
 /// Identity under which the runtime changes the state.

@@ -371,7 +371,7 @@ impl ReplicaManager {
     }
 
     fn exhausted(&mut self, id: &str, reason: &str) {
-        error!(subsystem = "runtime/reconciler", replica_id = %id, %reason, "replica actor gave up");
+        error!(subsystem = "runtime/reconciler", replica_id = %id, %reason, "replica actor exhausted its restarts");
         let state = self.args.shared.deps.raft.state();
         let index = state
             .replicas_desired
