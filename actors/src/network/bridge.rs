@@ -71,7 +71,7 @@ pub enum Error {
     Unavailable,
 }
 
-/// Wanted network.
+/// Target of [`ensure`]: a network of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Deployment and network name.

@@ -154,7 +154,7 @@ mod tests {
     proptest! {
         #[test]
         fn overlapping_blocks_share_an_address(a: u32, b: u32, pa in 0..=32_u8, pb in 0..=32_u8) {
-            let near = (a & !0xffff) | (b & 0xffff); // unrelated blocks hardly ever meet
+            let near = (a & !0xffff) | (b & 0xffff); // independent blocks hardly ever overlap
             let (ma, mb) = (mask(pa).unwrap(), mask(pb).unwrap());
             let (x, y) = (Cidr::aligned(a & ma, pa), Cidr::aligned(near & mb, pb));
             // Blocks are nested or disjoint: they overlap if and only if they agree on the shorter

@@ -273,7 +273,7 @@ fn lowest_free(pool: Pool, taken: impl Iterator<Item = Cidr>) -> Option<Cidr> {
     let mut free = pool.range.first();
     for cidr in taken {
         if cidr.first() >= free + size {
-            break; // sorted: everything else lies further up
+            break; // sorted: all later blocks start higher
         }
         if cidr.last() >= free {
             free = (cidr.last() + 1).next_multiple_of(size);

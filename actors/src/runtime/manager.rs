@@ -52,7 +52,7 @@ pub enum Msg {
     StateChanged(watch::Receiver<Arc<State>>),
     /// The tick interval elapsed.
     Tick,
-    /// Whether this node has caught up with the cluster changed.
+    /// The node caught up with the cluster or fell behind.
     CaughtUp(watch::Receiver<bool>),
     /// List containers and remove those without a row.
     Sweep,

@@ -194,7 +194,7 @@ impl SchedulerActor {
 
     fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
         if let Some(task) = self.following.take() {
-            task.abort(); // of an earlier stint, when its last message came late
+            task.abort(); // task of an earlier leadership epoch
         }
         let mut last = states.borrow_and_update().clone();
         self.following = Some(ctx.spawn(async move {
@@ -258,7 +258,7 @@ impl SchedulerActor {
         }));
     }
 
-    /// Keeps one timer, armed for the pace's deadline.
+    /// Keeps one timer, armed for the deadline of the next pass.
     fn arm(&mut self, ctx: &Context<Self>) {
         let deadline = self.pace.deadline().map(Instant::from_std);
         if deadline == self.timer.as_ref().map(|(at, _)| *at)

@@ -85,7 +85,7 @@ impl Pace {
     /// Handles the end of a pass; a failed or partial pass is followed by another.
     pub fn handle_finished(&mut self, outcome: Outcome, now: Instant) {
         if !self.running {
-            return; // of an earlier term
+            return; // outcome of an earlier leadership epoch
         }
         self.running = false;
         let shortest = match outcome {

@@ -72,7 +72,7 @@ mod tests {
         }
         series.sweep(|key| *key == "a");
         assert_eq!(keys(), ["a", "b", "c"]);
-        series.sweep(|key| *key != "c"); // b came back
+        series.sweep(|key| *key != "c"); // b exists again
         assert_eq!(keys(), ["a", "b"]);
         series.sweep(|key| *key == "a");
         assert_eq!(keys(), ["a", "b"], "b existed at the sweep in between");

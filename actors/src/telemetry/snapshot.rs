@@ -11,7 +11,7 @@ use prometheus_client::{
 
 use crate::supervision::Tree;
 
-/// Kind of the raft actor, whose mailbox depth the tree does not know.
+/// Kind of the raft actor, whose mailbox depth the tree does not have.
 const RAFT_ACTOR: &str = "RaftActor";
 
 /// Exported replica states and their labels.

@@ -71,7 +71,7 @@ async fn families_have_their_names_types_and_labels() {
     let metrics = metrics();
     metrics.committed(Duration::from_millis(2));
     metrics.applied(&applied("batch", true));
-    metrics.applied(&applied("token_revoke", false)); // revokes nothing
+    metrics.applied(&applied("token_revoke", false)); // rejected: no revocation
     metrics.applied(&applied("token_revoke", true));
     metrics.reconciled(Duration::from_millis(60));
     metrics.container_start("shop", "web", true);
@@ -85,7 +85,7 @@ async fn families_have_their_names_types_and_labels() {
     let root = SupervisorSpec::new(Strategy::OneForOne);
     metrics.watch_tree(&Tree::start("node", root).await.unwrap());
     let (tree, _handle) = start(metrics.clone(), None).await;
-    metrics.watch_tree(&tree); // the first one counts
+    metrics.watch_tree(&tree); // ignored: a tree is set
 
     let text = metrics.render();
 

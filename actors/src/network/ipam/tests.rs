@@ -44,7 +44,7 @@ fn allocate(state: &State, pool: Pool) -> Option<String> {
     match decide(state, &key("new", "n"), pool, &[], std::iter::empty()) {
         Decision::Allocate(cidr) => Some(cidr.to_string()),
         Decision::Exhausted => None,
-        Decision::Existing(cidr) => panic!("{cidr} belongs to nobody"),
+        Decision::Existing(cidr) => panic!("{cidr} has no row"),
     }
 }
 

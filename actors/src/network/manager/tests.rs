@@ -148,7 +148,7 @@ async fn failed_request_does_not_end_the_actor() {
     assert_eq!(
         lab.bridges(),
         ["node/network/bridge:app:front"],
-        "nothing is left for `gone`"
+        "no bridge remains for `gone`"
     );
     let failures = lab
         .tree

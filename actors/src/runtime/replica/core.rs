@@ -27,7 +27,7 @@ mod tests;
 pub const RESTARTS: u32 = 3;
 /// Delay before a failed start is retried; also the longest backoff of other retries.
 pub const RETRY: Duration = Duration::from_secs(30);
-/// Consecutive setbacks that are not published.
+/// Consecutive failures to prepare a start that are not published.
 pub(super) const TELL_AFTER: u32 = 1;
 /// Poll interval of a container that is not yet running.
 pub const POLL_PENDING: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ pub mod code {
     pub const IMAGE_PULL_FAILED: &str = "image_pull_failed";
     /// The node cannot isolate tenants, so nothing is started.
     pub const ISOLATION_UNAVAILABLE: &str = "isolation_unavailable";
-    /// The engine refused to create or start the container, or does not answer.
+    /// The engine failed to create or start the container, or does not respond.
     pub const DOCKER_ERROR: &str = "docker_error";
     /// The address pool has no block for a network.
     pub const SUBNET_POOL_EXHAUSTED: &str = "subnet_pool_exhausted";
@@ -26,7 +26,7 @@ pub mod code {
     pub const INSPECT_FAILED: &str = "inspect_failed";
     /// The engine sent no state.
     pub const NO_STATE: &str = "no_state";
-    /// A restart budget is spent.
+    /// The restart budget is exhausted.
     pub const RESTART_EXHAUSTED: &str = "restart_exhausted";
 }
 

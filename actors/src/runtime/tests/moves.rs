@@ -163,7 +163,7 @@ async fn booted_node_starts_nothing_before_catching_up() {
     one.tree.stop().await;
     let one = Node::of(raft, "n1", engine.clone(), false).await;
     tokio::time::sleep(2 * MINUTE).await;
-    assert_eq!(engine.running(), 0, "nothing is started from an old state");
+    assert_eq!(engine.running(), 0, "no start from a stale state");
     two.put("web", "n2", "");
     one.caught_up.send_replace(true);
     one.settles().await;

@@ -181,7 +181,7 @@ impl World {
                 }
                 self.next = Next::Look;
             }
-            Next::End => panic!("nobody ended it"),
+            Next::End => panic!("unexpected end of the tail"),
         }
         while let Some((stream, line)) = self.tail.poll_line() {
             let text = String::from_utf8(line.text).unwrap();

@@ -50,7 +50,7 @@ pub struct Wanted {
 /// Condition on which a start may begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It may.
+    /// The start may begin.
     Open,
     /// A dependency or document is missing, and a change of the state will resolve it; nothing is
     /// published.
