@@ -1,7 +1,6 @@
-//! The way to a container engine that speaks the Docker API over a unix socket.
+//! Connection to a container engine with the Docker API on a unix socket.
 //!
-//! The verticals share what is the same for all of them: when to connect, which version of the
-//! API to speak, and what an error means.
+//! Shared by the verticals: connecting, negotiating the API version, and mapping errors.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,27 +16,27 @@ use jaco_proto::chain;
 
 mod document;
 
-/// Longest wait for an answer; streams are not bounded by it.
+/// Timeout of a response; does not apply to streams.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why the engine did not do what was asked.
+/// Error of a request to the engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// No answer: the engine is down, restarting or too slow. Holds the chain of causes.
+    /// No response: the engine is down, restarting or too slow. Holds the chain of causes.
     #[error("container engine is unreachable: {0}")]
     Unreachable(String),
-    /// There is no such container, image or network.
+    /// The container, image or network does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The name is taken, or the object is in a state that forbids the request.
+    /// The name is taken, or the state of the object does not allow the request.
     #[error("{0}")]
     Conflict(String),
-    /// Any other refusal.
+    /// Any other error response.
     #[error("{message}")]
     Api {
-        /// HTTP status of the answer; 0 for an error inside a stream.
+        /// HTTP status of the response; 0 for an error inside a stream.
         status: u16,
-        /// What the engine said.
+        /// Message of the engine.
         message: String,
     },
 }
@@ -51,7 +50,7 @@ impl EngineError {
         }
     }
 
-    /// The same error with other words.
+    /// Transforms the message.
     pub(crate) fn map(self, words: impl FnOnce(String) -> String) -> Self {
         match self {
             Self::Unreachable(message) => Self::Unreachable(words(message)),
@@ -64,7 +63,7 @@ impl EngineError {
         }
     }
 
-    /// Absence taken for success: a thing that is not there needs no removing.
+    /// Treats absence as success, for removals.
     pub(crate) fn unless_absent(result: Result<(), Self>) -> Result<(), Self> {
         match result {
             Err(Self::NotFound(_)) => Ok(()),
@@ -85,17 +84,18 @@ impl From<Error> for EngineError {
                 message: error,
             },
             Error::JsonDataError { message, .. } => Self::Api { status: 0, message },
-            // The rest of this foreign enum is transport trouble: connect, read, timeout.
+            // The remaining variants of this external enum are transport errors: connect, read,
+            // timeout.
             other => Self::Unreachable(chain(&other)),
         };
         error.map(|message| readable(&message))
     }
 }
 
-/// Longest text of an error, in bytes: it may quote whatever a registry answered.
+/// Longest error text in bytes; it may quote an arbitrary response of a registry.
 const ERROR_MAX: usize = 2048;
 
-/// Text of an error as people may see it: bounded, and nothing that a terminal obeys.
+/// Makes an error text safe to display: bounded, and without control characters.
 pub(crate) fn readable(message: &str) -> String {
     let mut text = String::new();
     for c in message.chars() {
@@ -108,15 +108,16 @@ pub(crate) fn readable(message: &str) -> String {
     text
 }
 
-/// A client that connects at the first call and again after a failure, so it can exist before
-/// the engine does; the next engine behind the socket may speak another version.
+/// Client that connects at the first call and reconnects after a failure, so it can be created
+/// before the engine runs. Reconnecting negotiates the version again, because another engine may be
+/// behind the socket.
 pub(crate) struct Connection {
     socket: PathBuf,
     client: ArcSwapOption<Docker>,
 }
 
 impl Connection {
-    /// The engine at `socket`; nothing is connected yet.
+    /// Creates a connection to the engine at `socket` without connecting.
     pub(crate) fn new(socket: impl Into<PathBuf>) -> Arc<Self> {
         Arc::new(Self {
             socket: socket.into(),
@@ -124,7 +125,7 @@ impl Connection {
         })
     }
 
-    /// A client that speaks a version the engine knows.
+    /// Returns a client with a negotiated API version.
     pub(crate) async fn client(&self) -> Result<Arc<Docker>, EngineError> {
         if let Some(client) = self.client.load_full() {
             return Ok(client);
@@ -135,7 +136,7 @@ impl Connection {
         Ok(docker)
     }
 
-    /// Translates an outcome, and forgets the client when the engine is gone.
+    /// Converts the error of a result; drops the client if the engine is unreachable.
     pub(crate) fn settle<T>(&self, result: Result<T, Error>) -> Result<T, EngineError> {
         result.map_err(|error| {
             let error = EngineError::from(error);
@@ -146,7 +147,7 @@ impl Connection {
         })
     }
 
-    /// A stream that connects when it is first polled.
+    /// Returns a stream that connects when it is first polled.
     pub(crate) fn stream<T: Send + 'static>(
         self: Arc<Self>,
         open: impl FnOnce(&Docker) -> BoxStream<'static, Result<T, Error>> + Send + 'static,

@@ -1,7 +1,7 @@
-//! The way in: from routes in the replicated state to answers for users.
+//! Ingress: maintains the reverse proxy from the routes in the replicated state.
 //!
-//! - [`table`]: which replicas serve which route, as seen from one node; pure.
-//! - [`ProxyActor`]: keeps the proxy's table and listener as the state wants them.
+//! - [`table`]: derives the route table of one node from the state; pure.
+//! - [`ProxyActor`]: keeps the proxy's table and listener up to date.
 
 mod actor;
 mod debounce;

@@ -1,9 +1,9 @@
-//! The network vertical: address blocks and bridges.
+//! Network vertical: address blocks and bridges.
 //!
-//! - [`ipam`]: which block a network has on a host; decided by the leader.
+//! - [`ipam`]: allocates an address block to each network on each host; the leader decides.
 //! - [`bridge`]: the engine's bridge network of one (deployment, network) on this host.
-//! - [`manager`]: one bridge actor per network this host has a part of; [`BridgeDirectory`] is
-//!   where the runtime asks for them.
+//! - [`manager`]: one bridge actor per network with a block on this host; the runtime requests
+//!   networks through [`BridgeDirectory`].
 
 pub mod bridge;
 pub mod cidr;
@@ -25,29 +25,29 @@ use crate::{
     supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec},
 };
 
-/// What the network vertical of a node needs.
+/// Arguments of a node's network vertical.
 #[derive(Clone)]
 pub struct Args {
     /// Cluster this host belongs to.
     pub cluster_id: String,
     /// This host.
     pub host: String,
-    /// Where the state is read and changed.
+    /// Reads and changes the replicated state.
     pub raft: Arc<dyn Propose>,
     /// Whether this node leads and has applied an entry of its own term.
     pub is_leader: watch::Receiver<bool>,
-    /// Time of the commands.
+    /// Source of the commands' timestamps.
     pub clock: Clock,
-    /// Addresses the cluster hands out.
+    /// Address pool of the cluster.
     pub pool: ipam::Pool,
-    /// Where the networks live.
+    /// Container engine that holds the networks.
     pub engine: engine::SharedEngine,
-    /// What gives networks their blocks while another node leads.
+    /// Allocator used while another node leads.
     pub elsewhere: ipam::SharedAllocator,
 }
 
-/// The network part of a node's tree, where to ask for networks, and what gives them their blocks
-/// while this node leads.
+/// Creates the network subtree of a node; also returns its bridge directory and the local
+/// allocator, which serves while this node leads.
 #[must_use]
 pub fn supervisor(
     args: Args,

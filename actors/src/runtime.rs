@@ -1,12 +1,12 @@
-//! Runtime vertical: from a desired row to a container on this host.
+//! Runtime vertical: turns the desired rows of this host into containers.
 //!
-//! - [`engine`]: what is asked of a container engine, and the Docker implementation.
-//! - [`projection`]: a compose service as the engine's create request.
-//! - [`registry_key`]: image references and the credential that pulls them.
-//! - [`replica`]: one container, from pull to removal.
-//! - [`assignment`]: what the state wants of this host.
-//! - [`manager`]: one replica actor per row, and the sweep for what no row wants.
-//! - [`publisher`]: the newest observation of each replica, on its way into the state.
+//! - [`engine`]: container engine API, and its Docker implementation.
+//! - [`projection`]: maps a compose service to the engine's create request.
+//! - [`registry_key`]: image references, and the credential an image is pulled with.
+//! - [`replica`]: state machine of one container, from pull to removal.
+//! - [`assignment`]: the part of the replicated state that concerns one replica on this host.
+//! - [`manager`]: one replica actor per row, and the sweep for orphaned containers.
+//! - [`publisher`]: proposes the newest observation of each replica.
 //! - [`events`]: the engine's event stream, fanned out.
 //! - [`logs`]: the log tail of a replica.
 
@@ -47,7 +47,8 @@ pub mod replica;
 
 pub use documents::{Documents, ReadProject};
 
-/// Events that a listener may be behind.
+/// Capacity of the engine event channel; a subscriber that falls further behind is notified with
+/// `Lagged`.
 const NEWS: usize = 64;
 
 /// Identity under which the runtime changes the state.
@@ -59,15 +60,15 @@ pub enum NetworkError {
     /// The address pool has no block left.
     #[error("the address pool is exhausted")]
     PoolExhausted,
-    /// Anything that another attempt may find different.
+    /// Any other failure; a later attempt may succeed.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Networks of this host, made on demand.
+/// Networks of this host, created on demand.
 #[async_trait]
 pub trait Networks: Send + Sync + 'static {
-    /// Makes sure that a network exists here; idempotent.
+    /// Ensures that a network exists on this host; idempotent.
     async fn ensure(&self, deployment: &str, network: &str) -> Result<Attachment, NetworkError>;
 }
 
@@ -88,7 +89,7 @@ impl Networks for BridgeDirectory {
     }
 }
 
-/// What the runtime of one node works with.
+/// Dependencies of one node's runtime.
 #[derive(Clone)]
 pub struct Deps {
     /// Hostname of this node.
@@ -101,11 +102,10 @@ pub struct Deps {
     pub raft: Arc<dyn Propose>,
     /// Wall clock for timestamps.
     pub clock: Clock,
-    /// Whether this node has caught up with the cluster. While it has not, its state may be one
-    /// that the cluster has left behind: nothing is swept, and no container is started that did
-    /// not run before.
+    /// Whether this node has caught up with the cluster. While it has not, its state may be stale,
+    /// so nothing is swept and no container is started that did not run before.
     pub caught_up: watch::Receiver<bool>,
-    /// Where starts of containers are counted.
+    /// Counts container starts.
     pub metrics: Metrics,
 }
 
@@ -117,23 +117,23 @@ impl fmt::Debug for Deps {
     }
 }
 
-/// What the actors of one runtime share, across their restarts.
+/// State shared by the actors of one runtime; it outlives their restarts.
 pub(crate) struct Shared {
     pub(crate) deps: Deps,
     pub(crate) documents: Documents,
     pub(crate) pulls: pulls::Pulls,
     /// The engine's event stream is up.
     events_up: AtomicBool,
-    /// What the engine tells, for whoever waits for a container; a slow listener misses some and
-    /// knows it.
+    /// Engine events, for tasks that wait for a container; a slow subscriber misses some and
+    /// receives `Lagged`.
     pub(crate) news: broadcast::Sender<engine::Event>,
     /// The log tails.
     pub(crate) readers: logs::readers::Readers,
-    /// Since the node caught up, the engine has shown no container here that no row wants.
+    /// Since the node caught up, a listing has shown no running container here without a row.
     settled: watch::Sender<bool>,
-    /// Replicas whose start may have to wait for others.
+    /// Replicas whose start may be waiting for dependencies.
     pub(crate) deferred: Marks,
-    /// Replicas that nothing is wanted of here and whose actor makes nothing any more.
+    /// Replicas that have no assignment here and whose actor creates nothing any more.
     pub(crate) leaving: Marks,
     /// Handles of the replica actors; they outlive a restart of the manager.
     roster: Mutex<BTreeMap<String, Handle<replica::Msg>>>,
@@ -177,7 +177,7 @@ impl Shared {
     }
 }
 
-/// Replicas of which one thing holds, as their actors say it.
+/// Set of replica ids for which one condition holds; each replica's actor maintains its own entry.
 #[derive(Debug, Default)]
 pub(crate) struct Marks(Mutex<BTreeSet<String>>);
 
@@ -230,7 +230,7 @@ pub fn supervisor(key: &str, deps: Deps) -> (ChildSpec, Runtime) {
     (spec, runtime)
 }
 
-/// Access to the runtime of a node; a clone reaches the same one.
+/// Handle to the runtime of a node; clones share it.
 #[derive(Clone)]
 pub struct Runtime {
     shared: Arc<Shared>,
@@ -247,7 +247,7 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// The manager, to make it look again.
+    /// Returns the manager, so that callers can trigger another reconciliation.
     #[must_use]
     pub fn manager(&self) -> Handle<manager::Msg> {
         self.manager.clone()
@@ -259,8 +259,8 @@ impl Runtime {
         self.supervisor.clone()
     }
 
-    /// Whether this node has caught up with the cluster and nothing is left here that runs
-    /// elsewhere by now. Starts wait for it, and so does a node that wants to be ready again.
+    /// Whether this node has caught up with the cluster and has stopped every container that was
+    /// reassigned meanwhile. Container starts wait for it, and so does the node's return to ready.
     #[must_use]
     pub fn settled(&self) -> watch::Receiver<bool> {
         self.shared.settled.subscribe()

@@ -1,11 +1,12 @@
-//! The scheduler: which replicas there are, and on which hosts.
+//! Scheduler: decides on the leader which replicas exist and on which hosts they run.
 //!
-//! - [`departure`]: what would have no place if a host left.
-//! - [`placement`]: hosts for the replicas of a service.
+//! - [`departure`]: replicas that could not be placed if a host left.
+//! - [`placement`]: assigns hosts to the replicas of a service.
+//! - [`projects`]: cached scheduling view of compose documents.
 //! - [`reconcile`]: one pass, from the state to one batch of commands.
-//! - [`restarts`]: the leader's account of container failures.
-//! - [`pace`]: when a pass is made.
-//! - [`actor`]: the shell around them.
+//! - [`restarts`]: accounting of container failures.
+//! - [`pace`]: timing of passes.
+//! - [`actor`]: driver that proposes the passes.
 
 pub mod actor;
 pub mod departure;
@@ -19,7 +20,7 @@ pub use actor::{Args, SchedulerActor};
 
 use crate::supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
 
-/// The scheduler's part of a node's tree.
+/// The scheduler's subtree of a node's supervision tree.
 #[must_use]
 pub fn supervisor(args: Args) -> (ChildSpec, SupervisorHandle) {
     let (reconcile, _) = ChildSpec::worker::<SchedulerActor>("reconcile", args);

@@ -1,10 +1,10 @@
-//! Telemetry: what a node counts, and where it shows it.
+//! Telemetry: collects a node's metrics and exports them.
 //!
-//! - [`metrics`]: everything that is counted; one [`Metrics`] per node, no process globals.
-//! - `routes`, `starts`, `round_trips`: series that come and go with routes, services and members.
-//! - `snapshot`: gauges that are read off the state and the tree when somebody asks.
+//! - [`metrics`]: all counters and histograms; one [`Metrics`] per node, no process globals.
+//! - `routes`, `starts`, `round_trips`: series that exist per route, service or member.
+//! - `snapshot`: gauges computed from the state and the supervision tree at each scrape.
 //! - [`text`]: the Prometheus text format.
-//! - [`actor`]: the listener, and the sweep of series whose objects are gone.
+//! - [`actor`]: the listener, and the sweep of series of removed objects.
 
 pub mod actor;
 pub mod metrics;

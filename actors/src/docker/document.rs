@@ -1,7 +1,7 @@
-//! Answers read with models of our own.
+//! Requests whose responses are parsed with own models.
 //!
-//! The client's models know the words of one engine: Podman calls a container `stopped` until it
-//! was cleaned up after, and one such word makes the whole answer unreadable.
+//! The client's models accept the enum values of only one engine: Podman reports the state
+//! `stopped` until a container is cleaned up, and a single unknown value fails the whole response.
 
 use std::convert::Infallible;
 
@@ -22,7 +22,7 @@ struct Refusal {
 }
 
 impl Connection {
-    /// Asks for the document at `path`, which includes the query.
+    /// Fetches the document at `path`, which includes the query.
     pub(crate) async fn document<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
         let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.fetch(path)).await;
         let (status, body) = answer
@@ -56,7 +56,7 @@ impl Connection {
             Ok((status, answer.into_body().collect().await?.to_bytes()))
         };
         let transport = async {
-            // It may end with the answer; what went wrong with it, the exchange tells.
+            // The connection may end with the response; its errors also surface in the exchange.
             let _ = connection.await;
             std::future::pending::<Infallible>().await
         };

@@ -7,11 +7,10 @@ use tokio::{
 
 use super::*;
 
-/// Something that answers like an engine: with its version, and with an empty list to anything
-/// else.
+/// Fake engine that responds with its version, and with an empty list to any other request.
 #[derive(Clone, Default)]
 struct Answering {
-    /// Paths that were asked for, without their query.
+    /// Requested paths without their queries.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -71,7 +70,7 @@ async fn spoken(connection: &Connection) -> String {
 }
 
 #[tokio::test]
-async fn each_engine_behind_the_socket_is_asked_for_its_version() {
+async fn version_is_negotiated_again_with_a_new_engine() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("engine.sock");
     let connection = Connection::new(&socket);
@@ -98,17 +97,17 @@ async fn each_engine_behind_the_socket_is_asked_for_its_version() {
 }
 
 #[tokio::test]
-async fn an_unreachable_engine_is_told_with_its_causes() {
+async fn unreachable_engine_error_includes_causes() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("engine.sock");
-    // There, and nobody listens.
+    // The socket exists, but has no listener.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let error = ask(&Connection::new(&socket)).await.unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
 }
 
 #[test]
-fn errors_are_told_apart_by_what_the_caller_does_next() {
+fn responses_map_to_engine_errors() {
     let server = |status_code| Error::DockerResponseServerError {
         status_code,
         message: "why".into(),
@@ -132,7 +131,7 @@ fn errors_are_told_apart_by_what_the_caller_does_next() {
 }
 
 #[test]
-fn an_error_is_bounded_and_harmless_to_a_terminal() {
+fn error_text_is_bounded_without_control_characters() {
     let page = format!("bad \u{1b}[31m\n{}", "ä".repeat(ERROR_MAX));
     let shown = EngineError::from(Error::DockerStreamError { error: page }).to_string();
     assert!(shown.starts_with("bad  [31m ä"), "{shown}");

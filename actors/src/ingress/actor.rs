@@ -1,4 +1,4 @@
-//! Keeps the proxy's table and listener as the state wants them.
+//! Keeps the proxy's route table and listener up to date with the state.
 
 use std::{
     fmt, io,
@@ -24,16 +24,16 @@ use crate::{
     supervision::{Context, Failure, Reply, TaskHandle, Worker},
 };
 
-/// Quiet time before a change is acted on.
+/// Debounce time after the last change.
 const QUIET: Duration = Duration::from_millis(200);
-/// Longest time a change can be put off.
+/// Longest delay of a table update by further changes.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Time between attempts to bind.
+/// Delay between attempts to bind the port.
 const BIND_RETRY: Duration = Duration::from_secs(30);
-/// Time for running requests when the node stops; shorter than a worker has to stop.
+/// Time for requests in flight when the node stops; shorter than a worker's shutdown timeout.
 const DRAIN: Duration = Duration::from_secs(4);
 
-/// What every start of a [`ProxyActor`] needs; clones share the data plane.
+/// Arguments of a [`ProxyActor`]; clones share the data plane.
 #[derive(Clone)]
 pub struct ProxyArgs {
     state: Arc<dyn Propose>,
@@ -41,13 +41,15 @@ pub struct ProxyArgs {
     fresh: watch::Receiver<Hosts>,
     http_port: u16,
     proxy: Proxy,
-    /// Whether there ever was a route: listeners stay for the life of the node.
+    /// Whether there ever was a route; from then on the port stays open for the lifetime of the
+    /// node.
     opened: Arc<AtomicBool>,
 }
 
 impl ProxyArgs {
-    /// The data plane `proxy` for one node that listens on `http_port` of all addresses; port 0 lets the
-    /// system choose. Replicas of the hosts in `fresh` may serve.
+    /// Creates arguments for the data plane `proxy` of a node that listens on `http_port` of all
+    /// addresses; port 0 lets the system choose. Only replicas of this host and of the hosts in
+    /// `fresh` serve.
     #[must_use]
     pub fn new(
         state: Arc<dyn Propose>,
@@ -77,37 +79,37 @@ impl fmt::Debug for ProxyArgs {
     }
 }
 
-/// What a [`ProxyActor`] is told.
+/// Messages of a [`ProxyActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// The state moved on; `false` if it never will again.
+    /// The state changed; `false` if its sender is dropped.
     Changed(bool),
-    /// Other hosts are fresh than before.
+    /// The set of fresh hosts changed.
     Fresh,
-    /// A change may be worth acting on.
+    /// The debounce deadline passed.
     Due,
-    /// It is time to bind again.
+    /// The bind retry is due.
     Bind,
-    /// The listener ended.
+    /// The listener closed.
     Closed,
-    /// Where does it listen?
+    /// Requests the address of the listener.
     Listening(Reply<Option<SocketAddr>>),
 }
 
 /// Owns the route table and the plain HTTP listener of one node.
 ///
-/// The data plane lives in its arguments: when the actor dies its listener closes, while
-/// requests that are running go on, and the next instance binds again.
+/// The data plane lives in the actor's arguments: when the actor dies its listener closes, while
+/// requests in flight continue, and the next instance binds again.
 pub struct ProxyActor {
     args: ProxyArgs,
     states: watch::Receiver<Arc<State>>,
     fresh: watch::Receiver<Hosts>,
-    /// The newest state looked at.
+    /// Newest state processed.
     seen: Arc<State>,
     debounce: Debounce,
     timer: Option<TaskHandle>,
     listening: Option<SocketAddr>,
-    /// Whether the last attempt to bind failed and another one is due.
+    /// Whether the last attempt to bind failed and a retry is scheduled.
     retrying: bool,
     refusals: Repeats,
 }
@@ -184,13 +186,13 @@ impl Worker for ProxyActor {
 }
 
 impl ProxyActor {
-    /// Asks for one message when the state moves on.
+    /// Spawns a task that sends [`Msg::Changed`] at the next change of the state.
     fn follow(&self, ctx: &Context<Self>) {
         let mut states = self.states.clone();
         ctx.spawn(async move { Msg::Changed(states.changed().await.is_ok()) });
     }
 
-    /// Asks for one message when other hosts are fresh than the table was made with.
+    /// Spawns a task that sends [`Msg::Fresh`] when the set of fresh hosts next changes.
     fn follow_fresh(&self, ctx: &Context<Self>) {
         let mut fresh = self.fresh.clone();
         ctx.spawn(async move {
@@ -201,7 +203,7 @@ impl ProxyActor {
         });
     }
 
-    /// Sets the timer to when the debounced changes are due.
+    /// Arms the timer for the debounce deadline.
     fn arm(&mut self, ctx: &Context<Self>) {
         if let Some(timer) = self.timer.take() {
             timer.abort();
@@ -212,7 +214,7 @@ impl ProxyActor {
         }
     }
 
-    /// Hands the proxy the table of the current state.
+    /// Installs the table of the current state in the proxy.
     fn publish(&self) {
         let fresh = self.fresh.borrow().clone();
         let table = route_table(&self.seen, &self.args.facts, &fresh);
@@ -228,7 +230,7 @@ impl ProxyActor {
         }
     }
 
-    /// Listens, once there was a route.
+    /// Opens the listener, unless there has never been a route.
     fn open(&mut self, ctx: &Context<Self>) {
         let wanted = self.args.opened.load(Ordering::Relaxed);
         if !wanted || self.listening.is_some() || self.retrying {

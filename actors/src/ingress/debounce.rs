@@ -1,20 +1,21 @@
-//! When a burst of changes is worth acting on.
+//! Debouncing of bursts of changes.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Waits for quiet, but not for ever.
+/// Debouncer with a bounded delay.
 #[derive(Debug)]
 pub(super) struct Debounce {
     quiet: Duration,
     limit: Duration,
-    /// First and last change that were not acted on yet.
+    /// First and last pending change.
     waiting: Option<(Instant, Instant)>,
 }
 
 impl Debounce {
-    /// Acts `quiet` after the last change of a burst, at most `limit` after its first.
+    /// Creates a debouncer that fires `quiet` after the last change of a burst, but at most `limit`
+    /// after the first.
     pub(super) fn new(quiet: Duration, limit: Duration) -> Self {
         Self {
             quiet,
@@ -23,19 +24,19 @@ impl Debounce {
         }
     }
 
-    /// Something changed.
+    /// Records a change.
     pub(super) fn handle_change(&mut self, now: Instant) {
         let first = self.waiting.map_or(now, |(first, _)| first);
         self.waiting = Some((first, now));
     }
 
-    /// When to act; `None` if nothing changed.
+    /// Time at which to fire; `None` without pending changes.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.waiting
             .map(|(first, last)| (first + self.limit).min(last + self.quiet))
     }
 
-    /// Whether to act now; if so, the changes up to now are done with.
+    /// Returns whether to fire now; if so, clears the pending changes.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> bool {
         let due = self.poll_timeout().is_some_and(|due| due <= now);
         if due {
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn acts_once_when_a_burst_is_over() {
+    fn fires_once_after_a_burst() {
         let start = Instant::now();
         let mut debounce = Debounce::new(ms(200), ms(1000));
         assert!(!debounce.handle_timeout(start));
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_without_a_pause_cannot_starve_it() {
+    fn steady_changes_are_delayed_up_to_limit() {
         let start = Instant::now();
         let mut debounce = Debounce::new(ms(200), ms(1000));
         let mut acted = Vec::new();

@@ -1,4 +1,4 @@
-//! Which replicas serve which route, as seen from one node.
+//! Derives from the state which replicas serve which route, as seen from one node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,28 +11,28 @@ use jaco_raftnode::State;
 
 use crate::network::names::{DEFAULT_NETWORK, NetworkId};
 
-/// What a node knows besides the state.
+/// Properties of the node that are not in the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// The name of this node.
+    /// Hostname of this node.
     pub hostname: String,
-    /// Whether HTTPS is served, so that plain HTTP redirects to it where a route wants that.
+    /// Whether HTTPS is served, so that plain HTTP is redirected to it for routes that request it.
     pub https: bool,
-    /// Whether addresses of containers on other hosts can be reached from here.
+    /// Whether container addresses of other hosts can be reached from here.
     ///
-    /// Each host numbers its containers from blocks that only its own kernel routes. Without a
-    /// mesh between the hosts such an address is nobody's here, or worse somebody else's, so
-    /// replicas of other hosts stay out of the table and their share of requests goes to the own
-    /// ones. Whoever makes the blocks routable sets this; freshness is looked after already.
+    /// Each host numbers its containers from blocks that only its own kernel routes. Without a mesh
+    /// between the hosts, such an address reaches nothing here or an unrelated machine. Replicas of
+    /// other hosts are then excluded from the table, and local replicas serve their requests. Set
+    /// this once the blocks are routable; freshness of the hosts is checked separately.
     pub mesh: bool,
 }
 
-/// The table of all routes; routes without an eligible replica are in it with none.
+/// Builds the table of all routes; a route without an eligible replica has no upstreams.
 ///
-/// A replica is eligible if it is wanted, reported as running by a host in `fresh` or by this
-/// one, has an address on one of its service's networks, and that address can be reached.
-/// Whoever calls this calls it again when `fresh` changes: a replica whose host is silent leaves
-/// the table, so no age is looked at when one is picked.
+/// A replica is eligible if it has a row, a host in `fresh` or this host reports it as running, it
+/// has an address on one of its service's networks, and that address can be reached. Rebuild the
+/// table when `fresh` changes: replicas of hosts that are not fresh are excluded here and not when
+/// an upstream is picked.
 #[must_use]
 pub fn route_table(state: &State, facts: &Facts, fresh: &BTreeSet<String>) -> RouteTable {
     let services = wanted(state);
@@ -54,7 +54,7 @@ pub fn route_table(state: &State, facts: &Facts, fresh: &BTreeSet<String>) -> Ro
     }))
 }
 
-/// Whether the parts of the state that a table is made of are the same in both.
+/// Whether two states agree on everything the table depends on.
 #[must_use]
 pub fn same_input(a: &State, b: &State) -> bool {
     a.routes.ptr_eq(&b.routes)
@@ -63,7 +63,7 @@ pub fn same_input(a: &State, b: &State) -> bool {
         && a.replicas_observed.ptr_eq(&b.replicas_observed)
 }
 
-/// Ids of the wanted replicas by (deployment, service).
+/// Ids of the replicas with a row, by (deployment, service).
 fn wanted(state: &State) -> BTreeMap<(&str, &str), Vec<&str>> {
     let mut services: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (id, desired) in &state.replicas_desired {
@@ -91,8 +91,8 @@ fn upstream(
     })
 }
 
-/// Where replica `id` serves `route`, if it runs on a host that `is_fresh` holds for; whether it
-/// can be reached from here is another question.
+/// Address at which replica `id` serves `route`, if it is running on a host for which `is_fresh`
+/// returns true. Does not check whether the address can be reached from here.
 pub(crate) fn ready(
     state: &State,
     is_fresh: impl Fn(&str) -> bool,
@@ -107,7 +107,7 @@ pub(crate) fn ready(
     Some(SocketAddr::new(address(state, route, observed)?, port))
 }
 
-/// The address on the first network of the service, in attach order, that has one.
+/// Address on the first network of the service, in attach order, on which the replica has one.
 fn address(state: &State, route: &v1::Route, observed: &v1::ReplicaObserved) -> Option<IpAddr> {
     let deployment = state.deployments.get(&route.deployment)?;
     let service = deployment

@@ -1,7 +1,7 @@
-//! The bridge of one (deployment, network) on this host.
+//! Bridge network of one (deployment, network) on this host.
 //!
-//! [`plan`] compares the engine's networks with the one that is wanted; `core` decides when
-//! to ensure and when to remove it; `actor` is the shell around both.
+//! [`plan`] compares the engine's networks with the wanted one; `core` decides when to ensure and
+//! when to remove it; `actor` drives both.
 
 mod actor;
 mod core;
@@ -21,75 +21,75 @@ pub use actor::{Args, BridgeActor, Env, Msg};
 pub(crate) use refused::REMEMBERED;
 pub use refused::Refused;
 
-/// Leaves room for the mesh's encapsulation in a 1500-byte frame.
+/// MTU that leaves room for the mesh's encapsulation in a 1500-byte frame.
 const MTU: u16 = 1420;
-/// How long an evicted container may take to stop.
+/// Grace period of a container evicted from a network.
 const EVICTION_GRACE: Duration = Duration::from_secs(10);
 
-/// A network that containers can join.
+/// Network that containers can join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeReady {
-    /// Its name in the engine.
+    /// Name of the network in the engine.
     pub engine_network: String,
-    /// Address of the bridge, where containers find their resolver.
+    /// Address of the bridge, on which the containers' DNS resolver listens.
     pub gateway: Ipv4Addr,
-    /// Addresses of this host's part of the network.
+    /// This host's address block of the network.
     pub cidr: Cidr,
 }
 
-/// Why a network is not there.
+/// Reason why a network is not ready.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It has no address block.
+    /// No address block is available for it.
     #[error("no address block for the network")]
     Subnet(#[source] ipam::Error),
-    /// The engine did not do as it was asked.
+    /// An engine request failed.
     #[error("failed to set up the network")]
     Engine(#[source] EngineError),
-    /// Something else on this host has addresses of the block.
+    /// The host already uses addresses of the block for something else.
     #[error("block {0} is taken on this host")]
     Taken(Cidr, #[source] EngineError),
-    /// A network of this name is not JACO's; it is never touched.
+    /// A network of this name was not created by JACO and is never touched.
     #[error("network {0:?} exists and is foreign")]
     Foreign(String),
     /// A network of this name belongs to another deployment or network.
     #[error("network_name_conflict: {name:?} belongs to {owner}")]
     NameConflict {
-        /// The shared engine name.
+        /// Engine name that both networks map to.
         name: String,
-        /// Who has it.
+        /// Network that has the name.
         owner: NetworkId,
     },
-    /// Both Linux names are taken.
+    /// Both candidate names of the Linux bridge are taken.
     #[error("bridge names {0:?} and {1:?} are both taken")]
     NoBridgeName(String, String),
-    /// The bridge's actor failed too often; it is started again after this time at the latest.
+    /// The bridge's actor exhausted its restarts; it is started again after at most this time.
     #[error("the bridge's actor gave up and is started again within {} s", .0.as_secs())]
     Exhausted(Duration),
-    /// The bridge's actor is not up, or takes too long; asking again later may help.
+    /// The bridge's actor is not running or did not respond in time; a retry may succeed.
     #[error("the bridge did not answer")]
     Unavailable,
 }
 
-/// What is wanted of the engine.
+/// Target of [`ensure`]: a network of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Which network.
+    /// Deployment and network name.
     pub id: NetworkId,
     /// Cluster it belongs to.
     pub cluster_id: String,
-    /// This host's block.
+    /// This host's address block.
     pub cidr: Cidr,
 }
 
-/// How to get there.
+/// Steps from the engine's networks to the wanted one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// It is there.
+    /// The network exists as wanted.
     Reuse,
-    /// Remove these networks with what is attached to them, then create one.
+    /// Remove these networks and their containers, then create one.
     Replace {
-        /// Networks that are ours and not as wanted; empty if there is none.
+        /// Networks of ours that differ from the wanted one; may be empty.
         remove: Vec<EngineNetwork>,
         /// The network to create.
         create: NetworkSpec,
@@ -98,9 +98,8 @@ pub enum Plan {
 
 /// Compares the engine's bridge networks with `wanted`.
 ///
-/// # Errors
-/// [`Error::Foreign`] or [`Error::NameConflict`] if the name is somebody else's, and
-/// [`Error::NoBridgeName`] if the Linux names are.
+/// Returns [`Error::Foreign`] or [`Error::NameConflict`] if the engine name belongs to another
+/// network, and [`Error::NoBridgeName`] if both Linux names are taken.
 pub fn plan(wanted: &Wanted, networks: &[EngineNetwork]) -> Result<Plan, Error> {
     let name = wanted.id.engine_name();
     let (same, others): (Vec<_>, Vec<_>) = networks.iter().partition(|found| found.name == name);
@@ -138,14 +137,14 @@ pub fn plan(wanted: &Wanted, networks: &[EngineNetwork]) -> Result<Plan, Error> 
     Ok(Plan::Replace { remove, create })
 }
 
-/// The (deployment, network) a network is labelled with, whatever cluster it is of.
+/// The (deployment, network) in the labels of a network, regardless of its cluster.
 pub(super) fn owner(network: &EngineNetwork) -> Option<NetworkId> {
     let deployment = network.labels.get(LABEL_DEPLOYMENT)?;
     let name = network.labels.get(LABEL_NETWORK)?;
     Some(NetworkId::new(deployment, name))
 }
 
-/// Whether a network is of this cluster.
+/// Whether a network belongs to this cluster.
 pub(super) fn is_of_cluster(network: &EngineNetwork, cluster_id: &str) -> bool {
     network
         .labels
@@ -153,7 +152,7 @@ pub(super) fn is_of_cluster(network: &EngineNetwork, cluster_id: &str) -> bool {
         .is_some_and(|id| id == cluster_id)
 }
 
-/// Compares the live block, since the label only says what once was asked for.
+/// Compares the live subnet, because the label only records what was once requested.
 fn is_as_wanted(found: &EngineNetwork, wanted: &Wanted) -> bool {
     let live = found
         .subnets
@@ -172,11 +171,11 @@ fn labels(wanted: &Wanted) -> BTreeMap<String, String> {
     ])
 }
 
-/// Makes the engine's network as wanted; doing it again changes nothing.
+/// Creates the engine's network as wanted; idempotent.
 ///
 /// # Errors
 /// See [`plan`]; [`Error::Taken`] if the host cannot use the block; [`Error::Engine`] if a step
-/// fails, and asking again goes on from there.
+/// fails; a retry continues from there.
 pub async fn ensure(engine: &SharedEngine, wanted: &Wanted) -> Result<BridgeReady, Error> {
     let networks = engine.list().await.map_err(Error::Engine)?;
     match plan(wanted, &networks)? {
@@ -210,19 +209,19 @@ async fn evict_all(engine: &SharedEngine, network: &EngineNetwork) -> Result<(),
     futures::future::try_join_all(evictions).await.map(drop)
 }
 
-/// What became of a removal.
+/// Outcome of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// No network of ours is left.
+    /// No network of ours is left in the engine.
     Gone,
-    /// Containers are attached; nothing was removed.
+    /// Containers are attached; the network was not removed.
     InUse,
 }
 
 /// Removes this cluster's network of `id` unless a container is attached to it.
 ///
 /// # Errors
-/// The engine's; asking again goes on from there.
+/// [`EngineError`] of the engine; a retry continues from there.
 pub async fn remove(
     engine: &SharedEngine,
     cluster_id: &str,

@@ -9,7 +9,7 @@ pub struct Cidr {
     prefix: u8,
 }
 
-/// A text or a pair of values that is no IPv4 block.
+/// Error of a text or a pair of values that is not an IPv4 block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an IPv4 block")]
 pub struct InvalidCidr(pub String);
@@ -29,7 +29,7 @@ impl Cidr {
         Ok(Self { base, prefix })
     }
 
-    /// The block at `base`, which must be aligned to it.
+    /// Creates the block at `base`, which must be aligned to its size.
     pub(super) fn aligned(base: u32, prefix: u8) -> Self {
         debug_assert_eq!(mask(prefix).map(|mask| base & !mask), Some(0));
         Self { base, prefix }
@@ -41,13 +41,13 @@ impl Cidr {
         self.prefix
     }
 
-    /// The first address, which names the block.
+    /// First address of the block.
     #[must_use]
     pub fn network(self) -> Ipv4Addr {
         self.base.into()
     }
 
-    /// The second address of the block, where its gateway listens.
+    /// Second address of the block, used by the gateway.
     #[must_use]
     pub fn gateway(self) -> Ipv4Addr {
         self.base.saturating_add(1).into()
@@ -69,7 +69,7 @@ impl Cidr {
         self.first() + self.size() - 1
     }
 
-    /// Addresses in the block.
+    /// Number of addresses in the block.
     pub(super) fn size(self) -> u64 {
         1 << (32 - u64::from(self.prefix))
     }
@@ -91,7 +91,7 @@ impl FromStr for Cidr {
 
     fn from_str(text: &str) -> Result<Self, InvalidCidr> {
         let parsed = text.split_once('/').and_then(|(address, prefix)| {
-            // `u8` would accept a sign and leading zeros.
+            // Parsing as `u8` would accept a sign and leading zeros.
             let plain = !prefix.starts_with(['+', '0']) || prefix == "0";
             let prefix = prefix.parse().ok().filter(|_| plain)?;
             Some((address.parse().ok()?, prefix))
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn only_canonical_blocks_are_read() {
+    fn only_canonical_blocks_are_parsed() {
         for text in ["10.244.0.0/16", "0.0.0.0/0", "10.1.2.3/32", "10.0.0.16/28"] {
             assert_eq!(cidr(text).to_string(), text);
         }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn gateway_is_the_second_address() {
+    fn gateway_is_second_address() {
         assert_eq!(
             cidr("10.244.3.0/24").gateway(),
             Ipv4Addr::new(10, 244, 3, 1)
@@ -153,11 +153,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn overlap_is_sharing_an_address(a: u32, b: u32, pa in 0..=32_u8, pb in 0..=32_u8) {
-            let near = (a & !0xffff) | (b & 0xffff); // unrelated blocks hardly ever meet
+        fn overlapping_blocks_share_an_address(a: u32, b: u32, pa in 0..=32_u8, pb in 0..=32_u8) {
+            let near = (a & !0xffff) | (b & 0xffff); // independent blocks hardly ever overlap
             let (ma, mb) = (mask(pa).unwrap(), mask(pb).unwrap());
             let (x, y) = (Cidr::aligned(a & ma, pa), Cidr::aligned(near & mb, pb));
-            // Blocks are nested or apart: they overlap when they agree on the shorter prefix.
+            // Blocks are nested or disjoint: they overlap if and only if they agree on the shorter
+            // prefix.
             let common = ma & mb;
             prop_assert_eq!(x.overlaps(y), a & common == near & common);
         }

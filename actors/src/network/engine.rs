@@ -1,4 +1,4 @@
-//! What the network vertical needs of a container engine.
+//! Container engine API that the network vertical depends on.
 
 mod docker;
 
@@ -11,44 +11,44 @@ use super::cidr::Cidr;
 pub use crate::docker::EngineError;
 pub use docker::DockerNetworks;
 
-/// A network as the engine shows it.
+/// Network as reported by the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineNetwork {
     /// Engine id.
     pub id: String,
-    /// Name; engines allow several networks of one name.
+    /// Name; engines allow several networks with the same name.
     pub name: String,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Subnets in the engine's order, as written there.
+    /// Subnets in the engine's order and notation.
     pub subnets: Vec<String>,
-    /// Name of its Linux bridge, if one was asked for.
+    /// Name of its Linux bridge, if one was requested.
     pub bridge: Option<String>,
 }
 
-/// A bridge network to create.
+/// Parameters of a bridge network to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkSpec {
     /// Name in the engine.
     pub name: String,
     /// Name of the Linux bridge.
     pub bridge: String,
-    /// Addresses; the gateway is the second one.
+    /// Address block; the second address is the gateway.
     pub cidr: Cidr,
-    /// Largest packet.
+    /// MTU in bytes.
     pub mtu: u16,
     /// Labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Answer of an engine call.
+/// Result of an engine call.
 pub type EngineResult<T> = BoxFuture<'static, Result<T, EngineError>>;
 
-/// Networks of a container engine; every removal of something absent succeeds.
+/// Network client of a container engine; removing something absent succeeds.
 pub trait NetworkEngine: Send + Sync + 'static {
-    /// Every network, whatever its driver.
+    /// Lists all networks of any driver.
     fn list(&self) -> EngineResult<Vec<EngineNetwork>>;
-    /// Creates a network and answers with its id.
+    /// Creates a network and returns its id.
     fn create(&self, spec: NetworkSpec) -> EngineResult<String>;
     /// Removes a network by id.
     fn remove(&self, id: String) -> EngineResult<()>;
@@ -58,5 +58,5 @@ pub trait NetworkEngine: Send + Sync + 'static {
     fn evict(&self, container: String, grace: Duration) -> EngineResult<()>;
 }
 
-/// An engine that is shared.
+/// Shared handle to a network engine.
 pub type SharedEngine = Arc<dyn NetworkEngine>;

@@ -1,8 +1,9 @@
-//! Which address block a network uses on a host.
+//! Allocation of address blocks to networks.
 //!
-//! One block per (deployment, network, host), chosen by the leader: the lowest block of the
-//! pool that no row overlaps, that was not freed a moment ago and that the host did not refuse
-//! because something else there has it. The choice is a pure function of the state; [`IpamActor`] makes reading, choosing and committing one critical section.
+//! One block per (deployment, network, host), chosen by the leader: the lowest block of the pool
+//! that overlaps no row, was not freed recently and was not refused by the host because its
+//! addresses are already in use there. The choice is a pure function of the state; [`IpamActor`]
+//! makes reading, choosing and committing one critical section.
 
 mod actor;
 mod quarantine;
@@ -19,26 +20,26 @@ use super::cidr::Cidr;
 pub use actor::{Args, IpamActor, Msg, allocator};
 pub use quarantine::Quarantine;
 
-/// The addresses the cluster hands out, and in which portions.
+/// Address range of the cluster and the size of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     range: Cidr,
     block: u8,
 }
 
-/// A pool the cluster cannot work with.
+/// Error of a pool with unsupported sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPool {
-    /// The pool is too big or too small.
+    /// The pool is too large or too small.
     #[error("an address pool is a /8 to a /20, not a /{0}")]
     Range(u8),
-    /// The blocks are too big or too small.
+    /// The blocks are too large or too small.
     #[error("an address block is a /24 to a /28, not a /{0}")]
     Block(u8),
 }
 
 impl Pool {
-    /// A pool that is handed out in blocks with a prefix of `block` bits.
+    /// Creates a pool that is divided into blocks with a prefix of `block` bits.
     ///
     /// # Errors
     /// [`InvalidPool`] unless the pool is a /8 to /20 and the blocks are /24 to /28.
@@ -52,7 +53,7 @@ impl Pool {
         Ok(Self { range, block })
     }
 
-    /// How many blocks the pool has.
+    /// Number of blocks in the pool.
     #[must_use]
     pub fn blocks(self) -> u64 {
         1 << (self.block - self.range.prefix())
@@ -68,7 +69,7 @@ impl Default for Pool {
     }
 }
 
-/// A network of a deployment on one host: what a block belongs to.
+/// Owner of an address block: a network of a deployment on one host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubnetKey {
     /// Deployment name.
@@ -85,36 +86,36 @@ impl fmt::Display for SubnetKey {
     }
 }
 
-/// What is to be done to give a network a block.
+/// Decision about the block of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It has this one.
+    /// It already has this block.
     Existing(Cidr),
-    /// Commit this one.
+    /// Commit this block.
     Allocate(Cidr),
-    /// There is none left.
+    /// No block is left.
     Exhausted,
 }
 
-/// Why a network got no block.
+/// Reason why a network has no block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Every block is in use or was freed a moment ago.
+    /// Every block is in use or was freed recently.
     #[error("no block left for {0}")]
     Exhausted(SubnetKey),
-    /// Only the leader allocates.
+    /// Only the leader allocates blocks.
     #[error("this node does not lead")]
     NotLeader,
-    /// No such deployment, any more or yet.
+    /// The deployment does not exist, or does not exist yet.
     #[error("deployment {0:?} does not exist")]
     UnknownDeployment(String),
-    /// No such member, any more or yet.
+    /// The host is not a member, or not a member yet.
     #[error("{0:?} is not a member")]
     UnknownHost(String),
-    /// The block was chosen and not committed.
+    /// The chosen block was not committed.
     #[error("failed to commit the block")]
     Propose(#[source] ProposeError),
-    /// The allocator is not running, or did not answer.
+    /// The allocator is not running or did not respond.
     #[error("the allocator did not answer")]
     Unavailable,
 }
@@ -147,18 +148,18 @@ impl From<Error> for jaco_proto::Error {
     }
 }
 
-/// Something that gives networks their blocks: the allocator here, or the leader's.
+/// Allocates address blocks: either this node's allocator or the leader's.
 pub trait Allocator: Send + Sync + 'static {
-    /// Gives `key` its block; asking again gives the same one, unless it overlaps one that is
-    /// `refused`: then another.
+    /// Returns the block of `key`, allocating one if necessary. Repeated calls return the same
+    /// block unless it overlaps a `refused` one; then another is allocated.
     fn ensure(&self, key: SubnetKey, refused: Vec<Cidr>)
     -> BoxFuture<'static, Result<Cidr, Error>>;
 }
 
-/// An allocator that is shared.
+/// Shared handle to an allocator.
 pub type SharedAllocator = Arc<dyn Allocator>;
 
-/// The allocator of whoever leads: `here` while this node does, `elsewhere` while it does not.
+/// Returns an allocator that uses `here` while this node leads and `elsewhere` otherwise.
 #[must_use]
 pub fn leaders(
     here: SharedAllocator,
@@ -192,7 +193,7 @@ impl Allocator for Leaders {
     }
 }
 
-/// The allocator of a node that has no peers: it never gives a block.
+/// Returns the allocator of a node without peers: it always fails with [`Error::NotLeader`].
 #[must_use]
 pub fn nobody() -> SharedAllocator {
     struct Nobody;
@@ -204,8 +205,8 @@ pub fn nobody() -> SharedAllocator {
     Arc::new(Nobody)
 }
 
-/// Decides about the block of `key`, which the host of `key` must not have `refused`;
-/// `quarantined` blocks are not handed out.
+/// Decides about the block of `key`, excluding blocks that overlap a `refused` one and
+/// `quarantined` blocks.
 #[must_use]
 pub fn decide(
     state: &State,
@@ -218,7 +219,7 @@ pub fn decide(
     if let Some(cidr) = existing(state, key).filter(usable) {
         return Decision::Existing(cidr);
     }
-    // A row whose block cannot be read holds no addresses; allocating replaces it.
+    // A row with an unparsable block holds no addresses; allocating replaces it.
     let taken = state
         .subnets
         .values()
@@ -230,7 +231,7 @@ pub fn decide(
     }
 }
 
-/// The block `key` has in `state`.
+/// Block of `key` in `state`.
 #[must_use]
 pub fn existing(state: &State, key: &SubnetKey) -> Option<Cidr> {
     let SubnetKey {
@@ -246,7 +247,7 @@ pub fn existing(state: &State, key: &SubnetKey) -> Option<Cidr> {
         .ok()
 }
 
-/// Share of the pool's blocks that a row overlaps, from 0 to 1.
+/// Fraction of the pool's blocks that a row overlaps, from 0 to 1.
 #[must_use]
 pub fn utilisation(state: &State, pool: Pool) -> f64 {
     let size = 1_u64 << (32 - pool.block);
@@ -264,7 +265,7 @@ pub fn utilisation(state: &State, pool: Pool) -> f64 {
     used.len() as f64 / pool.blocks() as f64
 }
 
-/// The lowest block of `pool` that overlaps none of `taken`.
+/// Lowest block of `pool` that overlaps none of `taken`.
 fn lowest_free(pool: Pool, taken: impl Iterator<Item = Cidr>) -> Option<Cidr> {
     let size = 1_u64 << (32 - pool.block);
     let mut taken: Vec<Cidr> = taken.filter(|cidr| cidr.overlaps(pool.range)).collect();
@@ -272,7 +273,7 @@ fn lowest_free(pool: Pool, taken: impl Iterator<Item = Cidr>) -> Option<Cidr> {
     let mut free = pool.range.first();
     for cidr in taken {
         if cidr.first() >= free + size {
-            break; // sorted: everything else lies further up
+            break; // sorted: all later blocks start higher
         }
         if cidr.last() >= free {
             free = (cidr.last() + 1).next_multiple_of(size);
@@ -285,7 +286,7 @@ fn lowest_free(pool: Pool, taken: impl Iterator<Item = Cidr>) -> Option<Cidr> {
     Some(Cidr::aligned(base, pool.block))
 }
 
-/// The command that gives `key` the block `cidr`.
+/// Command payload that assigns `cidr` to `key`.
 fn allocation(key: &SubnetKey, cidr: Cidr) -> v1::SubnetAllocate {
     v1::SubnetAllocate {
         deployment: key.deployment.clone(),

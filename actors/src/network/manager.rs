@@ -1,4 +1,4 @@
-//! Keeps one bridge actor per network that this host has a part of.
+//! Keeps one bridge actor per network that has a block on this host.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,41 +22,42 @@ use crate::{
     },
 };
 
-/// Longer than an ensure that has to stop containers first, behind one that an engine hangs on.
+/// Timeout of an ensure request: it may have to stop containers first, and wait for a request on
+/// which the engine hangs.
 const ENSURE_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a request waits for an actor that is not up.
+/// Longest wait of a request for an actor to start.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time until the next instance is asked what the last one took to its grave.
+/// Delay before retrying a request that died with its instance.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Time until an engine that did not answer is asked again, and an exhausted bridge is revived.
+/// Delay before listing again after a failed listing, and before restarting an exhausted bridge.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Where the runtime asks for networks.
+/// Handle through which the runtime requests networks.
 #[derive(Clone, Debug)]
 pub struct BridgeDirectory(Handle<Msg>);
 
 impl BridgeDirectory {
-    /// The directory kept by the manager behind `manager`.
+    /// Creates the directory for the manager behind `manager`.
     #[must_use]
     pub fn new(manager: Handle<Msg>) -> Self {
         Self(manager)
     }
 
-    /// Makes this host's part of a network ready for containers; idempotent.
+    /// Ensures this host's part of a network; idempotent.
     ///
     /// # Errors
-    /// See [`Error`]; nothing is half-made that asking again would not complete.
+    /// See [`Error`]; a retry continues where a failed attempt stopped.
     ///
     /// # Cancel safety
-    /// The network is made whether or not the caller waits.
+    /// The network is created even if the caller stops waiting.
     pub async fn ensure(&self, deployment: &str, network: &str) -> Result<BridgeReady, Error> {
         let id = NetworkId::new(deployment, network);
         ask(&self.0, |reply| Msg::Ensure(id.clone(), reply)).await
     }
 }
 
-/// Asks an actor, and its next instance if this one ends before it answers: to ensure twice is
-/// to ensure once.
+/// Calls an actor, and its next instance if this one ends before it responds; safe to repeat
+/// because ensuring is idempotent.
 async fn ask<M>(
     handle: &Handle<M>,
     make: impl Fn(Reply<Result<BridgeReady, Error>>) -> M,
@@ -74,23 +75,23 @@ async fn ask<M>(
 
 /// Mailbox of the manager.
 pub enum Msg {
-    /// Somebody wants to use a network.
+    /// Requests a network.
     Ensure(NetworkId, Reply<Result<BridgeReady, Error>>),
-    /// A request got its answer.
+    /// A request was answered.
     Answered(NetworkId),
-    /// A bridge has nothing left to look after.
+    /// A bridge's network is removed and has no block here any more.
     Gone(NetworkId),
-    /// A bridge actor failed too often and stays down for now.
+    /// A bridge actor exhausted its restarts.
     Exhausted(NetworkId),
-    /// Time to give an exhausted bridge actor another chance.
+    /// Restart an exhausted bridge actor.
     Revive(NetworkId),
-    /// Blocks of this host changed.
+    /// The state's address blocks may have changed.
     Changed(watch::Receiver<Arc<State>>),
-    /// The engine listed its networks.
+    /// The engine has listed its networks.
     Listed(Result<Vec<EngineNetwork>, EngineError>),
 }
 
-/// Starts, finds and stops the bridge actors beside it.
+/// Starts, looks up and stops the sibling bridge actors.
 pub struct BridgeManager {
     env: Env,
     bridges: BTreeMap<NetworkId, Bridge>,
@@ -99,9 +100,9 @@ pub struct BridgeManager {
 
 struct Bridge {
     handle: Handle<bridge::Msg>,
-    /// Requests without an answer.
+    /// Number of unanswered requests.
     open: usize,
-    /// Its actor failed too often and is down.
+    /// Its actor has exhausted its restarts and is down.
     exhausted: bool,
 }
 
@@ -111,15 +112,15 @@ impl Worker for BridgeManager {
     const KIND: &'static str = "BridgeManager";
 
     async fn start(ctx: &Context<Self>, env: Env) -> Result<Self, Failure> {
-        // Bridges of an earlier instance cannot be reached by this one. They hold no truth, so
-        // they are replaced.
+        // This instance has no handles of bridges that an earlier one started. Bridges hold no
+        // state of their own, so they are replaced.
         for info in ctx.supervisor().describe() {
             let key = info
                 .path
                 .rsplit_once('/')
                 .map_or(info.path.as_str(), |(_, key)| key);
             if info.kind == BridgeActor::KIND {
-                // Unknown by now is as good as stopped.
+                // A child that the supervisor does not have counts as stopped.
                 let _ = ctx.supervisor().stop_child(key).await;
             }
         }
@@ -143,7 +144,7 @@ impl Worker for BridgeManager {
             }
             Msg::Gone(id) => self.dismiss(ctx, id).await,
             Msg::Exhausted(id) => {
-                warn!(subsystem = "bridge", network = %id, "bridge actor gave up");
+                warn!(subsystem = "bridge", network = %id, "bridge actor exhausted its restarts");
                 if let Some(bridge) = self.bridges.get_mut(&id) {
                     bridge.exhausted = true;
                 }
@@ -153,7 +154,7 @@ impl Worker for BridgeManager {
                 if let Some(bridge) = self.bridges.get_mut(&id) {
                     bridge.exhausted = false;
                 }
-                // Unknown by now: it was dismissed.
+                // Fails if the bridge has been dismissed meanwhile.
                 let _ = ctx.supervisor().revive_child(&key(&id)).await;
             }
             Msg::Changed(states) => self.follow(ctx, states).await?,
@@ -178,7 +179,8 @@ impl Worker for BridgeManager {
 }
 
 impl BridgeManager {
-    /// Asks the engine for networks a deployment may have left while this node was down.
+    /// Lists the engine's networks, to find those whose deployment was removed while this node was
+    /// down.
     fn list(&self, ctx: &Context<Self>, delay: Duration) {
         let engine = Arc::clone(&self.env.engine);
         ctx.spawn(async move {
@@ -206,7 +208,7 @@ impl BridgeManager {
         Ok(())
     }
 
-    /// The bridge of `id`, started if it is not there.
+    /// Returns the bridge of `id`; starts it if it does not exist.
     async fn bridge(
         &mut self,
         ctx: &Context<Self>,
@@ -239,7 +241,7 @@ impl BridgeManager {
         let (spec, handle) = ChildSpec::worker::<BridgeActor>(key(id), args);
         let (manager, exhausted) = (ctx.handle(), id.clone());
         let spec = spec.on_exhausted(OnExhausted::notify(move |_| {
-            // A manager that is restarting starts every bridge anew.
+            // A restarting manager replaces every bridge.
             let _ = manager.cast(Msg::Exhausted(exhausted.clone()));
         }));
         ctx.supervisor().start_child(spec).await?;
@@ -247,7 +249,7 @@ impl BridgeManager {
         Ok(handle)
     }
 
-    /// Hands a request to its bridge, and the answer back.
+    /// Forwards a request to its bridge, and the response to the caller.
     async fn route(
         &mut self,
         ctx: &Context<Self>,
@@ -268,7 +270,7 @@ impl BridgeManager {
         Ok(())
     }
 
-    /// Stops a bridge that has nothing to look after, unless it is about to.
+    /// Stops a bridge without a block or network, unless a request or block needs it again.
     async fn dismiss(&mut self, ctx: &Context<Self>, id: NetworkId) {
         let state = self.env.raft.state();
         let needed = networks_of(&state, &self.env.host).contains(&id)

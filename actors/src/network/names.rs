@@ -1,13 +1,13 @@
-//! What networks are called, in the engine and in the kernel.
+//! Names of networks in the engine and in the kernel.
 
 use std::fmt;
 
 use sha1::{Digest, Sha1};
 
-/// Name of the network a service joins when it names none.
+/// Network of a service that lists none.
 pub const DEFAULT_NETWORK: &str = "_default";
 
-/// A network of a deployment; two fields everywhere, since the engine name is ambiguous.
+/// Network of a deployment. Both fields are needed, because the engine name is ambiguous.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkId {
     deployment: String,
@@ -15,7 +15,7 @@ pub struct NetworkId {
 }
 
 impl NetworkId {
-    /// The network called `network` in `deployment`; `default` is the default network.
+    /// Creates the id of network `network` in `deployment`; `default` maps to the default network.
     pub fn new(deployment: impl Into<String>, network: impl Into<String>) -> Self {
         let network = network.into();
         Self {
@@ -45,7 +45,7 @@ impl NetworkId {
         format!("jaco_{}_{}", self.deployment, self.network)
     }
 
-    /// Name of the Linux bridge; another network may share it.
+    /// Preferred name of the Linux bridge; not unique.
     #[must_use]
     pub fn bridge_name(&self) -> String {
         let deployment = sha1_hex(&self.deployment);
@@ -53,7 +53,7 @@ impl NetworkId {
         format!("jaco-{:.4}-{:.4}", deployment, network)
     }
 
-    /// Name of the Linux bridge when the short one is taken.
+    /// Name of the Linux bridge if the preferred one is taken.
     #[must_use]
     pub fn fallback_bridge_name(&self) -> String {
         format!(
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bridge_names_match_their_vectors() {
+    fn bridge_names_match_test_vectors() {
         let frontend = NetworkId::new("web", "frontend");
         assert_eq!(frontend.bridge_name(), "jaco-ca84-9ecc");
         assert_eq!(
@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn both_names_of_the_default_network_are_one_network() {
+    fn both_default_network_names_are_equal() {
         let implicit = NetworkId::new("web", "default");
         assert_eq!(implicit, NetworkId::new("web", "_default"));
         assert_eq!(implicit.engine_name(), "jaco_web__default");
     }
 
     #[test]
-    fn engine_names_are_ambiguous_and_ids_are_not() {
+    fn network_ids_distinguish_equal_engine_names() {
         let (a, b) = (NetworkId::new("a", "b_c"), NetworkId::new("a_b", "c"));
         assert_eq!(a.engine_name(), b.engine_name());
         assert_ne!(a, b);

@@ -1,4 +1,4 @@
-//! What the replicated state wants of this host for one replica. Pure.
+//! Derives from the replicated state what this host must do for one replica. Pure.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::{
     replica::core::{Assignment, Gate, Wanted},
 };
 
-/// What `state` wants of `host` for replica `id`.
+/// Returns the assignment of replica `id` on `host`.
 #[must_use]
 pub fn of(state: &State, documents: &Documents, host: &str, id: &str) -> Assignment {
     let Some(row) = state.replicas_desired.get(id) else {
@@ -30,7 +30,7 @@ pub fn of(state: &State, documents: &Documents, host: &str, id: &str) -> Assignm
     Assignment::Gone
 }
 
-/// Replicas that have something to do on `host`.
+/// Replicas with an assignment on `host`: own rows, and kept containers of moved rows.
 #[must_use]
 pub fn here(state: &State, host: &str) -> BTreeSet<String> {
     let rows = state.replicas_desired.iter();
@@ -39,7 +39,7 @@ pub fn here(state: &State, host: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether replica `id` has something to do on `host`.
+/// Whether replica `id` has an assignment on `host`.
 #[must_use]
 pub fn is_here(state: &State, host: &str, id: &str) -> bool {
     let row = state.replicas_desired.get(id);
@@ -50,8 +50,8 @@ fn concerns(state: &State, host: &str, row: &ReplicaDesired) -> bool {
     row.host == host || kept(state, host, row)
 }
 
-/// Whether `host` still runs the container of a row that moved away: until the new host reports
-/// the row as running.
+/// Whether `host` still runs the container of a row that moved away: it does until the new host
+/// reports the row as running.
 fn kept(state: &State, host: &str, row: &ReplicaDesired) -> bool {
     let taken_over = state.replicas_observed.get(&row.id).is_some_and(|seen| {
         seen.host == row.host
@@ -79,7 +79,7 @@ fn wanted(state: &State, documents: &Documents, host: &str, row: &ReplicaDesired
     known.unwrap_or_else(|missing| wanted(&Service::default(), Gate::Deferred(missing)))
 }
 
-/// Applies `read` to the service of a row, or says what of it is missing.
+/// Applies `read` to the service of a row, or returns which part of the document is missing.
 pub(crate) fn with_service<T>(
     state: &State,
     documents: &Documents,
@@ -115,7 +115,7 @@ fn gate(state: &State, host: &str, row: &ReplicaDesired, service: &Service) -> G
     }
 }
 
-/// Whether one replica of a service, on any host, is far enough.
+/// Whether a replica of the service, on any host, meets the condition.
 fn satisfied(state: &State, deployment: &str, service: &str, condition: Condition) -> bool {
     replicas_of(state, deployment, service).any(|(_, seen)| match seen.state() {
         ReplicaState::Running => true,
@@ -129,13 +129,13 @@ fn satisfied(state: &State, deployment: &str, service: &str, condition: Conditio
     })
 }
 
-/// Desired replicas of a service that were observed, with their observation.
+/// Replicas of a service that have both a row and an observation.
 fn replicas_of<'a>(
     state: &'a State,
     deployment: &'a str,
     service: &'a str,
 ) -> impl Iterator<Item = (&'a ReplicaDesired, &'a ReplicaObserved)> {
-    // Every id begins with its service, and others may begin with the same.
+    // Ids start with deployment and service, but so may ids of other services (`db-x` and `db`).
     let prefix = format!("{deployment}-{service}-");
     state
         .replicas_desired
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_open_the_gate_by_their_condition() {
+    fn dependency_condition_decides_whether_start_may_begin() {
         use ReplicaState::{Degraded, Pending, Pulling, Running};
         for (service, seen, open) in [
             ("started", Some(Running), true),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_replicas_with_a_row_count_as_dependencies() {
+    fn observations_without_row_satisfy_no_dependency() {
         let mut state = state(vec![row("started", "n1")]);
         observe(&mut state, "shop-db-0", "n2", ReplicaState::Running, 7);
         assert!(matches!(
@@ -284,9 +284,10 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_told_from_others_whose_ids_begin_alike() {
+    fn services_with_common_id_prefix_are_distinguished() {
         let mut state = state(vec![row("started", "n1")]);
-        // Replica `db-0` of service `x` beside one of service `db-x`, and another deployment.
+        // Replica `db-0` of service `x`, next to a replica of service `db-x`, and another
+        // deployment.
         for (id, deployment, service) in [
             ("shop-db-x-0", "shop", "db-x"),
             ("shop-db-0", "shop-db", "0"),
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_deployment_or_service_defers() {
+    fn missing_deployment_or_service_defers_start() {
         let mut with_unknown = state(vec![row("nope", "n1")]);
         assert!(matches!(
             gate_of(&with_unknown, "shop-nope-0"),
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unisolated_node_closes_the_gate() {
+    fn node_without_isolation_starts_nothing() {
         let mut state = state(vec![row("db", "n1")]);
         let node = Node {
             status: NodeStatus::IsolationUnavailable.into(),
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_row_is_kept_until_the_new_host_runs_it() {
+    fn moved_row_is_kept_until_new_host_runs() {
         let documents = Documents::reading_with(project);
         let moved = ReplicaDesired {
             previous_host: "n1".into(),
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_joined_on_this_host_at_the_lowest_index() {
+    fn namespace_lender_is_lowest_running_local_index() {
         let mut rows: Vec<_> = (0..3).map(|_| row("db", "n1")).collect();
         for (index, row) in rows.iter_mut().enumerate() {
             row.id = format!("shop-db-{index}");

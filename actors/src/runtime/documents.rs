@@ -1,4 +1,4 @@
-//! Stored compose documents, each read once.
+//! Cache of parsed compose documents.
 
 use std::{
     collections::BTreeMap,
@@ -7,12 +7,12 @@ use std::{
 
 use jaco_proto::{manifest::compose::Project, v1::Deployment};
 
-/// Way from the bytes of a document to its project.
+/// Parses the bytes of a document into its project.
 pub type ReadProject = fn(&[u8]) -> Result<Project, String>;
 
 type Entry = (Arc<Deployment>, Arc<Result<Project, String>>);
 
-/// Projects by deployment; an entry is good for the very document it was read from.
+/// Parsed projects by deployment; an entry is valid only for the document it was parsed from.
 pub struct Documents {
     read: ReadProject,
     known: Mutex<BTreeMap<String, Entry>>,
@@ -25,7 +25,7 @@ impl Default for Documents {
 }
 
 impl Documents {
-    /// Starts empty, with `read` as the way from bytes to a project.
+    /// Creates an empty cache that parses documents with `read`.
     #[must_use]
     pub fn reading_with(read: ReadProject) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Documents {
         }
     }
 
-    /// The project of a deployment, or why its document cannot be read.
+    /// Returns the project of a deployment, or why its document cannot be parsed.
     #[must_use]
     pub fn of(&self, deployment: &Arc<Deployment>) -> Arc<Result<Project, String>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +50,7 @@ impl Documents {
         project
     }
 
-    /// Forgets deployments that are gone.
+    /// Drops deployments for which `keep` returns false.
     pub(crate) fn retain(&self, keep: impl Fn(&str) -> bool) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|name, _| keep(name));

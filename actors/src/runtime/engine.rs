@@ -1,4 +1,4 @@
-//! What the runtime asks of a container engine.
+//! Container engine API that the runtime depends on.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -17,23 +17,23 @@ mod docker;
 #[cfg(test)]
 pub(crate) mod fake;
 
-/// Life of a container as the engine tells it.
+/// Lifecycle state of a container as the engine reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Its process runs.
+    /// Its process is running.
     Running,
-    /// Its process ended.
+    /// Its process has ended.
     Exited,
-    /// The engine gave up on it.
+    /// The engine failed to remove or stop it.
     Dead,
-    /// It was made and never started.
+    /// It was created but never started.
     Created,
-    /// Anything on the way: paused, restarting, removing.
+    /// Any other or transitional state: paused, restarting, removing.
     Other,
 }
 
 impl Status {
-    /// Whether no process of it runs, and none will by itself.
+    /// Whether none of its processes is running and none will start by itself.
     #[must_use]
     pub fn has_stopped(self) -> bool {
         match self {
@@ -43,10 +43,10 @@ impl Status {
     }
 }
 
-/// Verdict of the engine's health check.
+/// Result of the engine's health check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Not decided yet.
+    /// No result yet.
     Starting,
     /// Passing.
     Healthy,
@@ -54,20 +54,20 @@ pub enum Health {
     Unhealthy,
 }
 
-/// A container in a listing.
+/// Entry of a container listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Engine id.
     pub id: String,
-    /// Replica it belongs to, by label.
+    /// Replica it belongs to, according to its label.
     pub replica_id: Option<String>,
-    /// Log index it was made from; `None` when missing or unparsable.
+    /// Log index of the row it was created from; `None` when missing or unparsable.
     pub raft_index: Option<u64>,
     /// Whether its process runs.
     pub status: Status,
 }
 
-/// A container up close.
+/// Details of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspected {
     /// Engine id.
@@ -76,15 +76,15 @@ pub struct Inspected {
     pub status: Option<Status>,
     /// Last exit code.
     pub exit_code: i64,
-    /// The kernel killed it for its memory.
+    /// Killed by the kernel for exceeding its memory limit.
     pub oom_killed: bool,
-    /// Verdict of the health check, when there is one.
+    /// Result of the health check, if there is one.
     pub health: Option<Health>,
-    /// Address by engine network name; networks without an address are left out.
+    /// Address by engine network name; networks without an address are omitted.
     pub addresses: BTreeMap<String, String>,
 }
 
-/// What happened to a container.
+/// Kind of a container event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// It was started.
@@ -93,7 +93,7 @@ pub enum EventKind {
     Die,
     /// The kernel killed a process of it.
     Oom,
-    /// The health check changed its verdict.
+    /// The result of its health check changed.
     Health,
     /// It was removed.
     Destroy,
@@ -102,20 +102,20 @@ pub enum EventKind {
 /// One message of the engine's event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Container it is about.
+    /// Container it concerns.
     pub container_id: String,
     /// Replica the container belongs to.
     pub replica_id: String,
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
 }
 
-/// Which lines of a container are wanted.
+/// Selects the output of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogRequest {
     /// Unix seconds of the oldest line; 0 for all.
     pub since: i64,
-    /// Stay attached after the newest line.
+    /// Keep following after the newest line.
     pub follow: bool,
 }
 
@@ -129,7 +129,7 @@ pub enum LogStream {
 }
 
 impl LogStream {
-    /// The stream as a log line names it.
+    /// Name of the stream in a log line.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -145,37 +145,37 @@ impl fmt::Display for LogStream {
     }
 }
 
-/// Piece of output as the engine framed it; not necessarily a line.
+/// Piece of output as framed by the engine; not necessarily a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFrame {
-    /// Where it was written.
+    /// Stream it was written to.
     pub stream: LogStream,
-    /// The bytes, with the engine's timestamp in front of each message.
+    /// The bytes; each message is prefixed with the engine's timestamp.
     pub bytes: Bytes,
 }
 
-/// A container engine.
+/// Client of a container engine.
 ///
-/// Every call is idempotent where the engine allows it: stopping or removing a container that is
-/// not there succeeds.
+/// Calls are idempotent where the engine allows it: stopping or removing a container that does not
+/// exist succeeds.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// Asks whether the engine answers.
+    /// Checks that the engine responds.
     async fn ping(&self) -> Result<(), EngineError>;
 
-    /// Containers of one replica in every state.
+    /// Lists the containers of one replica in any state.
     async fn find(&self, cluster_id: &str, replica_id: &str) -> Result<Vec<Found>, EngineError>;
 
-    /// Every container of a cluster.
+    /// Lists all containers of a cluster.
     async fn list(&self, cluster_id: &str) -> Result<Vec<Found>, EngineError>;
 
-    /// One container up close.
+    /// Inspects one container.
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError>;
 
-    /// Asks the registry for an image.
+    /// Pulls an image from its registry.
     ///
-    /// Yields at every sign of progress. The image is there if the stream ends without an error;
-    /// dropping it gives up.
+    /// Yields an item for every progress message. The image is present if the stream ends without
+    /// an error; dropping the stream cancels the pull.
     fn pull(
         &self,
         image: &str,
@@ -196,19 +196,19 @@ pub trait Engine: Send + Sync + 'static {
     /// Starts a container.
     async fn start(&self, container: &str) -> Result<(), EngineError>;
 
-    /// Sends the container's stop signal and kills it after its own grace.
+    /// Sends the container's stop signal and kills it after its grace period.
     async fn stop(&self, container: &str) -> Result<(), EngineError>;
 
-    /// Sends a signal at once.
+    /// Sends a signal.
     async fn kill(&self, container: &str, signal: &str) -> Result<(), EngineError>;
 
-    /// Removes a container with its anonymous volumes, running or not.
+    /// Removes a container and its anonymous volumes, even if it is running.
     async fn remove(&self, container: &str) -> Result<(), EngineError>;
 
-    /// Follows what happens to the containers of a cluster; ends or fails with the connection.
+    /// Streams events of a cluster's containers; ends or fails with the connection.
     fn events(&self, cluster_id: &str) -> BoxStream<'static, Result<Event, EngineError>>;
 
-    /// Output of a container, timestamps in front.
+    /// Streams the output of a container, with timestamps.
     fn logs(
         &self,
         container: &str,
@@ -216,5 +216,5 @@ pub trait Engine: Send + Sync + 'static {
     ) -> BoxStream<'static, Result<LogFrame, EngineError>>;
 }
 
-/// Grace of a container that declares none.
+/// Stop grace period of a container that configures none.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);

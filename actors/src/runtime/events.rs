@@ -1,4 +1,4 @@
-//! The engine's event stream, one per node.
+//! The engine's event stream; one subscription per node.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::{
     supervision::{Context, Failure, Handle, Worker},
 };
 
-/// Wait between attempts to subscribe.
+/// Delay between attempts to subscribe.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What an [`EngineEventsActor`] starts from.
+/// Arguments of an [`EngineEventsActor`].
 #[derive(Clone)]
 pub struct Args {
     pub(crate) shared: Arc<Shared>,
@@ -26,15 +26,15 @@ pub struct Args {
 pub enum Msg {
     /// Subscribe.
     Connect,
-    /// The engine answered and the subscription stands.
+    /// The engine responded and the subscription is active.
     Connected,
-    /// The engine told something.
+    /// An engine event arrived.
     Event(Event),
     /// The stream ended.
     Ended(String),
 }
 
-/// Follows the engine's events and hands them to the manager.
+/// Subscribes to engine events and forwards them to the manager.
 pub struct EngineEventsActor {
     args: Args,
     failures: Repeats,
@@ -64,8 +64,9 @@ impl Worker for EngineEventsActor {
                 self.set_up(true);
             }
             Msg::Event(event) => {
-                let _ = self.args.shared.news.send(event.clone()); // nobody may be waiting
-                // A restarting manager looks at every replica when it is back.
+                let _ = self.args.shared.news.send(event.clone()); // fails without subscribers
+                // A restarting manager re-checks every replica in `start`, so a lost event is
+                // harmless.
                 let _ = self.args.manager.cast(manager::Msg::Engine(event));
             }
             Msg::Ended(reason) => {
@@ -92,7 +93,7 @@ impl EngineEventsActor {
                 Ok(None) | Err(_) => return Msg::Ended("the state is gone".to_owned()),
             };
             let mut events = deps.engine.events(&cluster.cluster_id);
-            // The first poll sends the subscription; it ends with the first event.
+            // The first poll sends the subscription; it completes with the first event.
             let mut first = events.next();
             let early = tokio::select! {
                 biased;

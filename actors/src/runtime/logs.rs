@@ -1,10 +1,10 @@
-//! The log tail of this host's replicas.
+//! Log tail of this host's replicas.
 //!
-//! - [`lines`]: the engine's frames as lines.
-//! - [`reattach`]: a replica's lines across its containers, none lost and none twice.
+//! - [`lines`]: splits the engine's frames into lines.
+//! - [`reattach`]: follows a replica across its containers; no line is lost or repeated.
 //!
-//! Each replica is read by a task of its own, which waits when its lines are not taken: a reader
-//! that is slow costs neither memory nor the other replicas.
+//! Each replica is read by its own task, which blocks while its lines are not consumed: a slow
+//! consumer costs neither memory nor the throughput of other replicas.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) mod readers;
 pub mod reattach;
 mod source;
 
-/// Which output is wanted.
+/// Selects the output to tail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
     /// Deployment name.
@@ -37,18 +37,18 @@ pub struct Query {
     pub follow: bool,
 }
 
-/// Why one source of a tail ended early; the others went on.
+/// Failure of one source of a tail; the other sources went on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("log stream of replica `{replica_id}` broke")]
 pub struct Error {
     /// The replica.
     pub replica_id: String,
-    /// What the engine said.
+    /// Error returned by the engine.
     #[source]
     pub source: EngineError,
 }
 
-/// Lines in the order they arrive; dropping it ends every stream.
+/// Lines in order of arrival; dropping the tail ends every stream.
 #[derive(Debug)]
 pub struct Tail {
     lines: mpsc::Receiver<LogLine>,
@@ -64,10 +64,10 @@ impl Tail {
         self.lines.recv().await
     }
 
-    /// Waits for every source and returns the first that failed.
+    /// Waits for every source and returns the first failure.
     ///
     /// # Errors
-    /// [`Error`] of one source; the lines of the others were delivered.
+    /// [`Error`] of the first failed source; the lines of the other sources were delivered.
     pub async fn finish(mut self) -> Result<(), Error> {
         self.lines.close();
         let mut first = Ok(());
@@ -86,7 +86,7 @@ pub(super) fn tail(shared: &Arc<Shared>, query: &Query) -> Tail {
     let state = shared.deps.raft.state();
     for id in selected(&state, &shared.deps.host, query) {
         let source = Source::new(Arc::clone(shared), id, query.since, query.follow);
-        // Each replica has a buffer of its own, so a noisy one does not silence the others.
+        // One buffer per replica, so that a noisy replica does not starve the others.
         let (buffer, buffered) = buffer();
         let lines = lines.clone();
         sources.spawn(async move {

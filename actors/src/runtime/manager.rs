@@ -1,4 +1,4 @@
-//! One replica actor per row of this host, and the sweep for what no row wants.
+//! Keeps one replica actor per row of this host, and sweeps containers without a row.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,12 +33,12 @@ mod sweep;
 
 use news::News;
 
-/// Time between sweeps, and between looks at everything.
+/// Interval of sweeps and of the reconciliation of every replica.
 const TICK: Duration = Duration::from_secs(30);
-/// Wait before a child that could not be started or stopped is tried again.
+/// Delay before retrying to start a child, or to list containers while starts are held back.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What a [`ReplicaManager`] starts from.
+/// Arguments of a [`ReplicaManager`].
 #[derive(Clone)]
 pub struct Args {
     pub(crate) shared: Arc<Shared>,
@@ -50,56 +50,56 @@ pub struct Args {
 pub enum Msg {
     /// The replicated state changed.
     StateChanged(watch::Receiver<Arc<State>>),
-    /// Thirty seconds passed.
+    /// The tick interval elapsed.
     Tick,
-    /// Whether this node has caught up with the cluster changed.
+    /// The node caught up with the cluster or fell behind.
     CaughtUp(watch::Receiver<bool>),
-    /// Look for containers that no row wants.
+    /// List containers and remove those without a row.
     Sweep,
-    /// Outcome of a sweep's listing, begun in this stretch of being caught up.
+    /// Outcome of a listing, with the catch-up epoch in which it began.
     Listed(u64, Result<Vec<Found>, EngineError>),
-    /// A container that no row wants was removed, or not.
+    /// Outcome of removing a container without a row.
     Reclaimed(String, Result<(), EngineError>),
-    /// The engine told something.
+    /// An engine event arrived.
     Engine(Event),
     /// The engine's event stream came up or broke.
     EventsUp(bool),
-    /// Nothing of a replica is left here.
+    /// No container of a replica is left on this host.
     Finished(String),
-    /// A replica actor crashed once too often.
+    /// A replica actor has exhausted its restart limit.
     Exhausted {
-        /// Its replica.
+        /// Id of the replica.
         id: String,
-        /// Why it crashed last.
+        /// Reason of its last crash.
         reason: String,
     },
-    /// A child was started, or could not be.
+    /// Outcome of starting a child.
     Started(String, bool),
-    /// A child was stopped and forgotten.
+    /// A child was stopped and removed from its supervisor.
     Stopped(String),
 }
 
-/// Where a replica's actor is.
+/// State of a replica's actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Child {
     Up,
     Stopping,
-    /// Down for good, until the row is newer than this.
+    /// Stopped for good, until the row is newer than this log index.
     Exhausted(u64),
 }
 
-/// Follows the state and keeps one [`ReplicaActor`] per row of this host.
+/// Follows the state and keeps one [`ReplicaActor`] per replica with an assignment on this host.
 pub struct ReplicaManager {
     args: Args,
     children: BTreeMap<String, Child>,
     seen: Arc<State>,
     reclaiming: BTreeSet<String>,
     listing: bool,
-    /// Who was leaving when the listing began.
+    /// Replicas that were leaving when the listing began.
     left: BTreeSet<String>,
-    /// Stretch of being caught up, or not.
+    /// Catch-up epoch: counts the changes of `caught_up`.
     stretch: u64,
-    /// The next sweep of a node that has not settled.
+    /// Next sweep while containers without a row hold back starts.
     again: Option<TaskHandle>,
     unlisted: Repeats,
     unreclaimed: Repeats,
@@ -193,7 +193,7 @@ impl Worker for ReplicaManager {
 }
 
 impl ReplicaManager {
-    /// Finds the children an earlier instance of this actor left.
+    /// Adopts the children that an earlier instance of this actor started.
     fn recall(&mut self, ctx: &Context<Self>) {
         let family = ctx.path().rsplit_once('/').map_or("", |(family, _)| family);
         let prefix = format!("{family}/{}", key(""));
@@ -205,8 +205,8 @@ impl ReplicaManager {
                 let Some(id) = info.path.strip_prefix(&prefix).map(str::to_owned) else {
                     continue;
                 };
-                // One that is being stopped was told so by the earlier instance, which will not
-                // hear of the end.
+                // The earlier instance was stopping this child, and the outcome is lost with that
+                // instance: stop it again.
                 let ending = info.state == ActorState::Stopped;
                 if ending || !roster.contains_key(&id) {
                     strangers.push(id.clone());
@@ -233,8 +233,8 @@ impl ReplicaManager {
         }
     }
 
-    /// Tells those whom a change of the state may concern. All of them would each look at all
-    /// that they depend on, once for every word that any replica of the cluster says.
+    /// Notifies only replicas the change can affect; notifying all would recompute every assignment
+    /// on every observation of any replica in the cluster.
     fn state_changed(&mut self, ctx: &Context<Self>, state: Arc<State>) {
         let seen = std::mem::replace(&mut self.seen, Arc::clone(&state));
         let shared = Arc::clone(&self.args.shared);
@@ -272,7 +272,7 @@ impl ReplicaManager {
         }
     }
 
-    /// Looks after every replica.
+    /// Reconciles every replica that has an assignment or an actor here.
     fn sync(&mut self, ctx: &Context<Self>) {
         let shared = Arc::clone(&self.args.shared);
         let state = shared.deps.raft.state();
@@ -289,8 +289,9 @@ impl ReplicaManager {
         }
     }
 
-    /// Starts the actor of a replica if it is missing and re-arms it if it is exhausted; one that
-    /// is no longer wanted winds itself up and says so.
+    /// Starts the actor of a replica if it is missing and restarts an exhausted one if its row is
+    /// newer. An actor without an assignment removes its container and then reports
+    /// [`Msg::Finished`].
     fn tend(&mut self, ctx: &Context<Self>, state: &State, id: &str) {
         let here = assignment::is_here(state, &self.args.shared.deps.host, id);
         match self.children.get(id) {
@@ -301,7 +302,7 @@ impl ReplicaManager {
                     self.revive_child(ctx, id.to_owned());
                 }
             }
-            // Nobody is left to wind it up: the sweep removes the container.
+            // An exhausted actor cannot remove its container; the sweep does.
             Some(Child::Exhausted(_)) => {
                 self.stop_child(ctx, id.to_owned());
                 ctx.send_to_self(Msg::Sweep);
@@ -320,7 +321,8 @@ impl ReplicaManager {
         let (spec, handle) = ChildSpec::worker::<ReplicaActor>(key(id), args);
         let (manager, replica) = (ctx.handle(), id.to_owned());
         let spec = spec.on_exhausted(OnExhausted::notify(move |report| {
-            // A restarting manager finds it in the supervisor's description.
+            // If the cast fails, the next instance reads the exhaustion from `describe` in
+            // `recall`.
             let _ = manager.cast(Msg::Exhausted {
                 id: replica.clone(),
                 reason: report.last_failure.clone(),
@@ -353,7 +355,7 @@ impl ReplicaManager {
         self.children.insert(id.clone(), Child::Stopping);
         let supervisor = ctx.supervisor();
         ctx.spawn(async move {
-            // Unknown is as good as stopped.
+            // A child that the supervisor does not have counts as stopped.
             let _ = supervisor.stop_child(&key(&id)).await;
             Msg::Stopped(id)
         });
@@ -369,7 +371,7 @@ impl ReplicaManager {
     }
 
     fn exhausted(&mut self, id: &str, reason: &str) {
-        error!(subsystem = "runtime/reconciler", replica_id = %id, %reason, "replica actor gave up");
+        error!(subsystem = "runtime/reconciler", replica_id = %id, %reason, "replica actor exhausted its restarts");
         let state = self.args.shared.deps.raft.state();
         let index = state
             .replicas_desired
@@ -402,7 +404,7 @@ impl ReplicaManager {
             .cast(publisher::Msg::Report(Box::new(row)));
     }
 
-    /// Row an exhausted child was last reported for.
+    /// Log index of the row that an exhausted child was last reported for.
     fn reported_index(&self, id: &str) -> u64 {
         let state = self.args.shared.deps.raft.state();
         let reported = state
@@ -424,7 +426,7 @@ impl ReplicaManager {
 
     fn tell(&self, id: &str, msg: replica::Msg) {
         if let Some(handle) = self.args.shared.roster().get(id) {
-            // One that is restarting looks at everything when it is back.
+            // A restarting actor reads everything again in `start`.
             let _ = handle.cast(msg);
         }
     }
@@ -436,11 +438,11 @@ impl ReplicaManager {
     }
 }
 
-/// Reports the next change of the state, once.
+/// Sends [`Msg::StateChanged`] at the next change of the state, once.
 fn follow(ctx: &Context<ReplicaManager>, mut state: watch::Receiver<Arc<State>>) {
     ctx.spawn(async move {
         if state.changed().await.is_err() {
-            // The state has no writer any more: this node is going down.
+            // The state's sender is dropped: this node is shutting down.
             std::future::pending::<()>().await;
         }
         Msg::StateChanged(state)

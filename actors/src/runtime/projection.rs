@@ -1,4 +1,4 @@
-//! A compose service and a row as the engine's create request. Pure.
+//! Builds the engine's create request from a compose service and a row. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,50 +20,50 @@ mod mounts;
 #[cfg(test)]
 mod tests;
 
-/// Network of a service that names none.
+/// Network of a service that lists none.
 pub const DEFAULT_NETWORK: &str = "_default";
 
-/// A network this host is ready to attach containers to.
+/// Network of this host that is ready for containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Name in the engine.
+    /// Name of the network in the engine.
     pub engine_network: String,
-    /// Address of the bridge, where its resolver listens.
+    /// Address of the bridge, on which its DNS resolver listens.
     pub gateway: String,
 }
 
-/// Where the container's network comes from.
+/// Network configuration of a container.
 #[derive(Clone, Copy, Debug)]
 pub enum Networking<'a> {
-    /// These, in attach order; the first at create.
+    /// These networks, in attach order; the first is attached at creation.
     Attached(&'a [Attachment]),
     /// Loopback only.
     None,
-    /// The namespace of the lender of this service.
+    /// Shares the network namespace of a container of this service.
     Joined(&'a str),
 }
 
-/// Everything a container is built from.
+/// Input of [`project`].
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// Cluster the container belongs to.
     pub cluster_id: &'a str,
-    /// Row it is made from.
+    /// Row it is created from.
     pub row: &'a ReplicaDesired,
     /// Its service in the stored document.
     pub service: &'a Service,
     /// Top-level volumes of that document.
     pub volumes: &'a BTreeMap<String, VolumeDeclaration>,
-    /// Where its network comes from.
+    /// Network configuration.
     pub networking: Networking<'a>,
     /// Containers whose namespaces it shares, by service.
     pub lenders: &'a BTreeMap<String, String>,
-    /// Home directory of the daemon's user, which `~` in a bind stands for.
+    /// Home directory of the daemon's user; replaces `~` in bind paths.
     pub home: &'a str,
 }
 
-/// Networks of a service in attach order: the revision's list, else the document's, else the
-/// default network.
+/// Networks of a service in attach order: those of the deployment's revision, else those of the
+/// document, else the default network.
 #[must_use]
 pub fn networks(spec: Option<&ServiceSpec>, service: &Service) -> Vec<String> {
     if service.network_mode.is_some() {
@@ -90,7 +90,7 @@ pub fn networks(spec: Option<&ServiceSpec>, service: &Service) -> Vec<String> {
     resolved
 }
 
-/// Names a replica answers to on each of its networks.
+/// DNS names of a replica on each of its networks.
 #[must_use]
 pub fn aliases(row: &ReplicaDesired) -> Vec<String> {
     let (service, deployment) = (&row.service, &row.deployment);
@@ -107,7 +107,7 @@ pub fn container_name(replica_id: &str) -> String {
     format!("jaco_{replica_id}")
 }
 
-/// The image of a row; an older row has none and runs the document's.
+/// Image of a row; rows written by older versions have none and use the document's.
 #[must_use]
 pub fn image<'a>(row: &'a ReplicaDesired, service: &'a Service) -> &'a str {
     if row.image.is_empty() {
@@ -117,15 +117,15 @@ pub fn image<'a>(row: &'a ReplicaDesired, service: &'a Service) -> &'a str {
     }
 }
 
-/// Whether a service declares a health check that runs.
+/// Whether a service declares a health check that is not disabled.
 #[must_use]
 pub fn declares_healthcheck(service: &Service) -> bool {
     let test = service.healthcheck.as_ref().map(|check| check.test.first());
-    // Without a test of its own a declared check runs the image's.
+    // A declared check without its own test runs the image's test.
     test.is_some_and(|kind| kind.is_none_or(|kind| !kind.eq_ignore_ascii_case("none")))
 }
 
-/// The create request of a container.
+/// Builds the create request of a container.
 #[must_use]
 pub fn project(source: &Source<'_>) -> ContainerCreateBody {
     let service = source.service;
@@ -253,7 +253,7 @@ fn host_config(source: &Source<'_>) -> HostConfig {
     }
 }
 
-/// `None` when the service says nothing about its log.
+/// `None` when the service does not configure logging.
 fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
     let driver = (!logging.driver.is_empty()).then(|| logging.driver.clone());
     let options = (!logging.options.is_empty()).then(|| logging.options.clone());
@@ -263,7 +263,7 @@ fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
     })
 }
 
-/// A namespace in the engine's words.
+/// Namespace mode in the engine's syntax.
 fn namespace(source: &Source<'_>, namespace: Option<&Namespace>) -> Option<String> {
     match namespace? {
         Namespace::Engine(mode) => Some(mode.clone()),
@@ -271,13 +271,13 @@ fn namespace(source: &Source<'_>, namespace: Option<&Namespace>) -> Option<Strin
     }
 }
 
-/// The namespace of the container that a service lends.
+/// Namespace of the container that runs `service`.
 fn lender(source: &Source<'_>, service: &str) -> Option<String> {
     let container = source.lenders.get(service)?;
     Some(format!("container:{container}"))
 }
 
-/// The document's resolvers, else those of every attached network.
+/// Resolvers of the document, else those of every attached network.
 fn resolvers(service: &Service, bridges: &[Attachment]) -> Vec<String> {
     if service.dns.is_empty() {
         bridges
@@ -317,7 +317,7 @@ fn device_requests(service: &Service) -> Vec<DeviceRequest> {
         .iter()
         .map(|gpu| DeviceRequest {
             driver: (!gpu.driver.is_empty()).then(|| gpu.driver.clone()),
-            // The engine takes either a count or ids.
+            // The engine accepts either a count or ids.
             count: gpu.device_ids.is_empty().then_some(gpu.count),
             device_ids: some(gpu.device_ids.clone()),
             // One inner list: all of them must be present.
@@ -335,12 +335,12 @@ fn cgroup_namespace(mode: &str) -> Option<HostConfigCgroupnsModeEnum> {
     }
 }
 
-/// An empty list is the engine's default.
+/// `None` for an empty list, so that the engine applies its default.
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// Service whose replica's network a service joins.
+/// Service whose network namespace a service joins.
 #[must_use]
 pub fn joined_service(service: &Service) -> Option<&str> {
     match &service.network_mode {
@@ -349,7 +349,7 @@ pub fn joined_service(service: &Service) -> Option<&str> {
     }
 }
 
-/// Services of which one replica must run on this host, because it shares a namespace.
+/// Services of which a replica must run on this host because a namespace of it is shared.
 #[must_use]
 pub fn lending_services(service: &Service) -> BTreeSet<&str> {
     let others = [&service.ipc, &service.pid, &service.uts];

@@ -1,4 +1,4 @@
-//! The newest observation of each replica, on its way into the state.
+//! Proposes the newest observation of each replica to raft.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,12 +16,12 @@ use crate::{
     supervision::{Context, Failure, Worker},
 };
 
-/// Wait after a proposal that raft could not take.
+/// Delay after a proposal that raft did not accept.
 const RETRY: Duration = Duration::from_millis(500);
-/// Proposals under way at most; raft writes what arrives together in one go.
+/// Proposals in flight at most; raft batches proposals that arrive together.
 const UNDER_WAY: usize = 64;
 
-/// What a [`PublisherActor`] starts from.
+/// Arguments of a [`PublisherActor`].
 #[derive(Clone)]
 pub struct Args {
     pub(crate) shared: Arc<Shared>,
@@ -30,26 +30,27 @@ pub struct Args {
 /// Messages of the [`PublisherActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// A replica changed; replaces what is still waiting for it.
+    /// A replica's observation changed; replaces the one still waiting.
     Report(Box<ReplicaObserved>),
     /// Outcome of a proposal.
     Proposed(Box<ReplicaObserved>, Result<Committed, ProposeError>),
-    /// A pause is over.
+    /// The retry delay elapsed.
     Retry,
-    /// This instance is new: what its predecessor held is asked for again.
+    /// Sent at start: requests the observations that the previous instance held.
     Recover,
 }
 
-/// Writes observations, each in a command of its own: a node that does not lead may submit no
-/// batch. Those of one replica are written one after the other.
+/// Proposes each observation in its own command, because a follower may not submit batches.
+/// Proposals of one replica are sequential.
 ///
-/// It keeps one observation per replica, so an outage of raft costs nothing but time.
+/// It keeps only the newest observation per replica, so a raft outage delays observations without
+/// using more memory.
 pub struct PublisherActor {
     shared: Arc<Shared>,
     waiting: BTreeMap<String, ReplicaObserved>,
     /// Replicas with a proposal under way.
     under_way: BTreeSet<String>,
-    /// Until the next retry.
+    /// Until the next [`Msg::Retry`].
     paused: bool,
     failures: Repeats,
 }
@@ -83,7 +84,7 @@ impl Worker for PublisherActor {
             }
             Msg::Recover => {
                 for replica in self.shared.roster().values() {
-                    // One that is restarting reports anyway.
+                    // A restarting actor publishes its report anyway.
                     let _ = replica.cast(replica::Msg::Tick);
                 }
             }
@@ -103,7 +104,7 @@ impl PublisherActor {
                 return;
             };
             let Some(command) = self.command(&row) else {
-                // Without a cluster there is nothing to write to yet.
+                // No cluster exists yet to write to.
                 self.put_back(row);
                 self.pause(ctx);
                 return;
@@ -150,7 +151,7 @@ impl PublisherActor {
         }
     }
 
-    /// Keeps what was not written, unless something newer waits.
+    /// Keeps a failed observation, unless a newer one is waiting.
     fn put_back(&mut self, row: ReplicaObserved) {
         self.waiting.entry(row.id.clone()).or_insert(row);
     }

@@ -1,6 +1,7 @@
-//! Pulls under way: replicas that want the same image with the same login share one attempt.
+//! Deduplicates pulls in flight: replicas that need the same image with the same credential share
+//! one attempt.
 //!
-//! Registries count requests, and a service's replicas start together.
+//! Registries rate-limit pulls, and the replicas of a service start together.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -18,13 +19,13 @@ use super::{
     registry_key::Credential,
 };
 
-/// An attempt that has been silent for this long is not joined any more: whoever gives up on it
-/// must not come back to it.
+/// An attempt without progress for this long is not joined: a replica that cancels a stalled
+/// attempt must not rejoin it.
 const STALE: Duration = Duration::from_secs(10);
 
 type Attempt = BoxFuture<'static, Result<(), EngineError>>;
 
-/// The attempts of one node.
+/// Attempts of one node.
 #[derive(Default)]
 pub(crate) struct Pulls(Mutex<Vec<Flight>>);
 
@@ -35,14 +36,14 @@ struct Flight {
     progress: watch::Receiver<Instant>,
 }
 
-/// A share of an attempt, which goes on as long as somebody holds one.
+/// Share of an attempt; the attempt is cancelled when its last share is dropped.
 pub(crate) struct Pull {
     attempt: Shared<Attempt>,
     progress: watch::Receiver<Instant>,
 }
 
 impl Pulls {
-    /// Joins the attempt under way, or begins one.
+    /// Joins the attempt in flight, or starts one.
     pub(crate) fn join(
         &self,
         engine: &Arc<dyn Engine>,
@@ -78,7 +79,7 @@ impl Pulls {
 }
 
 impl Flight {
-    /// A share of it; `None` once it is over.
+    /// Returns a share; `None` once the attempt is over.
     fn pull(&self) -> Option<Pull> {
         let attempt = self.attempt.upgrade()?;
         attempt.peek().is_none().then(|| Pull {
@@ -89,7 +90,8 @@ impl Flight {
 }
 
 impl Pull {
-    /// Waits for the outcome; calls `progressed` while the attempt moves, at most once in `every`.
+    /// Waits for the outcome; calls `progressed` when the attempt progresses, at most once per
+    /// `every`.
     pub(crate) async fn finish(
         mut self,
         every: Duration,
@@ -99,7 +101,7 @@ impl Pull {
         loop {
             tokio::select! {
                 outcome = &mut self.attempt => return outcome,
-                // Fails when the attempt is over, whose outcome is there then.
+                // `changed` fails once the attempt is over; its outcome is then available.
                 Ok(()) = self.progress.changed() => {
                     if told.elapsed() >= every {
                         progressed();
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn equal_wants_share_an_attempt_and_its_outcome() {
+    async fn equal_pulls_share_one_attempt_and_outcome() {
         let (fake, engine) = fake();
         let pulls = Pulls::default();
         let refused = EngineError::Conflict("no".into());
@@ -171,13 +173,13 @@ mod tests {
             assert_eq!(outcome(other).await, Ok(()));
         }
         assert_eq!(fake.pulls().len(), 4);
-        // What is over is not joined.
+        // A finished attempt is not joined.
         assert_eq!(outcome(pulls.join(&engine, "a", login("s"))).await, Ok(()));
         assert_eq!(fake.pulls().len(), 5);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_attempt_ends_with_its_last_share_and_not_before() {
+    async fn dropping_last_share_cancels_attempt() {
         let (fake, engine) = fake();
         let pulls = Pulls::default();
         let (held, mut dropped) = tokio::sync::oneshot::channel::<()>();
@@ -206,11 +208,11 @@ mod tests {
         let mut only = Box::pin(outcome(pulls.join(&engine, "a", None)));
         assert!(only.as_mut().now_or_never().is_none());
         drop(only);
-        assert!(dropped.await.is_err(), "nobody sends");
+        assert!(dropped.await.is_err(), "the attempt was cancelled");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_attempt_is_not_joined_and_everybody_hears_of_progress() {
+    async fn progress_reaches_all_shares_stalled_attempt_not_joined() {
         let (fake, engine) = fake();
         let pulls = Pulls::default();
         let steps = stream::iter(0..10).then(|_| async {

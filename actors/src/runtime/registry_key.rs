@@ -1,7 +1,7 @@
-//! Image references, registry keys and the credential that pulls an image.
+//! Image references, registry keys and the selection of pull credentials.
 //!
-//! Keys are `host[:port][/path]`, canonical on both sides: what an operator stores and what a
-//! pull looks up meet in [`jaco_raftnode::registry`].
+//! A key is `host[:port][/path]` in canonical form: stored keys and looked-up keys are
+//! canonicalized by [`jaco_raftnode::registry`].
 
 use std::sync::Arc;
 
@@ -27,11 +27,12 @@ pub struct Credential {
     pub server: String,
 }
 
-/// Shortest secret that is looked for in texts: a shorter one is part of common words.
+/// Shortest secret to redact; a shorter one occurs in common words.
 const REDACTED_MIN: usize = 4;
 
 impl Credential {
-    /// `text` without the secret, as it is or as it is sent: a registry may quote what it got.
+    /// Removes the secret from `text`, both plain and base64-encoded as sent: registries may quote
+    /// it.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
         let secret = self.secret.expose();
@@ -43,7 +44,7 @@ impl Credential {
     }
 }
 
-/// The key an image is looked up by: host and full repository path, without tag or digest.
+/// Lookup key of an image: host and full repository path, without tag or digest.
 ///
 /// # Errors
 /// [`InvalidReference`], as [`Reference::parse`].
@@ -51,12 +52,13 @@ pub fn image_key(image: &str) -> Result<String, InvalidReference> {
     Reference::parse(image).map(|reference| reference.key())
 }
 
-/// The credential for an image: the longest stored prefix, or the registry's only one.
+/// Returns the credential of an image: the one with the longest matching key prefix, or the only
+/// one of the registry.
 ///
-/// `None` pulls anonymously.
+/// `None` means an anonymous pull.
 ///
 /// # Errors
-/// [`InvalidReference`]: an unparsable reference is a failed pull, not an anonymous one.
+/// [`InvalidReference`]: a malformed reference fails the pull instead of making it anonymous.
 pub fn resolve(
     image: &str,
     stored: &OrdMap<String, Arc<RegistryCredential>>,
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_wins() {
+    fn longest_key_prefix_wins() {
         let stored = store(&["ghcr.io", "ghcr.io/owner"]);
         let found = resolve("ghcr.io/owner/app:1", &stored).unwrap().unwrap();
         assert_eq!(found.username, "user-of-ghcr.io/owner");
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_credential_of_the_host_is_used_and_two_are_not() {
+    fn only_unambiguous_credential_of_host_is_used() {
         let one = store(&["ghcr.io/a", "quay.io"]);
         assert_eq!(
             resolve("ghcr.io/b/app", &one).unwrap().unwrap().username,
@@ -134,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_reference_is_an_error_not_an_anonymous_pull() {
+    fn malformed_reference_is_an_error() {
         assert!(resolve("no such image", &store(&["docker.io"])).is_err());
     }
 
     #[test]
-    fn a_registry_that_quotes_the_login_is_not_believed_to_the_letter() {
+    fn quoted_credential_is_redacted() {
         let login = resolve("alpine", &store(&["docker.io"])).unwrap().unwrap();
         let sent = BASE64.encode("user-of-docker.io:s3cret");
         let quoted = format!("bad login s3cret (Basic {sent}) of user-of-docker.io");
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_do_not_reach_debug_output() {
+    fn debug_output_hides_secrets() {
         let found = resolve("alpine", &store(&["docker.io"])).unwrap();
         assert!(!format!("{found:?}").contains("s3cret"));
     }

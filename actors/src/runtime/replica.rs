@@ -1,9 +1,9 @@
-//! One replica on this host: pull, create, start, watch, restart, stop.
+//! State machine of one replica on this host: pull, create, start, watch, restart, stop.
 //!
-//! - [`core`]: the decisions, without I/O or a clock.
-//! - [`health`]: what an inspected container means.
-//! - [`report`]: what is published about a replica.
-//! - [`actor`]: the shell that runs effects and feeds outcomes back.
+//! - [`core`]: decisions, without I/O or a clock.
+//! - [`health`]: derives the replica state from an inspected container.
+//! - [`report`]: the observation published for a replica.
+//! - [`actor`]: driver that runs effects and feeds their outcomes back.
 
 pub mod actor;
 pub mod core;

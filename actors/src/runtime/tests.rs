@@ -1,4 +1,4 @@
-//! The actors of a runtime together, on an engine in memory and virtual time.
+//! The actors of a runtime together, with an in-memory engine and virtual time.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Node {
         Self::beside(root, raft, host, engine, caught_up, Arc::new(NoNetworks)).await
     }
 
-    /// With `networks` that other children of the root may provide.
+    /// Starts a node with `networks`, which other children of the root may provide.
     async fn beside(
         root: SupervisorSpec,
         raft: MemoryRaft,
@@ -162,7 +162,7 @@ impl Node {
 const ONE: &str = "services:\n  web:\n    image: web:1\n";
 
 #[tokio::test(start_paused = true)]
-async fn fifty_idle_replicas_cost_few_calls_and_no_writes() {
+async fn idle_replicas_cost_few_calls_and_no_writes() {
     let node = Node::new().await;
     node.deploy(ONE);
     let ids: Vec<_> = (0..50).map(|index| node.upsert("web", index)).collect();
@@ -172,7 +172,7 @@ async fn fifty_idle_replicas_cost_few_calls_and_no_writes() {
     let (calls, written) = (node.engine.calls(), node.raft.committed().len());
     let minutes = 10;
     tokio::time::sleep(Duration::from_secs(60 * minutes)).await;
-    // One inspect per replica and one list per half minute.
+    // One inspection per replica and one listing per half minute.
     let allowed = 2 * minutes * 51 + 102;
     let spent = node.engine.calls() - calls;
     assert!(spent <= allowed, "{spent} calls, {allowed} allowed");
@@ -184,7 +184,7 @@ async fn fifty_idle_replicas_cost_few_calls_and_no_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observations_wait_out_a_raft_that_does_not_answer_and_only_the_newest_is_written() {
+async fn newest_observation_is_written_after_raft_outage() {
     let node = Node::new().await;
     node.raft.fail_next(20, ProposeError::NoLeader);
     node.deploy(ONE);
@@ -192,18 +192,18 @@ async fn observations_wait_out_a_raft_that_does_not_answer_and_only_the_newest_i
     let seen = node.running(&id).await;
     assert_eq!(seen.container_id, "c1");
     let reports = node.raft.committed().len() - 2;
-    assert_eq!(reports, 1, "what came before `running` was superseded");
+    assert_eq!(reports, 1, "reports before `running` were superseded");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_report_that_died_with_its_publisher_is_said_again() {
+async fn report_lost_with_its_publisher_is_republished() {
     let node = Node::new().await;
     node.deploy(ONE);
     let id = node.upsert("web", 0);
     let container = node.running(&id).await.container_id;
     node.raft.fail_next(3, ProposeError::NoLeader);
     node.engine.die(&container);
-    // The publisher has tried, and holds the report until its next attempt.
+    // The publisher has failed once and holds the report until its next attempt.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let state = node.raft.state();
     assert_eq!(state.replicas_observed[&id].state(), ReplicaState::Running);
@@ -220,7 +220,7 @@ async fn a_report_that_died_with_its_publisher_is_said_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_asked_again() {
+async fn proposal_with_unknown_outcome_is_retried() {
     let node = Node::new().await;
     node.raft.lose_next_answers(3);
     node.deploy(ONE);
@@ -229,7 +229,7 @@ async fn a_lost_answer_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_observation_does_not_hold_up_the_others() {
+async fn rejected_observation_does_not_block_others() {
     let node = Node::new().await;
     node.deploy(ONE);
     let refused = ProposeError::Rejected(jaco_proto::Error::new(
@@ -244,7 +244,7 @@ async fn a_refused_observation_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_is_answered_at_once_and_a_silent_engine_is_polled() {
+async fn engine_event_reveals_exit_at_once() {
     let node = Node::new().await;
     node.deploy(ONE);
     let id = node.upsert("web", 0);
@@ -261,7 +261,7 @@ async fn an_event_is_answered_at_once_and_a_silent_engine_is_polled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_outage_is_pending_and_ends_by_itself() {
+async fn engine_outage_reports_pending_and_recovers() {
     let node = Node::new().await;
     node.engine.set_down(true);
     node.deploy(ONE);
@@ -276,7 +276,7 @@ async fn an_engine_outage_is_pending_and_ends_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dependent_waits_for_its_dependency() {
+async fn dependent_waits_for_its_dependency() {
     let node = Node::new().await;
     node.deploy(
         "services:\n  db:\n    image: db:1\n  web:\n    image: web:1\n    depends_on:\n      \
@@ -292,7 +292,7 @@ async fn a_dependent_waits_for_its_dependency() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pull_uses_the_credential_of_its_registry() {
+async fn pull_uses_credential_of_its_registry() {
     let node = Node::new().await;
     node.apply(Payload::RegistryCredentialUpsert(
         v1::RegistryCredentialUpsert {
@@ -330,7 +330,7 @@ fn failed_pull(seen: &v1::ReplicaObserved) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_pull_fails_in_time_and_the_next_one_is_asked() {
+async fn stalled_pull_times_out_and_is_retried() {
     let node = Node::new().await;
     node.engine.script_pull(stream::pending());
     node.deploy(ONE);
@@ -345,7 +345,7 @@ async fn a_silent_pull_fails_in_time_and_the_next_one_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_pull_that_moves_is_left_alone() {
+async fn slow_pull_with_progress_is_not_cancelled() {
     let node = Node::new().await;
     let steps = stream::iter(0..20).then(|_| async {
         tokio::time::sleep(PULL_SILENCE - Duration::from_secs(2)).await;
@@ -363,7 +363,7 @@ async fn a_slow_pull_that_moves_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_row_drops_its_pull() {
+async fn removed_row_cancels_its_pull() {
     let node = Node::new().await;
     let (held, mut dropped) = tokio::sync::oneshot::channel::<()>();
     node.engine.script_pull(stream::once(async move {
@@ -378,12 +378,12 @@ async fn a_removed_row_drops_its_pull() {
     node.apply(Payload::ReplicaDesiredRemove(v1::ReplicaDesiredRemove {
         id,
     }));
-    assert!(dropped.await.is_err(), "nobody sends");
+    assert!(dropped.await.is_err(), "the pull was cancelled");
     assert_eq!(node.engine.names(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_quotes_the_secret_does_not_make_it_public() {
+async fn secret_quoted_by_registry_is_redacted() {
     let node = Node::new().await;
     node.apply(login());
     let message = format!("denied: `{SECRET}` is wrong");
@@ -403,7 +403,7 @@ async fn a_registry_that_quotes_the_secret_does_not_make_it_public() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_asks_with_the_credential_of_its_moment() {
+async fn each_pull_attempt_uses_current_credential() {
     let node = Node::new().await;
     for _ in 0..2 {
         let error = EngineError::Api {
@@ -424,7 +424,7 @@ async fn each_attempt_asks_with_the_credential_of_its_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn killing_any_actor_of_the_runtime_changes_nothing() {
+async fn killing_any_runtime_actor_keeps_containers() {
     let node = Node::new().await;
     node.deploy(ONE);
     let ids: Vec<_> = (0..3).map(|index| node.upsert("web", index)).collect();
@@ -453,7 +453,7 @@ async fn killing_any_actor_of_the_runtime_changes_nothing() {
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(node.engine.names(), names);
     assert_eq!(node.raft.committed().len(), written);
-    // And the tree still works: a new row is served, a removed one is wound up.
+    // The tree still works: a new row is started, a removed one is cleaned up.
     let id = node.upsert("web", 3);
     node.running(&id).await;
     let id = ids[0].clone();
@@ -465,7 +465,7 @@ async fn killing_any_actor_of_the_runtime_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restarted_manager_finds_the_actors_it_had() {
+async fn restarted_manager_adopts_running_replica_actors() {
     let node = Node::new().await;
     node.deploy(ONE);
     let id = node.upsert("web", 0);
@@ -485,7 +485,7 @@ async fn a_restarted_manager_finds_the_actors_it_had() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_supervisor_comes_back_with_every_replica() {
+async fn restarted_supervisor_restarts_every_replica() {
     let node = Node::new().await;
     node.deploy(ONE);
     let id = node.upsert("web", 0);
@@ -510,7 +510,7 @@ async fn a_killed_supervisor_comes_back_with_every_replica() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_swept_before_the_node_has_caught_up() {
+async fn nothing_is_swept_before_node_caught_up() {
     let engine = FakeEngine::new();
     engine.plant(
         "old",

@@ -1,4 +1,4 @@
-//! The shell of the scheduler.
+//! Driver of the scheduler: runs passes and proposes their batches while this node leads.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,24 +21,24 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// After this a proposal counts as lost, whatever became of it; far above a commit's budget.
+/// Timeout after which the outcome of a proposal counts as unknown; far above the commit budget.
 const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);
 
-/// What a scheduler needs, now and after every restart.
+/// Arguments of a [`SchedulerActor`]; kept across restarts.
 #[derive(Clone)]
 pub struct Args {
-    /// Where the state is read and changed.
+    /// Reads and changes the replicated state.
     pub raft: Arc<dyn Propose>,
     /// Whether this node leads and has applied an entry of its own term.
     pub is_leader: watch::Receiver<bool>,
-    /// Time of the commands.
+    /// Source of the commands' timestamps.
     pub clock: Clock,
     metrics: Metrics,
     gate: Arc<Mutex<()>>,
 }
 
 impl Args {
-    /// Arguments of one node's scheduler.
+    /// Creates the arguments of one node's scheduler.
     #[must_use]
     pub fn new(
         raft: Arc<dyn Propose>,
@@ -56,38 +56,38 @@ impl Args {
     }
 }
 
-/// Held while a proposal is under way. A proposal cannot be taken back, so it outlives an actor
-/// that is killed; were the next instance not to wait for it, it would issue the same replicas
-/// again, and their containers would be made twice.
+/// Lock held while a proposal is in flight. A proposal cannot be withdrawn and outlives a killed
+/// actor. Without waiting for it, the next instance would issue the same replicas again and their
+/// containers would be created twice.
 type Gate = OwnedMutexGuard<()>;
 
 /// Mailbox of the scheduler.
 pub enum Msg {
     /// Leadership may have changed.
     Leadership(watch::Receiver<bool>),
-    /// Something a pass depends on changed.
+    /// State that a pass depends on changed.
     Changed(watch::Receiver<Arc<State>>),
     /// A pass may be due.
     Wake,
-    /// The proposal of an earlier instance or stretch of leadership is over.
+    /// The proposal of an earlier instance or leadership epoch has finished.
     Begin {
-        /// The stretch of leadership that waited for it.
+        /// Leadership epoch that waited for the lock.
         stint: u64,
-        /// What it waited for.
+        /// The acquired lock.
         gate: Gate,
     },
-    /// The proposal of a pass is over, and its outcome shows in the local state.
+    /// The proposal of a pass has finished; a successful one is visible in the local state.
     Finished {
-        /// The stretch of leadership the pass belongs to.
+        /// Leadership epoch of the pass.
         stint: u64,
-        /// Whether it left something for the next pass.
+        /// Whether the pass left commands for the next one.
         partly: bool,
-        /// What became of it.
+        /// Outcome of the proposal.
         outcome: Result<Committed, ProposeError>,
     },
 }
 
-/// Brings the replicas nearer to what the deployments ask for, on the leader only.
+/// Reconciles the replicas with the deployments, on the leader only.
 pub struct SchedulerActor {
     args: Args,
     pace: Pace,
@@ -185,7 +185,7 @@ impl SchedulerActor {
             task.abort();
         }
         if leads {
-            // What was remembered may be from before another leader's time.
+            // The cache may predate another node's leadership.
             self.memo = Memo::default();
             self.follow(ctx, self.args.raft.follow());
         }
@@ -194,7 +194,7 @@ impl SchedulerActor {
 
     fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
         if let Some(task) = self.following.take() {
-            task.abort(); // of an earlier stint, when its last message came late
+            task.abort(); // task of an earlier leadership epoch
         }
         let mut last = states.borrow_and_update().clone();
         self.following = Some(ctx.spawn(async move {
@@ -258,7 +258,7 @@ impl SchedulerActor {
         }));
     }
 
-    /// Keeps exactly one timer, at the deadline.
+    /// Keeps one timer, armed for the deadline of the next pass.
     fn arm(&mut self, ctx: &Context<Self>) {
         let deadline = self.pace.deadline().map(Instant::from_std);
         if deadline == self.timer.as_ref().map(|(at, _)| *at)
@@ -296,7 +296,7 @@ fn rate(outcome: &Result<Committed, ProposeError>, partly: bool) -> Outcome {
     }
 }
 
-/// Whether a pass could come out differently.
+/// Whether the change can affect the result of a pass.
 fn concerns_scheduling(before: &State, after: &State) -> bool {
     !(before.deployments.ptr_eq(&after.deployments)
         && before.nodes.ptr_eq(&after.nodes)

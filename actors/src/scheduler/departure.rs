@@ -1,4 +1,4 @@
-//! What would have no place if a host left. Pure.
+//! Finds replicas that could not be placed elsewhere if a host left. Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,10 +10,10 @@ use super::{
     projects::Projects,
 };
 
-/// Replicas of `host` that no other host could take, by id.
+/// Returns the ids of the replicas of `host` that no other host could take.
 ///
-/// Those that keep data on it stay where their data is; those that run once on every host end
-/// with it, and are not counted.
+/// A stateful replica cannot leave the host that holds its data, so it counts as stranded. Replicas
+/// of a `global` service end with their host and are not counted.
 #[must_use]
 pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<String> {
     let mut without = state.clone();
@@ -44,7 +44,7 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
             let subject = Subject {
                 deployment: &deployment.name,
                 spec,
-                // What cannot be read may keep data.
+                // Assume data if the document cannot be parsed.
                 stateful: template.is_none_or(|template| template.stateful),
             };
             match place(subject, rows, &hosts, &mut load) {
@@ -81,7 +81,7 @@ mod tests {
         Ok(names.map(template).collect())
     }
 
-    /// Ready hosts, and services with one replica on each host named.
+    /// State with ready hosts, and with one replica of each service on each of its hosts.
     fn state(hosts: &[&str], services: &[(&str, PlacementMode, &[&str])]) -> State {
         let mut state = State::default();
         for host in hosts {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_no_other_host_takes_is_stranded() {
+    fn only_unplaceable_replicas_are_stranded() {
         use PlacementMode::{Global, Hosts, Pack, Spread};
         type Row = (
             &'static [&'static str],

@@ -1,56 +1,56 @@
-//! When the scheduler makes a pass.
+//! Timing of the scheduler's passes.
 //!
-//! Changes are waited out for a moment, because they come in flocks, but never for long; a
-//! failed pass is repeated, more and more slowly; and only one pass is under way at a time.
-//! After a pass ran, [`Pace::deadline`] lies in the future or there is none, so a shell that
-//! sleeps until it never spins.
+//! Changes are debounced because they arrive in bursts, but never delayed for long; a failed pass
+//! is retried with exponential backoff; and only one pass is in flight at a time. After a pass
+//! begins, [`Pace::deadline`] lies in the future or is `None`, so a driver that sleeps until then
+//! never spins.
 
 use std::time::{Duration, Instant};
 
-/// Quiet time after the last change before a pass.
+/// Quiet time after the last change before a pass begins.
 pub const QUIET: Duration = Duration::from_millis(50);
-/// Longest time a change waits for quiet.
+/// Longest delay of a pass by further changes.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(500);
-/// Time between passes when nothing changes.
+/// Interval of passes while nothing changes.
 pub const SAFETY_TICK: Duration = Duration::from_secs(30);
-/// First delay after a failed pass; doubles up to the safety tick.
+/// First delay after a failed pass; doubles up to [`SAFETY_TICK`].
 pub const FIRST_RETRY: Duration = Duration::from_millis(250);
 
-/// How long a proposal with an unknown outcome may still be committed. A pass made before that
-/// would issue the same replicas again.
+/// Time during which a proposal with an unknown outcome may still commit. A pass before that would
+/// issue the same replicas again.
 pub const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 
-/// How a pass ended.
+/// Outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The state shows it.
+    /// The batch is applied to the local state.
     Done,
-    /// The state shows it, and there is more to plan at once.
+    /// The batch is applied to the local state, and further commands are due at once.
     Partly,
     /// Nothing was committed.
     Failed,
-    /// It may be committed yet.
+    /// It may still be committed.
     Unknown,
 }
 
-/// Decides when a pass is due; see the module documentation.
+/// Determines when a pass is due; see the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     leading: bool,
     running: bool,
-    /// First and last change that no pass has seen.
+    /// Times of the first and the last change not yet covered by a pass.
     changes: Option<(Instant, Instant)>,
-    /// First change that no finished pass has answered, or when a pass began without one.
+    /// Time of the first change not yet covered by a finished pass, or of a pass begun without one.
     unanswered: Option<Instant>,
-    /// When the next pass is due if nothing changes.
+    /// Time of the next pass if nothing changes.
     tick: Option<Instant>,
-    /// No pass before this time.
+    /// Earliest time of the next pass.
     not_before: Option<Instant>,
     failures: u32,
 }
 
 impl Pace {
-    /// This node became leader, or ceased to be; a new leader looks at once.
+    /// Handles a change of leadership; a new leader begins a pass at once.
     pub fn handle_leadership(&mut self, leading: bool, now: Instant) {
         if leading == self.leading {
             return;
@@ -62,7 +62,7 @@ impl Pace {
         };
     }
 
-    /// Something a pass depends on changed.
+    /// Handles a change that a pass depends on.
     pub fn handle_change(&mut self, now: Instant) {
         if self.leading {
             let first = self.changes.map_or(now, |(first, _)| first);
@@ -70,7 +70,7 @@ impl Pace {
         }
     }
 
-    /// Whether to make a pass now; if so, it counts as begun, with all changes so far.
+    /// Returns whether to begin a pass now; if so, the pass covers all changes so far.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let due = self.deadline().is_some_and(|deadline| deadline <= now);
         if due {
@@ -82,10 +82,10 @@ impl Pace {
         due
     }
 
-    /// The pass that was begun is over; unless it is done it is made again.
+    /// Handles the end of a pass; a failed or partial pass is followed by another.
     pub fn handle_finished(&mut self, outcome: Outcome, now: Instant) {
         if !self.running {
-            return; // of an earlier term
+            return; // outcome of an earlier leadership epoch
         }
         self.running = false;
         let shortest = match outcome {
@@ -112,13 +112,13 @@ impl Pace {
         self.tick = Some(now + delay);
     }
 
-    /// The first change that the pass under way answers, however often it had to be repeated.
+    /// Time of the first change that the pass in flight covers, including its earlier attempts.
     #[must_use]
     pub fn answers_since(&self) -> Option<Instant> {
         self.unanswered.filter(|_| self.running)
     }
 
-    /// When a pass is due; `None` while one is under way or another node leads.
+    /// Time of the next pass; `None` while one is in flight or this node does not lead.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         if !self.leading || self.running {
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn new_leader_looks_at_once_and_then_every_tick() {
+    fn new_leader_passes_at_once_then_every_tick() {
         let now = Instant::now();
         let pace = settled(now);
         assert_eq!(pace.deadline(), Some(now + SAFETY_TICK));
     }
 
     #[test]
-    fn what_a_pass_left_over_is_planned_at_once() {
+    fn partial_pass_is_continued_at_once() {
         let now = Instant::now();
         let mut pace = settled(now);
         pace.handle_change(now);
@@ -182,14 +182,14 @@ mod tests {
         assert_eq!(
             pace.answers_since(),
             Some(now),
-            "one answer in several passes"
+            "several passes cover one change"
         );
         pace.handle_finished(Outcome::Done, now + ms(95));
         assert_eq!(pace.deadline(), Some(now + ms(90) + SAFETY_TICK));
     }
 
     #[test]
-    fn change_is_seen_after_a_quiet_moment() {
+    fn changes_are_debounced() {
         let now = Instant::now();
         let mut pace = settled(now);
         pace.handle_change(now + ms(10));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_changes_cannot_put_a_pass_off_for_long() {
+    fn steady_changes_delay_a_pass_up_to_limit() {
         let now = Instant::now();
         let mut pace = settled(now);
         let begun = (0..).map(|step| ms(step * 20)).find(|&at| {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn change_during_a_pass_waits_for_its_end() {
+    fn change_during_pass_waits_for_its_end() {
         let now = Instant::now();
         let mut pace = settled(now);
         pace.handle_change(now);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_passes_are_repeated_ever_more_slowly() {
+    fn failed_passes_are_retried_with_backoff() {
         let mut now = Instant::now();
         let mut pace = Pace::default();
         pace.handle_leadership(true, now);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_pass_answers_since_the_first_change() {
+    fn retried_pass_counts_since_first_change() {
         let now = Instant::now();
         let mut pace = settled(now);
         assert_eq!(pace.answers_since(), None);
@@ -258,13 +258,13 @@ mod tests {
         assert!(pace.handle_timeout(now + ms(400)));
         assert_eq!(pace.answers_since(), Some(now + ms(10)));
         pace.handle_finished(Outcome::Done, now + ms(410));
-        // Nothing changed: the pass itself is what began.
+        // No change is pending, so the pass counts from its own beginning.
         assert!(pace.handle_timeout(now + ms(400) + SAFETY_TICK));
         assert_eq!(pace.answers_since(), Some(now + ms(400) + SAFETY_TICK));
     }
 
     #[test]
-    fn pass_that_may_still_land_is_waited_out() {
+    fn unknown_outcome_delays_pass_by_commit_budget() {
         let now = Instant::now();
         let mut pace = Pace::default();
         pace.handle_leadership(true, now);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_term_forgets_the_delays_and_passes_of_the_old_one() {
+    fn new_leadership_resets_backoff_and_pass() {
         let now = Instant::now();
         let mut pace = Pace::default();
         pace.handle_leadership(true, now);
@@ -289,7 +289,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn deadline_is_never_due_after_a_pass_began(
+        fn deadline_is_in_the_future_after_timeout(
             steps in proptest::collection::vec((0..5_u8, 0..2000_u64), 0..60),
         ) {
             let mut now = Instant::now();
@@ -305,7 +305,7 @@ mod tests {
                 }
                 pace.handle_timeout(now);
                 prop_assert!(pace.deadline().is_none_or(|deadline| deadline > now));
-                // A change is never put off past its limit while nothing fails.
+                // Without failures a change is never delayed past its limit.
                 if let (Some((first, _)), Some(deadline), 0) =
                     (pace.changes, pace.deadline(), pace.failures)
                 {

@@ -1,9 +1,9 @@
-//! Which hosts the replicas of a service run on.
+//! Assigns hosts to the replicas of a service.
 //!
-//! A pure function of the state: the same rows and the same members give the same answer on
-//! every leader, whatever passes came before. A placed replica stays where it is as long as its
-//! host is eligible, or silent for a moment, or holds data that is nowhere else; only the others
-//! get a host, in index order.
+//! A pure function of the state: the same rows and members give the same result on every leader,
+//! whatever passes came before. A placed replica keeps its host while the host is eligible or only
+//! briefly unhealthy, or holds data of the replica; all other replicas are assigned hosts in index
+//! order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,61 +14,61 @@ mod hosts;
 
 pub use hosts::{Hosts, Standing, Stuck};
 
-/// One wanted replica and its host.
+/// Wanted replica and its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Replica id.
     pub id: String,
     /// Position within the service.
     pub index: i32,
-    /// Host it is to run on.
+    /// Assigned host.
     pub host: String,
-    /// Why it is in trouble there, and stays nevertheless.
+    /// Reason why the replica cannot run properly on this host but is not moved.
     pub stuck: Option<Stuck>,
 }
 
-/// Why a service cannot be placed; its rows are left as they are.
+/// Reason why a service cannot be placed; its rows are left unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unplaceable {
-    /// Replicas are wanted and no host may take one.
+    /// Replicas are wanted, but no host is eligible.
     #[error("service {service:?}: no eligible hosts")]
     NoEligibleHosts {
         /// Service of the deployment.
         service: String,
     },
-    /// The pinned hosts cannot hold the replicas one by one.
+    /// A service with listed hosts allows one replica per host, and there are too few eligible
+    /// ones.
     #[error(
         "service {service:?}: only {eligible} eligible host(s) but {replicas} replicas requested"
     )]
     TooFewHosts {
         /// Service of the deployment.
         service: String,
-        /// Pinned hosts that are eligible.
+        /// Listed hosts that are eligible.
         eligible: usize,
-        /// Replicas asked for.
+        /// Replicas requested.
         replicas: usize,
     },
-    /// The id belongs to another service already.
+    /// The id already belongs to another service.
     #[error("replica_id_conflict: {id}")]
     IdConflict {
-        /// The id both services want.
+        /// Id wanted by both services.
         id: String,
     },
 }
 
-/// A service of a deployment, as placement sees it.
+/// Service of a deployment, as input of placement.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Deployment name.
     pub deployment: &'a str,
     /// Scheduling settings.
     pub spec: &'a v1::ServiceSpec,
-    /// It keeps data on its host, so it is never started on another one while its host is a
-    /// member.
+    /// The service keeps data on its host, so a replica never moves while its host is a member.
     pub stateful: bool,
 }
 
-/// Replicas per host over all services, kept up to date within a pass.
+/// Number of replicas per host over all services, updated during a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load(BTreeMap<String, usize>);
 
@@ -83,7 +83,7 @@ impl Load {
         load
     }
 
-    /// One replica more on `host`.
+    /// Adds one replica on `host`.
     pub fn add(&mut self, host: &str) {
         match self.0.get_mut(host) {
             Some(count) => *count += 1,
@@ -93,7 +93,7 @@ impl Load {
         }
     }
 
-    /// One replica less on `host`.
+    /// Removes one replica from `host`.
     pub fn remove(&mut self, host: &str) {
         if let Some(count) = self.0.get_mut(host) {
             *count = count.saturating_sub(1);
@@ -105,27 +105,27 @@ impl Load {
     }
 }
 
-/// Id of replica `index` under every mode but `global`.
+/// Id of replica `index` in every mode except `global`.
 #[must_use]
 pub fn positional_id(deployment: &str, service: &str, index: usize) -> String {
     format!("{deployment}-{service}-{index}")
 }
 
-/// Id of the replica on `host` under `global`.
+/// Id of the replica on `host` in `global` mode.
 #[must_use]
 pub fn global_id(deployment: &str, service: &str, host: &str) -> String {
     let host: String = host
         .chars()
         .flat_map(|c| {
             let kept = c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
-            // One dash per byte, so that the length of the host name is kept.
+            // One dash per byte preserves the length of the host name.
             std::iter::repeat_n(if kept { c } else { '-' }, c.len_utf8())
         })
         .collect();
     format!("{deployment}-{service}-{host}")
 }
 
-/// FNV-1a, 32 bits, over the UTF-8 bytes.
+/// 32-bit FNV-1a over the UTF-8 bytes.
 #[must_use]
 pub fn fnv1a32(text: &str) -> u32 {
     text.bytes().fold(2_166_136_261, |hash, byte| {
@@ -133,13 +133,13 @@ pub fn fnv1a32(text: &str) -> u32 {
     })
 }
 
-/// Places every wanted replica of one service, by index.
+/// Places every wanted replica of one service, in index order.
 ///
-/// `rows` are the current rows of this service by id; `load` counts all replicas and is moved
-/// along with the placements made here.
+/// `rows` are the current rows of this service by id. `load` counts the replicas of all services
+/// and is updated with these placements.
 ///
 /// # Errors
-/// [`Unplaceable`] if the service cannot be placed as a whole; `load` is unchanged then.
+/// [`Unplaceable`] if the service cannot be placed as a whole; `load` is then unchanged.
 pub fn place(
     subject: Subject<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,
@@ -178,24 +178,24 @@ pub fn place(
     }
 }
 
-/// Where the replicas of one service may be.
+/// Hosts on which the replicas of one service may run.
 struct Field<'a> {
     hosts: &'a Hosts,
-    /// Hosts for new replicas, sorted.
+    /// Hosts eligible for new replicas, sorted.
     eligible: Vec<&'a str>,
-    /// The only hosts allowed, if the service names them.
+    /// Only hosts allowed, if the service lists them.
     listed: Option<&'a BTreeSet<&'a str>>,
 }
 
 impl Field<'_> {
-    /// Standing of a host that may keep what it has; `None` if it must not, or is no member.
+    /// Eligibility of a host that may keep its replicas; `None` if it may not or is not a member.
     fn standing(&self, host: &str) -> Option<Standing> {
         let allowed = self.listed.is_none_or(|listed| listed.contains(host));
         self.hosts.standing(host).filter(|_| allowed)
     }
 
-    /// Whether a replica on `host` stays there without a look at the alternatives, and what is
-    /// the matter with it then.
+    /// Decides whether a replica keeps `host` without considering alternatives: `None` if it does
+    /// not, else why it is stuck there, if it is.
     fn keeps(&self, host: &str, stateful: bool) -> Option<Option<Stuck>> {
         match self.standing(host)? {
             Standing::Eligible | Standing::Holding => Some(None),
@@ -207,12 +207,12 @@ impl Field<'_> {
     }
 }
 
-/// What a mode may look at when it chooses one host.
+/// Input for choosing the host of one replica.
 struct Want<'a> {
     id: &'a str,
     index: usize,
     eligible: &'a [&'a str],
-    /// Replicas of this service by host: the kept ones and those placed so far.
+    /// Replicas of this service by host: kept ones and those placed so far.
     taken: &'a BTreeMap<&'a str, usize>,
     load: &'a Load,
 }
@@ -228,7 +228,7 @@ fn positional<'r>(
     let ids: Vec<String> = (0..replicas)
         .map(|index| positional_id(subject.deployment, &subject.spec.name, index))
         .collect();
-    // What stays is settled first, so that no newcomer depends on the order of indexes.
+    // Kept replicas are determined first, so that new placements do not depend on the index order.
     let kept: Vec<Option<(&'r str, Option<Stuck>)>> = ids
         .iter()
         .map(|id| {
@@ -277,7 +277,7 @@ fn positional<'r>(
     Ok(placed)
 }
 
-/// Why a replica that names its hosts stays where it is, when no other one takes it.
+/// Returns why a replica of a service with listed hosts stays although no listed host can take it.
 fn stays(
     subject: Subject<'_>,
     field: &Field<'_>,
@@ -302,18 +302,20 @@ fn unplaceable(subject: Subject<'_>, field: &Field<'_>) -> Unplaceable {
     }
 }
 
-/// Fewest of this service, then fewest in all, then the heaviest rendezvous weight.
+/// Prefers fewest replicas of this service, then fewest in total, then the highest rendezvous
+/// weight.
 fn spread(want: &Want<'_>) -> Option<usize> {
     let rank = |host: &str| {
         let weight = fnv1a32(&format!("{host}/{}", want.id));
         let own = want.taken.get(host).copied().unwrap_or(0);
         (own, want.load.on(host), std::cmp::Reverse(weight))
     };
-    // `min_by_key` keeps the first of equals, and the hosts are sorted.
+    // `min_by_key` returns the first minimum, and the hosts are sorted.
     (0..want.eligible.len()).min_by_key(|&at| want.eligible.get(at).map(|host| rank(host)))
 }
 
-/// Fewest of this service when the pass began; all newcomers of a pass land together.
+/// Prefers fewest replicas of this service at the beginning of the pass, so that all new replicas
+/// of a pass share a host.
 fn packed(want: &Want<'_>, at_start: &BTreeMap<&str, usize>) -> Option<usize> {
     (0..want.eligible.len()).min_by_key(|&at| {
         want.eligible
@@ -322,7 +324,7 @@ fn packed(want: &Want<'_>, at_start: &BTreeMap<&str, usize>) -> Option<usize> {
     })
 }
 
-/// The host at this index, or the next one that holds none of the service.
+/// Chooses the host at the replica's index, or the next one without a replica of the service.
 fn pinned(want: &Want<'_>) -> Option<usize> {
     let hosts = want.eligible.len();
     let free = |at: &usize| {
@@ -336,8 +338,8 @@ fn pinned(want: &Want<'_>) -> Option<usize> {
         .find(|at| free(at))
 }
 
-/// One on each eligible host; a host that is silent or lost keeps the one it has, which goes on
-/// there when it is back.
+/// Places one replica on each eligible host. An unhealthy or offline host keeps its replica, which
+/// continues there once the host is back.
 fn global(
     subject: Subject<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,

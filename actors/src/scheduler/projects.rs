@@ -1,4 +1,4 @@
-//! What the scheduler needs of each compose document, read once per content.
+//! Scheduling view of compose documents, parsed once per content.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,20 +16,19 @@ use jaco_raftnode::State;
 pub struct Template {
     /// Image reference.
     pub image: String,
-    /// Hash of everything the container is built from.
+    /// Hash of all inputs of the container.
     pub spec_hash: Vec<u8>,
-    /// Whether it mounts something of its host: a path, or a volume with a name.
+    /// Whether it mounts data of its host: a path or a named volume.
     pub stateful: bool,
 }
 
-/// Templates of the services that the document has and gives an image, or why it cannot be
-/// read.
+/// Templates of the services that the document defines with an image, or why it cannot be parsed.
 pub type Templates = Result<BTreeMap<String, Template>, String>;
 
-/// Templates by deployment.
+/// Cache of templates by deployment.
 ///
-/// An entry is good for exactly the document and services it was made from, so a rollback, or a
-/// deployment that was deleted and applied again under the same revision, is read anew.
+/// An entry is valid only for the document and services it was derived from, so a rollback, or a
+/// deployment that was deleted and applied again under the same revision, is parsed again.
 pub struct Projects {
     read: fn(&v1::Deployment) -> Templates,
     known: BTreeMap<String, (Arc<v1::Deployment>, Arc<Templates>)>,
@@ -42,7 +41,7 @@ impl Default for Projects {
 }
 
 impl Projects {
-    /// Starts empty, with `read` as the way from a deployment to its templates.
+    /// Creates an empty cache that derives templates with `read`.
     #[must_use]
     pub fn reading_with(read: fn(&v1::Deployment) -> Templates) -> Self {
         Self {
@@ -51,7 +50,7 @@ impl Projects {
         }
     }
 
-    /// Templates of `deployment`, read only if its content is new.
+    /// Returns the templates of `deployment`; parses its document only if the content changed.
     pub fn of(&mut self, deployment: &Arc<v1::Deployment>) -> Arc<Templates> {
         if let Some((from, templates)) = self.known.get_mut(&deployment.name) {
             if Arc::ptr_eq(from, deployment) {
@@ -68,7 +67,7 @@ impl Projects {
         templates
     }
 
-    /// Forgets deployments that `state` no longer has.
+    /// Drops deployments that `state` no longer has.
     pub fn retain(&mut self, state: &State) {
         self.known
             .retain(|name, _| state.deployments.contains_key(name));
@@ -81,7 +80,7 @@ fn same_content(a: &v1::Deployment, b: &v1::Deployment) -> bool {
         && a.services == b.services
 }
 
-/// Reads the stored document of a deployment.
+/// Parses the stored document of a deployment.
 fn read(deployment: &v1::Deployment) -> Templates {
     let fault = |error: jaco_proto::Error| error.to_string();
     let project = Project::parse(&deployment.compose_yaml).map_err(fault)?;
@@ -98,7 +97,7 @@ fn read(deployment: &v1::Deployment) -> Templates {
     Ok(deployment.services.iter().filter_map(template).collect())
 }
 
-/// Whether a replica on another host would miss what this one left on its own.
+/// Whether the service stores data on its host that a replica elsewhere would lack.
 fn is_stateful(service: &Service) -> bool {
     let lasts = |mount: &Mount| match mount.source {
         MountSource::Bind { .. } | MountSource::Volume(_) | MountSource::Other { .. } => true,
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn services_come_with_their_image_and_hash() {
+    fn templates_have_image_and_hash() {
         let one = "services: {web: {image: nginx}, db: {image: postgres}}";
         let other = "# same\nservices:\n  web:\n    image: nginx\n  db:\n    image: mysql\n";
         let [one, other] = [one, other].map(|text| templates(text, &["web", "db"]).unwrap());
@@ -137,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn service_that_the_document_lacks_has_no_template() {
+    fn service_missing_in_document_has_no_template() {
         let found = templates("services: {web: {image: nginx}}", &["web", "gone"]).unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), ["web"]);
     }
 
     #[test]
-    fn what_a_host_would_keep_makes_a_service_stateful() {
+    fn host_mounts_make_a_service_stateful() {
         for (mount, stateful) in [
             ("data:/data", true),
             ("/srv/data:/data", true),
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn document_that_is_no_compose_file_says_why() {
+    fn invalid_document_is_an_error() {
         assert!(templates("services: [", &["web"]).is_err());
     }
 }

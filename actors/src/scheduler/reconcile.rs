@@ -1,9 +1,8 @@
-//! One pass of the scheduler: from the state to the commands that bring it nearer to what the
-//! deployments ask for.
+//! One pass of the scheduler: derives from the state the commands that bring the replicas closer to
+//! the deployments.
 //!
-//! Pure: the same state gives the same batch. Planning again over a state that has the batch
-//! applied gives what the batch had no room for, and then nothing, which is what keeps an idle
-//! cluster from writing.
+//! Pure: the same state gives the same batch. A pass over a state with the batch applied yields the
+//! commands that did not fit, and finally none, so an idle cluster writes nothing.
 
 mod batch;
 mod rearm;
@@ -25,30 +24,30 @@ use super::{
     restarts::{self, Counted},
 };
 
-/// Who the commands of a pass are signed by.
+/// Identity under which the scheduler proposes commands.
 pub const IDENTITY: &str = "scheduler";
 
-/// Everything a pass keeps between calls; losing it costs time, never correctness.
+/// Caches kept between passes; losing them costs time but not correctness.
 #[derive(Default)]
 pub struct Memo {
-    /// Compose documents that were read.
+    /// Parsed compose documents.
     pub projects: Projects,
-    /// Container failures that were counted.
+    /// Container failures already counted.
     pub counted: Counted,
-    /// Replicas that were tried again after an apply.
+    /// Replicas already re-armed after an apply.
     pub rearmed: Rearmed,
 }
 
 /// Outcome of one pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pass {
-    /// The one command to propose; `None` when the state is as it should be.
+    /// Command to propose; `None` when nothing has to change.
     pub batch: Option<v1::Command>,
-    /// What the batch holds, for the log.
+    /// Contents of the batch, for the log.
     pub summary: Summary,
 }
 
-/// How much a pass changes.
+/// Number of changes in a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Replicas created, moved or re-issued.
@@ -57,13 +56,13 @@ pub struct Summary {
     pub removals: usize,
     /// Deployments whose status changes.
     pub statuses: usize,
-    /// Restart counters counted up or removed.
+    /// Restart counters incremented or reset.
     pub counters: usize,
-    /// Commands that the batch has no room for: the next pass is due as soon as it is applied.
+    /// Commands that did not fit into the batch; the next pass is due as soon as it is applied.
     pub left: usize,
 }
 
-/// Plans one pass over `state` at time `now`.
+/// Computes one pass over `state` at time `now`.
 pub fn reconcile(state: &State, memo: &mut Memo, now: Timestamp) -> Pass {
     memo.projects.retain(state);
     memo.rearmed.retain(state);
@@ -79,15 +78,15 @@ pub fn reconcile(state: &State, memo: &mut Memo, now: Timestamp) -> Pass {
     plan.finish()
 }
 
-/// A pass in the making.
+/// Pass under construction.
 struct Plan<'a> {
     state: &'a State,
     now: Timestamp,
     hosts: Hosts,
     load: Load,
-    /// Rows by (deployment, service, id), so that a service finds its own without a scan.
+    /// Rows by (deployment, service) and id, so that a service finds its rows without a scan.
     rows: BTreeMap<(&'a str, &'a str), BTreeMap<&'a str, &'a v1::ReplicaDesired>>,
-    /// Ids this pass issues, with their owner.
+    /// Ids issued by this pass, with their service.
     issued: BTreeMap<String, (&'a str, &'a str)>,
     removed: BTreeSet<&'a str>,
     children: Children,
@@ -113,8 +112,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Removes what belongs to no deployment, and blocks of no member: a write may have crossed the
-    /// deletion of either.
+    /// Removes replicas without a deployment and address blocks without a deployment or member:
+    /// their write may have raced with the deletion.
     fn remove_orphans(&mut self) {
         let state = self.state;
         for (id, row) in &state.replicas_desired {
@@ -145,10 +144,10 @@ impl<'a> Plan<'a> {
         }));
     }
 
-    /// Counts container failures of the replicas this pass leaves as they are.
+    /// Updates the restart counters of replicas that this pass neither issues nor removes.
     fn count_restarts(&mut self, counted: &mut Counted) {
         for change in restarts::account(self.state, counted) {
-            // A replica that is re-issued or removed starts with a full budget anyway.
+            // A re-issued replica starts with a full restart budget; a removed one needs none.
             let id = change.replica_id.as_str();
             if self.issued.contains_key(id) || self.removed.contains(id) {
                 continue;

@@ -1,16 +1,16 @@
-//! The leader's account of container failures.
+//! Accounting of container failures on the leader.
 //!
-//! The host restarts its containers by itself; the counter in the state is what it resumes its
-//! budget from. It must count each failure once, although leaders change, proposals are lost
-//! and one failure may be reported several times.
+//! A host restarts its containers by itself; the replicated counter is what its budget resumes
+//! from. Each failure must be counted once, although leaders change, proposals are lost and a
+//! failure may be reported several times.
 //!
-//! So the counter itself says what it has counted: an increment carries, as its time, the time
-//! of the report it counts. Both times come from the clock of the replica's node, so no two
-//! clocks are ever compared. A report that is not newer than its counter is counted, and so is
-//! one of a container that ran before the counter was last raised (running removes the counter,
-//! hence it failed since, and that failure is the one counted). What neither covers, a second
-//! report of a container that never ran, is kept apart by the memory of counted failures; a new
-//! leader without it counts such a report once more at worst.
+//! The counter therefore records what it has counted: the timestamp of an increment is the time of
+//! the counted report. Both times come from the clock of the replica's node, so clocks of different
+//! nodes are never compared. Two kinds of reports count as already counted: a report that is not
+//! newer than the counter, and a report of a container that started before the last increment
+//! (running resets the counter, so the container has failed since, and that failure was counted). A
+//! second report of a container that never ran meets neither condition; [`Counted`] recognizes it.
+//! A new leader has an empty [`Counted`] and counts such a report at most once more.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ use jaco_proto::v1::{
 use jaco_raftnode::State;
 use prost_types::Timestamp;
 
-/// Code of a replica that is not restarted any more.
+/// Code of a replica whose restart budget is exhausted.
 pub const RESTART_EXHAUSTED: &str = "restart_exhausted";
 
-/// Failures that are no container's fault, or that are retried elsewhere.
+/// Failures that the container did not cause or that are retried elsewhere.
 const NOT_COUNTED: [&str; 4] = [
     RESTART_EXHAUSTED,
     "subnet_pool_exhausted",
@@ -31,26 +31,26 @@ const NOT_COUNTED: [&str; 4] = [
     "image_pull_failed",
 ];
 
-/// A change of one restart counter.
+/// Change of one restart counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Whose counter.
+    /// Replica of the counter.
     pub replica_id: String,
-    /// What happens to it.
+    /// Change to make.
     pub action: Action,
 }
 
-/// What happens to a restart counter.
+/// Operation on a restart counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// One failure more, reported at this time.
+    /// Counts one failure, reported at this time.
     Increment(Timestamp),
-    /// The container runs: the counter goes.
+    /// The container is running: removes the counter.
     Reset,
 }
 
 impl Change {
-    /// The command's time, if the change has one of its own, and its payload.
+    /// Splits into the command's timestamp, if the change determines it, and its payload.
     pub(super) fn into_parts(self) -> (Option<Timestamp>, Payload) {
         let (ts, action) = match self.action {
             Action::Increment(failed_at) => (Some(failed_at), WireAction::Increment),
@@ -64,11 +64,11 @@ impl Change {
     }
 }
 
-/// Failures known to be counted, by replica; kept by the caller between passes.
+/// Failures already counted, by replica; the caller keeps it between passes.
 #[derive(Clone, Debug, Default)]
 pub struct Counted(BTreeMap<String, Instance>);
 
-/// One run of one container.
+/// One run of a container.
 #[derive(Clone, Debug, PartialEq)]
 struct Instance {
     container_id: String,
@@ -86,10 +86,10 @@ impl Instance {
     }
 }
 
-/// Finds the counters of `state` that do not match what the replicas report.
+/// Returns the changes for counters of `state` that do not match the reports of the replicas.
 ///
-/// Nothing is marked as counted here, only once the state shows it: a lost proposal is made
-/// again, a committed one is not.
+/// A failure is marked as counted only once the state shows its increment, so a lost proposal is
+/// repeated and a committed one is not.
 pub fn account(state: &State, counted: &mut Counted) -> Vec<Change> {
     counted.0.retain(|id, _| {
         let seen = state.replicas_observed.get(id);
@@ -97,7 +97,7 @@ pub fn account(state: &State, counted: &mut Counted) -> Vec<Change> {
     });
     let mut changes = Vec::new();
     for (id, seen) in &state.replicas_observed {
-        // A report about an earlier row is history: issuing a row restores the whole budget.
+        // Skip reports for earlier rows: a new row resets the whole budget.
         let row = state.replicas_desired.get(id);
         if row.is_none_or(|row| seen.desired_raft_index < row.raft_index) {
             continue;
@@ -106,7 +106,7 @@ pub fn account(state: &State, counted: &mut Counted) -> Vec<Change> {
         let action = if seen.state() == ReplicaState::Running {
             counter.map(|_| Action::Reset)
         } else if is_failure(seen) && !is_counted(seen, counter.map(AsRef::as_ref), id, counted) {
-            // A report without a time could not be told from a counted one later.
+            // Without a time, a report could not later be recognized as counted.
             seen.last_health_at.map(Action::Increment)
         } else {
             None
@@ -154,7 +154,7 @@ fn is_counted(
     covered
 }
 
-/// A timestamp as a sortable value; also right when nanoseconds are not normalised.
+/// Sort key of a timestamp; also correct for nanoseconds that are not normalized.
 pub(super) fn order(time: &Timestamp) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
 }

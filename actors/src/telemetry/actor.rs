@@ -1,4 +1,4 @@
-//! The actor that shows the metrics of a node.
+//! Actor that exports the metrics of a node.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,32 +8,32 @@ use crate::{
     supervision::{Context, Failure, Reply, Worker},
 };
 
-/// Time between looks for series whose objects are gone; they go at the second one.
+/// Interval of sweeps; a series is dropped at the second sweep after its object was removed.
 const SWEEP: Duration = Duration::from_secs(60);
-/// Time between attempts to bind.
+/// Delay between attempts to bind.
 const BIND_RETRY: Duration = Duration::from_secs(30);
 
-/// What a [`TelemetryActor`] starts from.
+/// Arguments of a [`TelemetryActor`].
 #[derive(Clone, Debug)]
 pub struct TelemetryArgs {
-    /// What is shown.
+    /// Metrics to export.
     pub metrics: Metrics,
-    /// Where; `None` to serve nobody.
+    /// Listener address; `None` disables the listener.
     pub addr: Option<SocketAddr>,
 }
 
-/// What a [`TelemetryActor`] is told.
+/// Messages of a [`TelemetryActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// It is time to forget series.
+    /// Drop the series of removed objects.
     Sweep,
-    /// It is time to bind.
+    /// Bind the listener.
     Bind,
-    /// Where does it listen?
+    /// Requests the address of the listener.
     Listening(Reply<Option<SocketAddr>>),
 }
 
-/// Owns the listener of the metrics, and forgets series whose objects are gone.
+/// Owns the metrics listener and drops the series of removed objects.
 pub struct TelemetryActor {
     args: TelemetryArgs,
     listening: Option<SocketAddr>,
@@ -71,7 +71,7 @@ impl Worker for TelemetryActor {
 }
 
 impl TelemetryActor {
-    /// Metrics are no reason for a node to fail, so a port that is taken is tried again.
+    /// Binds the listener; retries a failure, because metrics must not fail the node.
     fn bind(&mut self, ctx: &Context<Self>) {
         let Some(addr) = self.args.addr else {
             return;

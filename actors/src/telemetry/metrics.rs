@@ -1,4 +1,4 @@
-//! Everything a node counts.
+//! Metrics of a node.
 
 use std::{
     fmt,
@@ -27,10 +27,9 @@ pub(super) fn buckets() -> Histogram {
     Histogram::new(BUCKETS)
 }
 
-/// The metrics of one node; a clone is the same ones.
+/// Metrics of one node; clones share state.
 ///
-/// Counting is always on and cheap, whether or not anybody asks: an atomic addition, or a lock
-/// that nobody else holds for long.
+/// Recording is always enabled and cheap: an atomic addition, or a lock that is held only briefly.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -57,7 +56,7 @@ struct Counts {
 }
 
 impl Metrics {
-    /// Metrics of the node called `node`; `clock` dates the revocation of tokens.
+    /// Creates the metrics of node `node`; `clock` measures the propagation of token revocations.
     #[must_use]
     pub fn new(node: &str, clock: Clock) -> Self {
         let counts = Arc::new(Counts {
@@ -102,45 +101,45 @@ impl Metrics {
         }))
     }
 
-    /// The scheduler answered a change this long after it happened.
+    /// Records the time from a change to the end of the scheduler pass that covers it.
     pub fn reconciled(&self, lag: Duration) {
         self.0.counts.reconcile_lag.observe(lag.as_secs_f64());
     }
 
-    /// A start of a container of `service` came as far as its creation, and was finished or not.
+    /// Records an attempt to start a container of `service` that reached its creation.
     pub fn container_start(&self, deployment: &str, service: &str, ok: bool) {
         self.0.counts.starts.count(deployment, service, ok);
     }
 
-    /// A packet to member `peer` was answered after this long.
+    /// Records the round-trip time of a packet to member `peer`.
     pub(crate) fn peer_rtt(&self, peer: &str, rtt: Duration) {
         self.0.counts.round_trips.observe(peer, rtt);
     }
 
-    /// Shows the actors of `tree` from here on; only the first tree counts.
+    /// Sets the tree whose actors are exported; later calls have no effect.
     pub(crate) fn watch_tree(&self, tree: &Tree) {
         let _ = self.0.counts.sources.tree.set(tree.clone());
     }
 
-    /// Shows what `raft` says from here on; only the first one counts.
+    /// Sets the raft node whose status is exported; later calls have no effect.
     pub(crate) fn watch_raft(&self, raft: &RaftHandle) {
         let _ = self.0.counts.sources.raft.set(raft.clone());
     }
 
-    /// Forgets series of objects that are not in `state` for the second time.
+    /// Drops the series of objects that are missing in `state` at two successive sweeps.
     pub(super) fn sweep(&self, state: &State) {
         self.0.counts.routes.sweep(state);
         self.0.counts.starts.sweep(state);
         self.0.counts.round_trips.sweep(state);
     }
 
-    /// The replicated state, once there is one.
+    /// Replicated state; `None` until the node is a member.
     pub(super) fn state(&self) -> Option<Arc<State>> {
         use jaco_raftnode::Propose;
         self.0.counts.sources.raft.get().map(RaftHandle::state)
     }
 
-    /// All metrics in the Prometheus text format.
+    /// Renders all metrics in the Prometheus text format.
     #[must_use]
     pub fn render(&self) -> String {
         text::render(&self.0.registry)
@@ -168,7 +167,7 @@ impl Observe for Metrics {
             && applied.accepted
             && let Some(revoked) = applied.ts.as_ref().and_then(time)
         {
-            // Clocks of two nodes may differ, and nothing arrives before it was sent.
+            // Clocks of two nodes may differ, so a negative duration counts as zero.
             let took = self.0.clock.now().duration_since(revoked);
             let took = took.unwrap_or_default();
             counts.revocation.observe(took.as_secs_f64());
@@ -188,7 +187,7 @@ impl proxy::Observe for Metrics {
     }
 }
 
-/// Metrics that carry the name of the node.
+/// Metrics with the label `node`.
 struct OfNode(Arc<Counts>);
 
 impl Collector for OfNode {
@@ -199,7 +198,7 @@ impl Collector for OfNode {
     }
 }
 
-/// Metrics that are not about one node.
+/// Metrics without the label `node`.
 struct OfCluster(Arc<Counts>);
 
 impl Collector for OfCluster {

@@ -1,4 +1,4 @@
-//! Time to other members and back.
+//! Round-trip times to other members.
 
 use std::{fmt, time::Duration};
 
@@ -10,7 +10,7 @@ use prometheus_client::{
 
 use super::{metrics::buckets, series::Series};
 
-/// What was measured, by member.
+/// Measured round-trip times by member.
 #[derive(Debug)]
 pub(super) struct RoundTrips(Series<String, Measured>);
 

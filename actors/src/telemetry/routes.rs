@@ -1,4 +1,4 @@
-//! Requests through the ingress.
+//! Metrics of requests through the ingress.
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
@@ -12,7 +12,7 @@ use prometheus_client::{
 
 use super::{metrics::buckets, series::Series};
 
-/// Stands for every host that no route declares: what a client invents must not make series.
+/// Label of all hosts that no route declares: client-chosen names must not create series.
 const UNKNOWN: &str = "_unknown";
 const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 const PROTOS: [&str; 4] = ["http/1.0", "http/1.1", "http/2", "http/3"];
@@ -20,7 +20,7 @@ const PROTOS: [&str; 4] = ["http/1.0", "http/1.1", "http/2", "http/3"];
 /// Domain and service.
 type Key = (String, String);
 
-/// Meters of everything that was asked for.
+/// Request metrics by domain and service.
 #[derive(Debug)]
 pub(super) struct Routes(Series<Key, Requests>);
 

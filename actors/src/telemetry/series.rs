@@ -1,4 +1,4 @@
-//! Series that disappear some time after the object they are about.
+//! Metric series that are dropped some time after their object is removed.
 
 use std::{
     collections::BTreeMap,
@@ -7,14 +7,14 @@ use std::{
 
 use crate::supervision::lock;
 
-/// Metrics by key; [`Series::sweep`] forgets those whose object is gone.
+/// Metrics by key; [`Series::sweep`] drops those of removed objects.
 #[derive(Debug)]
 pub(super) struct Series<K, M>(Mutex<BTreeMap<K, Entry<M>>>);
 
 #[derive(Debug)]
 struct Entry<M> {
     metrics: Arc<M>,
-    /// The object was gone at the last sweep.
+    /// The object was missing at the last sweep.
     missing: bool,
 }
 
@@ -23,7 +23,7 @@ impl<K: Ord + Clone, M: Default> Series<K, M> {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// The metrics of `key`, made when they are asked for first.
+    /// Metrics of `key`, created at first use.
     pub(super) fn of(&self, key: K) -> Arc<M> {
         let mut entries = lock(&self.0);
         let entry = entries.entry(key).or_insert_with(|| Entry {
@@ -33,7 +33,7 @@ impl<K: Ord + Clone, M: Default> Series<K, M> {
         entry.metrics.clone()
     }
 
-    /// All metrics, in the order of their keys.
+    /// All metrics in key order.
     pub(super) fn all(&self) -> Vec<(K, Arc<M>)> {
         let entries = lock(&self.0);
         entries
@@ -42,7 +42,7 @@ impl<K: Ord + Clone, M: Default> Series<K, M> {
             .collect()
     }
 
-    /// Forgets what `exists` denies for the second time in a row, so that whoever scrapes sees
+    /// Drops keys for which `exists` is false at two successive sweeps, so that a scrape still gets
     /// the last values, and an object that is replaced keeps its series.
     pub(super) fn sweep(&self, exists: impl Fn(&K) -> bool) {
         lock(&self.0).retain(|key, entry| {
@@ -72,10 +72,10 @@ mod tests {
         }
         series.sweep(|key| *key == "a");
         assert_eq!(keys(), ["a", "b", "c"]);
-        series.sweep(|key| *key != "c"); // b came back
+        series.sweep(|key| *key != "c"); // b exists again
         assert_eq!(keys(), ["a", "b"]);
         series.sweep(|key| *key == "a");
-        assert_eq!(keys(), ["a", "b"], "b was there in between");
+        assert_eq!(keys(), ["a", "b"], "b existed at the sweep in between");
         series.sweep(|key| *key == "a");
         assert_eq!(keys(), ["a"]);
     }

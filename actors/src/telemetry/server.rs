@@ -1,4 +1,4 @@
-//! Plain HTTP for whoever scrapes.
+//! Plain HTTP server for Prometheus scrapers.
 
 use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
 
@@ -20,14 +20,14 @@ use tokio::{
 
 use super::{Metrics, text};
 
-/// Connections served at once; more wait in the kernel's queue.
+/// Connections served at once; further ones wait in the kernel's accept queue.
 const CONNECTIONS: usize = 16;
-/// Time a client has for the head of a request, and between two.
+/// Timeout for the head of a request, also between two requests of a connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long accepting pauses when the machine is out of descriptors or memory.
+/// Delay before accepting again after an error such as exhausted file descriptors or memory.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Binds `addr`, also while connections of an earlier listener are still open there.
+/// Binds `addr`, even while connections of an earlier listener are still open on it.
 pub(super) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() {
         TcpSocket::new_v4()?
@@ -39,7 +39,7 @@ pub(super) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(128)
 }
 
-/// Serves until it is dropped, and its connections with it.
+/// Serves connections; dropping the future closes all of them.
 pub(super) async fn serve(listener: TcpListener, metrics: Metrics) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
@@ -52,7 +52,7 @@ pub(super) async fn serve(listener: TcpListener, metrics: Metrics) -> Infallible
                 Ok((stream, _)) => {
                     connections.spawn(connection(stream, metrics.clone()));
                 }
-                // Out of descriptors, say: a pause lets others close.
+                // Out of file descriptors, for example: the delay lets other connections close.
                 Err(_) => tokio::time::sleep(EXHAUSTED_PAUSE).await,
             },
         }
@@ -64,7 +64,7 @@ async fn connection(stream: TcpStream, metrics: Metrics) {
         let response = answer(&request, &metrics);
         async move { Ok::<_, Infallible>(response) }
     });
-    // What goes wrong here is the client's.
+    // A connection error concerns only its client.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)

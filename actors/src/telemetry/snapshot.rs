@@ -1,4 +1,4 @@
-//! Gauges that are read off the state and the tree when somebody asks.
+//! Gauges computed from the state and the supervision tree at each scrape.
 
 use std::{collections::BTreeMap, fmt, sync::OnceLock};
 
@@ -11,10 +11,10 @@ use prometheus_client::{
 
 use crate::supervision::Tree;
 
-/// Kind of the one actor whose mailbox the tree cannot see.
+/// Kind of the raft actor, whose mailbox depth the tree does not have.
 const RAFT_ACTOR: &str = "RaftActor";
 
-/// The states of [`State`] that are counted, as labels.
+/// Exported replica states and their labels.
 const STATES: [(ReplicaState, &str); 7] = [
     (ReplicaState::Pending, "pending"),
     (ReplicaState::Pulling, "pulling"),
@@ -25,7 +25,7 @@ const STATES: [(ReplicaState, &str); 7] = [
     (ReplicaState::Stopped, "stopped"),
 ];
 
-/// Where gauges are read.
+/// Sources of the gauges.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) tree: OnceLock<Tree>,
@@ -34,7 +34,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// What is said of this node.
+    /// Encodes the metrics of this node.
     pub(super) fn encode_node(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         if let Some(tree) = self.tree.get() {
             let tally = tree.tally();
@@ -76,7 +76,7 @@ impl Sources {
         Ok(())
     }
 
-    /// What is said of the cluster.
+    /// Encodes the metrics of the cluster.
     pub(super) fn encode_cluster(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(raft) = self.raft.get() else {
             return Ok(());
@@ -96,7 +96,7 @@ impl Sources {
     }
 }
 
-/// Replicas of each service by state; every state is there, with zero if need be.
+/// Encodes the replicas of each service by state, including states with zero replicas.
 fn replicas(state: &State, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let mut counts = BTreeMap::<(&str, &str), [i64; STATES.len()]>::new();
     for deployment in state.deployments.values() {
@@ -106,7 +106,7 @@ fn replicas(state: &State, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     }
     for (id, desired) in &state.replicas_desired {
         let observed = state.replicas_observed.get(id);
-        // One of which nothing is known yet waits for its node.
+        // A replica without an observation has not been reported by its node yet.
         let now = observed.map_or(ReplicaState::Pending, |row| row.state());
         let at = STATES.iter().position(|(state, _)| *state == now);
         let service = (desired.deployment.as_str(), desired.service.as_str());

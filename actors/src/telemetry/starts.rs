@@ -1,4 +1,4 @@
-//! Attempts to start containers.
+//! Metrics of container starts.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::series::Series;
 /// Deployment and service.
 type Key = (String, String);
 
-/// Attempts that came as far as asking the engine to create a container.
+/// Start attempts that reached the create request, by deployment and service.
 #[derive(Debug)]
 pub(super) struct Starts(Series<Key, Outcomes>);
 

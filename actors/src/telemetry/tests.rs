@@ -48,7 +48,7 @@ fn request(status: u16, version: Version) -> Finished {
     }
 }
 
-/// Samples by name and labels.
+/// Sample values by name and labels.
 fn samples(text: &str) -> BTreeMap<&str, f64> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -59,7 +59,7 @@ fn samples(text: &str) -> BTreeMap<&str, f64> {
         .collect()
 }
 
-/// Family and type of everything in the text.
+/// Types by family name.
 fn families(text: &str) -> BTreeMap<&str, &str> {
     text.lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -71,7 +71,7 @@ async fn families_have_their_names_types_and_labels() {
     let metrics = metrics();
     metrics.committed(Duration::from_millis(2));
     metrics.applied(&applied("batch", true));
-    metrics.applied(&applied("token_revoke", false)); // revokes nothing
+    metrics.applied(&applied("token_revoke", false)); // rejected: no revocation
     metrics.applied(&applied("token_revoke", true));
     metrics.reconciled(Duration::from_millis(60));
     metrics.container_start("shop", "web", true);
@@ -85,7 +85,7 @@ async fn families_have_their_names_types_and_labels() {
     let root = SupervisorSpec::new(Strategy::OneForOne);
     metrics.watch_tree(&Tree::start("node", root).await.unwrap());
     let (tree, _handle) = start(metrics.clone(), None).await;
-    metrics.watch_tree(&tree); // the first one counts
+    metrics.watch_tree(&tree); // ignored: a tree is set
 
     let text = metrics.render();
 
@@ -188,7 +188,7 @@ fn every_histogram_has_the_same_buckets() {
 }
 
 #[test]
-fn codes_and_protocols_are_classes_and_a_switch_has_no_duration() {
+fn requests_are_counted_by_status_class_and_protocol() {
     let metrics = metrics();
     let meter = metrics.meter(Some("a"), "s");
     for (status, version) in [
@@ -218,7 +218,7 @@ fn codes_and_protocols_are_classes_and_a_switch_has_no_duration() {
 }
 
 #[test]
-fn nodes_of_one_process_share_nothing() {
+fn nodes_of_one_process_have_separate_metrics() {
     let (one, two) = (metrics(), Metrics::new("n2", clock()));
     one.committed(Duration::ZERO);
     assert!(
@@ -245,7 +245,7 @@ async fn listening(handle: &Handle<Msg>) -> Option<SocketAddr> {
     handle.call(patience, Msg::Listening).await.unwrap()
 }
 
-/// Everything the server says to one request.
+/// Sends one request and returns the whole response.
 async fn ask(addr: SocketAddr, line: &str) -> String {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     let head = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -289,7 +289,7 @@ async fn metrics_are_served_over_http() {
 }
 
 #[tokio::test]
-async fn listener_comes_back_with_its_actor() {
+async fn listener_is_reopened_after_actor_restart() {
     let held = TcpListener::bind(SocketAddr::from(ANY)).await.unwrap();
     let addr = held.local_addr().unwrap();
     drop(held);
@@ -313,7 +313,7 @@ async fn listener_comes_back_with_its_actor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn port_that_is_taken_is_tried_again() {
+async fn port_in_use_is_retried() {
     let held = TcpListener::bind(SocketAddr::from(ANY)).await.unwrap();
     let addr = held.local_addr().unwrap();
     let (tree, handle) = start(metrics(), Some(addr)).await;
@@ -325,7 +325,7 @@ async fn port_that_is_taken_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn series_of_what_is_gone_disappear_within_five_minutes() {
+async fn series_of_removed_objects_are_dropped() {
     let metrics = metrics();
     metrics.watch_raft(&RaftHandle::new(State::default(), Limits::default()));
     let (tree, _handle) = start(metrics.clone(), None).await;

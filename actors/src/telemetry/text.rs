@@ -1,7 +1,7 @@
-//! The Prometheus text format, version 0.0.4.
+//! Prometheus text format, version 0.0.4.
 //!
-//! The registry writes OpenMetrics, which differs in three points: it names a counter's family
-//! without `_total`, ends with a marker, and is served as another content type.
+//! The registry writes OpenMetrics, which differs in three points: the family name of a counter
+//! lacks `_total`, the text ends with an EOF marker, and the content type is different.
 //!
 //! Source: "Exposition formats" of the Prometheus documentation, and the OpenMetrics
 //! specification 1.0.
@@ -13,11 +13,11 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 /// Content type of [`render`]'s text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything in `registry`; families without a sample are left out.
+/// Renders everything in `registry`; families without samples are omitted.
 #[must_use]
 pub fn render(registry: &Registry) -> String {
     let mut open = String::new();
-    let _ = encode(&mut open, registry); // a String never refuses
+    let _ = encode(&mut open, registry); // writing to a String cannot fail
     classic(&open)
 }
 
@@ -34,7 +34,7 @@ fn classic(open: &str) -> String {
         .map(|(_, name, _)| name)
         .collect();
     let mut text = String::with_capacity(open.len());
-    // Descriptions wait for a sample: a family that has none is not shown.
+    // Descriptions are held back until a sample follows, to omit families without samples.
     let mut waiting = String::new();
     for line in open.lines() {
         match described(line) {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_named_whole_and_empty_families_left_out() {
+    fn counters_end_in_total_empty_families_are_omitted() {
         let open = "# HELP a_b Help of it.\n# TYPE a_b counter\na_b_total{x=\"# y\"} 1\n\
                     # HELP none Nothing.\n# TYPE none gauge\n\
                     # HELP c C.\n# TYPE c gauge\nc 2\n# EOF\n";

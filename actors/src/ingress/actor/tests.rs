@@ -1,4 +1,4 @@
-//! The actor in a tree of its own, over a state that tests change.
+//! The actor in its own supervision tree, with a state that the tests change.
 
 use std::{io::ErrorKind, net::Ipv6Addr};
 
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 
-/// A replicated state without raft.
+/// Replicated state without raft.
 struct Fake(watch::Sender<Arc<State>>);
 
 impl Fake {
@@ -54,7 +54,7 @@ struct World {
 const PATH: &str = "node/proxy";
 
 async fn start(state: Arc<Fake>, http_port: u16) -> World {
-    // Nobody else is ever fresh.
+    // No other host is ever fresh.
     let (_, fresh) = watch::channel(Hosts::default());
     start_with(state, fresh, http_port).await
 }
@@ -97,7 +97,7 @@ impl World {
         self.handle.running().await;
     }
 
-    /// Ids of the replicas that serve.
+    /// Ids of the replicas in the route table.
     fn served(&self) -> Vec<String> {
         self.proxy
             .table()
@@ -108,7 +108,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_of_changes_becomes_one_table_when_it_is_over() {
+async fn burst_of_changes_becomes_one_table() {
     let mut state = state_with_route();
     let fake = Fake::new(state.clone());
     let world = start(fake.clone(), 0).await;
@@ -123,7 +123,7 @@ async fn a_burst_of_changes_becomes_one_table_when_it_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_without_a_pause_are_seen_within_a_second() {
+async fn steady_changes_are_applied_within_a_second() {
     let mut state = state_with_route();
     let fake = Fake::new(state.clone());
     let world = start(fake.clone(), 0).await;
@@ -138,7 +138,7 @@ async fn changes_without_a_pause_are_seen_within_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_elsewhere_do_not_put_a_table_off() {
+async fn unrelated_changes_do_not_delay_a_table() {
     let mut state = state_with_route();
     let fake = Fake::new(state.clone());
     let world = start(fake.clone(), 0).await;
@@ -153,7 +153,7 @@ async fn changes_elsewhere_do_not_put_a_table_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_port_opens_with_the_first_route_and_stays_open() {
+async fn port_opens_with_first_route_and_stays_open() {
     let fake = Fake::new(State::default());
     let world = start(fake.clone(), 0).await;
     assert_eq!(world.listening().await, None);
@@ -173,7 +173,7 @@ async fn the_port_opens_with_the_first_route_and_stays_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_port_in_use_is_tried_again() {
+async fn port_in_use_is_retried() {
     let holder = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await.unwrap();
     let port = holder.local_addr().unwrap().port();
     let world = start(Fake::new(state_with_route()), port).await;
@@ -186,7 +186,7 @@ async fn a_port_in_use_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_closes_the_port() {
+async fn stop_closes_the_port() {
     let world = start(Fake::new(state_with_route()), 0).await;
     let port = world.listening().await.unwrap().port();
     world.tree.stop().await;
@@ -208,7 +208,7 @@ async fn answer(mut client: TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn a_request_that_runs_survives_the_actor_that_accepted_it() {
+async fn running_request_survives_its_actor() {
     let replica = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "127.0.0.1");
@@ -239,7 +239,7 @@ async fn a_request_that_runs_survives_the_actor_that_accepted_it() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_a_running_request_finish() {
+async fn stop_drains_running_requests() {
     let replica = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "127.0.0.1");
@@ -268,7 +268,7 @@ async fn a_stop_lets_a_running_request_finish() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_falls_silent_takes_its_replicas_out_and_brings_them_back() {
+async fn replicas_serve_only_while_their_host_is_fresh() {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
     add_replica(&mut state, "web-1", "there", "10.1.1.2");

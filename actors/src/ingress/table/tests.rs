@@ -1,10 +1,10 @@
-//! Eligibility, condition by condition.
+//! Conditions of eligibility, one by one.
 
 use std::sync::Arc;
 
 use super::*;
 
-/// A state with the route `a.example` to service `web` of deployment `shop`.
+/// State with the route `a.example` to service `web` of deployment `shop`.
 pub(crate) fn state_with_route() -> State {
     let mut state = State::default();
     let service = v1::ServiceSpec {
@@ -33,7 +33,7 @@ pub(crate) fn state_with_route() -> State {
     state
 }
 
-/// Adds a replica of `web` that runs on `host` at `ip` of network `front`.
+/// Adds a replica of `web` that is running on `host` with address `ip` on network `front`.
 pub(crate) fn add_replica(state: &mut State, id: &str, host: &str, ip: &str) {
     let desired = v1::ReplicaDesired {
         id: id.to_owned(),
@@ -69,7 +69,7 @@ fn served(state: &State) -> Vec<Upstream> {
     served_with(state, &facts(), &[])
 }
 
-/// What serves while these hosts are fresh.
+/// Upstreams while these hosts are fresh.
 fn served_with(state: &State, facts: &Facts, fresh: &[&str]) -> Vec<Upstream> {
     let fresh = fresh.iter().map(|&host| host.to_owned()).collect();
     route_table(state, facts, &fresh).routes("a.example")[0]
@@ -77,7 +77,7 @@ fn served_with(state: &State, facts: &Facts, fresh: &[&str]) -> Vec<Upstream> {
         .to_vec()
 }
 
-/// What serves when the one replica `web-0` is observed as `change` makes it.
+/// Upstreams with the single replica `web-0`, whose observation `change` modifies.
 fn served_if(change: impl FnOnce(&mut v1::ReplicaObserved)) -> Vec<Upstream> {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
@@ -90,7 +90,7 @@ fn served_if(change: impl FnOnce(&mut v1::ReplicaObserved)) -> Vec<Upstream> {
 }
 
 #[test]
-fn running_replicas_serve_at_the_port_of_the_route() {
+fn running_replicas_serve_on_the_routes_port() {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
     add_replica(&mut state, "web-1", "here", "fd00::2");
@@ -99,7 +99,7 @@ fn running_replicas_serve_at_the_port_of_the_route() {
 }
 
 #[test]
-fn only_running_is_running() {
+fn only_running_replicas_serve() {
     for number in 0..=7 {
         let state = v1::ReplicaState::try_from(number).unwrap();
         let serves = !served_if(|observed| observed.set_state(state)).is_empty();
@@ -108,7 +108,7 @@ fn only_running_is_running() {
 }
 
 #[test]
-fn a_replica_that_is_not_wanted_or_not_seen_does_not_serve() {
+fn replica_without_row_or_observation_does_not_serve() {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
     let mut unseen = state.clone();
@@ -131,7 +131,7 @@ fn replicas_of_other_services_do_not_serve() {
 }
 
 #[test]
-fn the_address_is_that_of_the_first_network_that_has_one() {
+fn first_network_with_an_address_is_used() {
     let on = |details: &[(&str, &str)]| {
         let details: BTreeMap<_, _> = details
             .iter()
@@ -160,7 +160,7 @@ fn the_address_is_that_of_the_first_network_that_has_one() {
 }
 
 #[test]
-fn a_service_without_networks_is_on_the_default_one() {
+fn service_without_networks_uses_default_network() {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
     let mut deployment = (**state.deployments.get("shop").unwrap()).clone();
@@ -180,7 +180,7 @@ fn a_service_without_networks_is_on_the_default_one() {
 }
 
 #[test]
-fn replicas_of_other_hosts_serve_while_they_are_fresh_and_can_be_reached() {
+fn remote_replicas_serve_while_fresh_and_reachable() {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
     add_replica(&mut state, "web-1", "there", "10.1.1.2");
@@ -197,7 +197,7 @@ fn replicas_of_other_hosts_serve_while_they_are_fresh_and_can_be_reached() {
 }
 
 #[test]
-fn a_ready_replica_counts_wherever_it_is() {
+fn ready_ignores_reachability() {
     let mut state = state_with_route();
     add_replica(&mut state, "web-1", "there", "10.1.1.2");
     let key = ("a.example".to_owned(), String::new());
@@ -207,7 +207,7 @@ fn a_ready_replica_counts_wherever_it_is() {
 }
 
 #[test]
-fn a_port_that_cannot_be_is_never_dialled() {
+fn invalid_port_yields_no_upstream() {
     for port in [0, -1, 65_536] {
         let mut state = state_with_route();
         add_replica(&mut state, "web-0", "here", "10.1.0.2");
@@ -220,7 +220,7 @@ fn a_port_that_cannot_be_is_never_dialled() {
 }
 
 #[test]
-fn redirects_need_both_a_route_that_wants_them_and_https() {
+fn redirect_needs_route_setting_and_https() {
     use jaco_net::proxy::Match;
     for (tls_auto, https) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut state = state_with_route();
@@ -235,7 +235,7 @@ fn redirects_need_both_a_route_that_wants_them_and_https() {
 }
 
 #[test]
-fn changes_elsewhere_in_the_state_are_not_input() {
+fn unrelated_state_changes_are_not_input() {
     let state = state_with_route();
     let mut other = state.clone();
     other.applied_index += 1;

@@ -1,4 +1,4 @@
-//! The shell of one bridge.
+//! Driver of one bridge.
 
 use std::sync::Arc;
 
@@ -24,28 +24,28 @@ use crate::{
     supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker},
 };
 
-/// Blocks that are tried before whoever waits is told; it asks again.
+/// Blocks tried per job before the requests fail; callers retry.
 const BLOCKS_AT_ONCE: usize = 4;
 
-/// What every bridge of a host needs.
+/// Dependencies shared by all bridges of a host.
 #[derive(Clone)]
 pub struct Env {
     /// Cluster this host belongs to.
     pub cluster_id: String,
     /// This host.
     pub host: String,
-    /// Where the state is read.
+    /// Reads the replicated state.
     pub raft: Arc<dyn Propose>,
-    /// Where the networks live.
+    /// Container engine that holds the networks.
     pub engine: SharedEngine,
-    /// Where the blocks come from.
+    /// Allocates address blocks.
     pub allocator: SharedAllocator,
-    /// Which of them are of no use here.
+    /// Blocks that this host cannot use.
     pub refused: Refused,
 }
 
 impl Env {
-    /// This host's part of a network.
+    /// Key of this host's block of a network.
     pub(in crate::network) fn subnet(&self, id: &NetworkId) -> SubnetKey {
         SubnetKey {
             deployment: id.deployment().to_owned(),
@@ -55,38 +55,38 @@ impl Env {
     }
 }
 
-/// What one bridge needs, now and after every restart.
+/// Arguments of one bridge; kept across restarts.
 #[derive(Clone)]
 pub struct Args {
-    /// What it shares with the others.
+    /// Dependencies shared with the other bridges.
     pub env: Env,
-    /// Which network it looks after.
+    /// Network of this bridge.
     pub id: NetworkId,
-    /// Hears when nothing is left to look after.
+    /// Manager to notify when the network is removed.
     pub manager: Handle<manager::Msg>,
 }
 
 /// Mailbox of a bridge.
 pub enum Msg {
-    /// Somebody wants to use the network.
+    /// Requests the network.
     Ensure(Reply<Result<BridgeReady, Error>>),
-    /// The network was made, or could not be.
+    /// Outcome of ensuring the network.
     Ensured(Result<BridgeReady, Error>),
-    /// A removal is over.
+    /// Outcome of a removal.
     Removed(Result<Removal, EngineError>),
-    /// The state has this host's block, or has it no longer.
+    /// This host's block appeared in the state or disappeared from it.
     Row(bool, watch::Receiver<Arc<State>>),
-    /// A time the core waits for has come.
+    /// The core's deadline passed.
     Wake,
 }
 
-/// Owns the bridge network of one (deployment, network) on this host.
+/// Manages the bridge network of one (deployment, network) on this host.
 pub struct BridgeActor {
     args: Args,
     core: Core,
-    /// Who asked since the job under way began.
+    /// Requests received since the current job began.
     waiting: Vec<Reply<Result<BridgeReady, Error>>>,
-    /// Whom the job under way answers.
+    /// Requests that the current job answers.
     served: Vec<Reply<Result<BridgeReady, Error>>>,
     timer: Option<TaskHandle>,
     failures: Repeats,
@@ -127,7 +127,7 @@ impl Worker for BridgeActor {
                         self.failures.clear();
                     }
                     Err(error) if self.failures.is_news(chain(error)) => {
-                        warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network is not there")
+                        warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network not ready")
                     }
                     Err(_) => {}
                 }
@@ -161,7 +161,7 @@ impl Worker for BridgeActor {
 }
 
 impl BridgeActor {
-    /// Waits for this host's block to appear or to go.
+    /// Waits for this host's block to appear in the state or to disappear.
     fn follow(&self, ctx: &Context<Self>, was: bool, mut states: watch::Receiver<Arc<State>>) {
         let key = self.args.env.subnet(&self.args.id);
         ctx.spawn(async move {
@@ -173,7 +173,7 @@ impl BridgeActor {
         });
     }
 
-    /// Does what the core asks for, then re-arms the one timer.
+    /// Runs the core's effects, then re-arms the timer.
     fn drain(&mut self, ctx: &Context<Self>) {
         while let Some(effect) = self.core.poll_effect(Instant::now().into_std()) {
             let Args { env, id, .. } = self.args.clone();
@@ -188,7 +188,7 @@ impl BridgeActor {
                     });
                 }
                 Effect::Gone => {
-                    // A manager that is restarting looks at all bridges anyway.
+                    // A restarting manager replaces every bridge anyway.
                     let _ = self.args.manager.cast(manager::Msg::Gone(id));
                 }
             }
@@ -205,8 +205,8 @@ impl BridgeActor {
     }
 }
 
-/// Gets the block of a network, then the network. A block that this host cannot use is given back
-/// for another one.
+/// Obtains the block of a network and ensures the network. A block that this host cannot use is
+/// exchanged for another one.
 async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
     let mut taken = None;
     for _ in 0..BLOCKS_AT_ONCE {
@@ -217,7 +217,7 @@ async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
         };
         match ensure(&env.engine, &wanted).await {
             Err(error @ Error::Taken(cidr, _)) => {
-                warn!(subsystem = "bridge", network = %id, %cidr, error = chain(&error), "another block is asked for");
+                warn!(subsystem = "bridge", network = %id, %cidr, error = chain(&error), "block not usable on this host, requesting another");
                 env.refused.add(cidr);
                 taken = Some(error);
             }
@@ -227,8 +227,8 @@ async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
     Err(taken.unwrap_or(Error::Unavailable))
 }
 
-/// This host's block of a network. The leader is asked only for one that the state does not show
-/// already: a node that cannot reach it still restarts what runs here.
+/// Returns this host's block of a network. The leader is called only if the state does not show a
+/// usable block, so a node without contact to the leader still restarts its containers.
 async fn block(env: &Env, id: &NetworkId) -> Result<Cidr, Error> {
     let (key, refused) = (env.subnet(id), env.refused.blocks());
     let usable = |cidr: &Cidr| !refused.iter().any(|refused| refused.overlaps(*cidr));

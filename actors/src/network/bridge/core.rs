@@ -1,46 +1,46 @@
-//! When a network is ensured and when it is removed.
+//! Decides when a network is ensured and when it is removed.
 //!
-//! One job at a time. A request makes the network, by a job that begins after it: one that is
-//! under way may have got a block that the deployment has lost again by now. The network stays for as long as the host has an
-//! address block for it, and goes when the block is gone and nothing is attached any more.
+//! Only one job runs at a time. A request is served by a job that begins after it: the block of an
+//! earlier job may have been freed by now. The network is kept while the host has an address block
+//! for it, and removed once the block is gone and no container is attached.
 
 use std::time::{Duration, Instant};
 
 use super::Removal;
 
-/// Time between the loss of the block and the first try to remove the network.
+/// Delay between the loss of the block and the first removal attempt.
 pub(super) const FIRST_REMOVAL: Duration = Duration::from_secs(1);
-/// Longest time between two tries.
+/// Longest delay between two removal attempts.
 pub(super) const LAST_RETRY: Duration = Duration::from_secs(30);
-/// How long a block that was just given may be missing from this host's state.
+/// Time for which a newly allocated block may be missing from this host's state.
 pub(super) const ROW_LAG: Duration = Duration::from_secs(60);
 
-/// What the shell must do.
+/// Effect for the driver to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Make the network as wanted, for everybody who asked.
+    /// Ensure the network for all waiting requests.
     Ensure,
     /// Remove the network if nothing is attached.
     Remove,
-    /// Tell the manager that nothing is left to look after.
+    /// Notify the manager that the network is removed.
     Gone,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Row {
     Present,
-    /// Given to us, and not seen in the state yet.
+    /// Allocated to this host, but not yet visible in the state.
     Expected {
         until: Instant,
     },
     Absent {
         remove_at: Instant,
     },
-    /// Absent, and so is the network.
+    /// Absent, and the network is removed.
     Gone,
 }
 
-/// Decides for one network; see the module documentation.
+/// State machine of one network; see the module documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Core {
     row: Row,
@@ -51,7 +51,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Starts with what the state says about the block.
+    /// Creates the core; `has_row` is whether the state has this host's block.
     pub(super) fn new(has_row: bool, now: Instant) -> Self {
         let remove_at = now + FIRST_REMOVAL;
         Self {
@@ -67,12 +67,12 @@ impl Core {
         }
     }
 
-    /// Somebody wants to use the network.
+    /// Handles a request for the network.
     pub(super) fn handle_request(&mut self) {
         self.requested = true;
     }
 
-    /// The state has the block, or has it no longer.
+    /// Handles the appearance or disappearance of the block in the state.
     pub(super) fn handle_row(&mut self, present: bool, now: Instant) {
         self.row = match (present, self.row) {
             (true, _) => Row::Present,
@@ -81,7 +81,7 @@ impl Core {
         };
     }
 
-    /// The network was made, or could not be.
+    /// Handles the outcome of ensuring the network.
     pub(super) fn handle_ensured(&mut self, succeeded: bool, now: Instant) {
         self.busy = false;
         self.row = match (succeeded, self.row) {
@@ -94,7 +94,7 @@ impl Core {
         };
     }
 
-    /// A removal is over; `None` if it failed.
+    /// Handles the outcome of a removal; `None` if it failed.
     pub(super) fn handle_removal(&mut self, outcome: Option<Removal>, now: Instant) {
         self.busy = false;
         let Row::Absent { .. } = self.row else {
@@ -114,7 +114,7 @@ impl Core {
         };
     }
 
-    /// What to do now; to be asked until there is nothing.
+    /// Returns the next effect; call it until it returns `None`.
     pub(super) fn poll_effect(&mut self, now: Instant) -> Option<Effect> {
         if let Row::Expected { until } = self.row
             && until <= now
@@ -141,7 +141,7 @@ impl Core {
         }
     }
 
-    /// When to poll again if nothing happens.
+    /// Time at which to poll again if no input arrives.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self.row {
             Row::Expected { until } => Some(until),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn network_with_a_block_is_left_alone() {
+    fn network_with_block_is_unchanged() {
         let now = Instant::now();
         let mut core = Core::new(true, now);
         assert_eq!(core.poll_effect(now + SECOND * 3600), None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_arrive_during_a_job_share_the_next_one() {
+    fn requests_during_a_job_share_the_next() {
         let now = Instant::now();
         let mut core = requested(true, now);
         core.handle_request();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn network_goes_after_its_block_once_nothing_is_attached() {
+    fn network_without_block_is_removed_once_unused() {
         let now = Instant::now();
         let mut core = Core::new(true, now);
         core.handle_row(false, now);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_removal_is_tried_again() {
+    fn failed_removal_is_retried() {
         let now = Instant::now();
         let mut core = Core::new(false, now);
         let at = core.poll_timeout().unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_network_survives_a_state_that_lags() {
+    fn new_network_survives_lagging_state() {
         let now = Instant::now();
         let mut core = requested(false, now);
         core.handle_ensured(true, now);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_network_whose_block_never_appears_is_removed() {
+    fn new_network_without_visible_block_is_removed() {
         let now = Instant::now();
         let mut core = requested(false, now);
         core.handle_ensured(true, now);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn block_that_returns_during_a_removal_keeps_the_actor() {
+    fn block_returning_during_removal_keeps_the_actor() {
         let now = Instant::now();
         let mut core = Core::new(false, now);
         let at = core.poll_timeout().unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn request_during_a_removal_makes_the_network_again() {
+    fn request_during_removal_recreates_network() {
         let now = Instant::now();
         let mut core = Core::new(false, now);
         let at = core.poll_timeout().unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_request_without_a_block_leaves_nothing_behind() {
+    fn failed_request_without_block_leaves_no_network() {
         let now = Instant::now();
         let mut core = requested(false, now);
         core.handle_ensured(false, now);

@@ -1,4 +1,4 @@
-//! An engine in memory.
+//! In-memory network engine for tests.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use crate::network::engine::{
     EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec,
 };
 
-/// What happens to the engine, in order.
+/// Calls that changed the engine, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Created(String),
@@ -25,15 +25,15 @@ struct Inner {
     networks: Vec<EngineNetwork>,
     attached: BTreeMap<String, Vec<String>>,
     events: Vec<Event>,
-    /// Calls that still succeed before one fails.
+    /// Number of calls that still succeed before one fails.
     until_failure: Option<usize>,
-    /// How long a request is under way, and its answer.
+    /// Latency of a request and of its response.
     latency: Duration,
     next: usize,
 }
 
-/// Behaves like an engine: refuses overlapping blocks, taken bridge names and the removal of
-/// networks in use.
+/// Mimics an engine: rejects overlapping subnets, taken bridge names and the removal of networks in
+/// use.
 #[derive(Clone, Default)]
 pub(crate) struct FakeEngine(Arc<Mutex<Inner>>);
 
@@ -91,7 +91,7 @@ impl FakeEngine {
         self.with(|inner| inner.attached.clear());
     }
 
-    /// Makes every request and every answer take this long.
+    /// Sets the latency of every request and response.
     pub(crate) fn slow_down(&self, latency: Duration) {
         self.with(|inner| inner.latency = latency);
     }

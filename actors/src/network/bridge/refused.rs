@@ -1,5 +1,5 @@
-//! Blocks that this host cannot use, because something else on it has their addresses: a network
-//! that somebody made, or one that the engine forgot to let go of.
+//! Blocks that this host cannot use because their addresses are already in use on it: by a network
+//! created outside JACO, or by one that the engine failed to release.
 
 use std::{
     collections::VecDeque,
@@ -8,10 +8,10 @@ use std::{
 
 use crate::network::{cidr::Cidr, engine::EngineError};
 
-/// The newest refusals are remembered; the leader takes no more of them at once.
+/// Number of newest refusals kept; the leader accepts at most this many per request.
 pub(crate) const REMEMBERED: usize = 64;
 
-/// What the bridges of a host know of its blocks, while the process lives. A clone is the same.
+/// Blocks refused by a host, kept for the lifetime of the process; clones share state.
 #[derive(Clone, Debug, Default)]
 pub struct Refused(Arc<Mutex<VecDeque<Cidr>>>);
 
@@ -32,9 +32,10 @@ impl Refused {
     }
 }
 
-/// Whether the engine refuses a network because of its addresses. Neither Docker nor Podman has a
-/// status of its own for that: "Pool overlaps with other one on this address space", "networks
-/// have overlapping IPv4", "subnet 10.9.0.0/24 is already used on the host or by another config".
+/// Whether the engine rejects a network because of its addresses. Neither Docker nor Podman has a
+/// distinct status for that, only messages: "Pool overlaps with other one on this address space",
+/// "networks have overlapping IPv4", "subnet 10.9.0.0/24 is already used on the host or by another
+/// config".
 pub(super) fn is_about_addresses(error: &EngineError) -> bool {
     match error {
         EngineError::Unreachable(_) | EngineError::NotFound(_) => false,
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_because_of_addresses_are_told_from_others() {
+    fn address_conflicts_are_recognized_by_message() {
         let api = |message: &str| EngineError::Api {
             status: 403,
             message: message.to_owned(),
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_refusals_are_remembered_once_each() {
+    fn newest_refusals_are_kept_once_each() {
         let refused = Refused::default();
         let block = |n: u8| Cidr::new([10, 9, n, 0].into(), 24).unwrap();
         for n in (0..=64).chain([64]) {

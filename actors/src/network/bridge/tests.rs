@@ -13,7 +13,7 @@ fn wanted(deployment: &str, network: &str, cidr: &str) -> Wanted {
     }
 }
 
-/// The network `wanted` as an engine shows it once it was created.
+/// Network `wanted` as an engine reports it after creation.
 fn shown(wanted: &Wanted, id: &str) -> EngineNetwork {
     EngineNetwork {
         id: id.into(),
@@ -34,7 +34,7 @@ fn replacing(plan: Result<Plan, Error>) -> (Vec<String>, NetworkSpec) {
 }
 
 #[test]
-fn missing_network_is_created_as_the_host_needs_it() {
+fn missing_network_is_created_with_wanted_settings() {
     let (remove, create) = replacing(plan(&wanted("web", "default", "10.244.3.0/24"), &[]));
     assert!(remove.is_empty());
     assert_eq!(create.name, "jaco_web__default");
@@ -58,13 +58,13 @@ fn missing_network_is_created_as_the_host_needs_it() {
 }
 
 #[test]
-fn network_as_wanted_is_reused() {
+fn matching_network_is_reused() {
     let wanted = wanted("web", "front", "10.244.0.0/24");
     assert_eq!(plan(&wanted, &[shown(&wanted, "n1")]), Ok(Plan::Reuse));
 }
 
 #[test]
-fn network_without_our_labels_is_foreign() {
+fn network_without_own_labels_is_foreign() {
     let wanted = wanted("web", "front", "10.244.0.0/24");
     for missing in [LABEL_DEPLOYMENT, LABEL_NETWORK] {
         let mut found = shown(&wanted, "n1");
@@ -77,7 +77,7 @@ fn network_without_our_labels_is_foreign() {
 }
 
 #[test]
-fn network_of_another_pair_is_a_name_conflict() {
+fn network_of_another_deployment_is_a_name_conflict() {
     let other = wanted("a_b", "c", "10.244.0.0/24");
     let error = plan(&wanted("a", "b_c", "10.244.0.0/24"), &[shown(&other, "n1")]).unwrap_err();
     assert_eq!(
@@ -91,7 +91,7 @@ fn network_of_another_pair_is_a_name_conflict() {
 }
 
 #[test]
-fn live_block_decides_and_not_the_label() {
+fn live_subnet_decides_not_the_label() {
     let wanted = wanted("web", "front", "10.244.0.0/24");
     let mut moved = shown(&wanted, "n1");
     moved.subnets = vec!["10.244.9.0/24".into()];
@@ -102,7 +102,7 @@ fn live_block_decides_and_not_the_label() {
 }
 
 #[test]
-fn leftover_of_a_wiped_cluster_is_replaced() {
+fn network_of_another_cluster_is_replaced() {
     let wanted = wanted("web", "front", "10.244.0.0/24");
     let mut old = shown(&wanted, "n1");
     old.labels.insert(LABEL_CLUSTER.into(), "c0".into());
@@ -110,14 +110,14 @@ fn leftover_of_a_wiped_cluster_is_replaced() {
 }
 
 #[test]
-fn twins_are_both_replaced() {
+fn duplicate_networks_are_both_replaced() {
     let wanted = wanted("web", "front", "10.244.0.0/24");
     let twins = [shown(&wanted, "n1"), shown(&wanted, "n2")];
     assert_eq!(replacing(plan(&wanted, &twins)).0, ["n1", "n2"]);
 }
 
 #[test]
-fn taken_linux_name_falls_back_to_the_longer_hash() {
+fn taken_bridge_name_falls_back_to_longer_hash() {
     let wanted = wanted("web", "front", "10.244.0.0/24");
     let mut taker = EngineNetwork {
         name: "something".into(),
@@ -135,7 +135,7 @@ fn taken_linux_name_falls_back_to_the_longer_hash() {
 }
 
 #[tokio::test]
-async fn replaced_network_takes_its_containers_with_it() {
+async fn replacing_network_removes_its_containers() {
     let fake = FakeEngine::default();
     let wanted = wanted("web", "front", "10.244.0.0/24");
     let mut old = shown(&wanted, "old");
@@ -154,11 +154,11 @@ async fn replaced_network_takes_its_containers_with_it() {
     ];
     assert_eq!(fake.events(), done);
     assert_eq!(ensure(&engine, &wanted).await, Ok(ready));
-    assert_eq!(fake.events(), done, "doing it again changes nothing");
+    assert_eq!(fake.events(), done, "ensuring is idempotent");
 }
 
 #[tokio::test]
-async fn interrupted_replacement_goes_on_from_there() {
+async fn interrupted_replacement_is_resumed() {
     for calls in 0..5 {
         let fake = FakeEngine::default();
         let wanted = wanted("web", "front", "10.244.0.0/24");
@@ -176,7 +176,7 @@ async fn interrupted_replacement_goes_on_from_there() {
 }
 
 #[tokio::test]
-async fn removal_spares_what_is_in_use_or_not_ours() {
+async fn removal_spares_used_and_foreign_networks() {
     let fake = FakeEngine::default();
     let engine: SharedEngine = Arc::new(fake.clone());
     let ours = wanted("web", "front", "10.244.0.0/24");

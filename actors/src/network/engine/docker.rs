@@ -1,4 +1,4 @@
-//! Networks of an engine that speaks the Docker API.
+//! Network client of an engine with the Docker API.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,17 +24,17 @@ use crate::docker::{Connection, REQUEST_TIMEOUT};
 const BRIDGE_NAME: &str = "com.docker.network.bridge.name";
 const MTU: &str = "com.docker.network.driver.mtu";
 
-/// Networks of a Docker or Podman engine behind a unix socket, which need not be there yet.
+/// Networks of a Docker or Podman engine behind a unix socket; the socket need not exist yet.
 #[derive(Clone)]
 pub struct DockerNetworks(Arc<Connection>);
 
 impl DockerNetworks {
-    /// The engine that listens on `socket`.
+    /// Creates a client of the engine that listens on `socket`.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self(Connection::new(socket))
     }
 
-    /// Asks the engine, in a future of its own.
+    /// Sends a request in a future that is independent of `self`.
     fn ask<T, F>(&self, request: impl FnOnce(Arc<Docker>) -> F + Send + 'static) -> EngineResult<T>
     where
         T: Send + 'static,
@@ -67,7 +67,7 @@ impl NetworkEngine for DockerNetworks {
     }
 
     fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
-        // A container that was never started knows its networks by name only.
+        // A container that was never started refers to its networks by name only.
         let filters = HashMap::from([("network", vec![network.id.clone(), network.name.clone()])]);
         self.ask(move |docker| async move {
             let options = ListContainersOptionsBuilder::new()

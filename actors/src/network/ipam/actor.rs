@@ -1,4 +1,4 @@
-//! The allocator: one decision at a time, each upon the outcome of the one before.
+//! Allocator actor: makes one decision at a time, each after the previous one is committed.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -20,43 +20,43 @@ use crate::{
     supervision::{Context, Failure, Handle, Reply, Worker},
 };
 
-/// Who allocations are signed by.
+/// Identity under which allocations are proposed.
 const IDENTITY: &str = "ipam";
-/// Longer than a commit may take.
+/// Timeout of a request; longer than a commit may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What an allocator needs, now and after every restart.
+/// Arguments of an [`IpamActor`]; kept across restarts.
 #[derive(Clone)]
 pub struct Args {
-    /// Where the state is read and changed.
+    /// Reads and changes the replicated state.
     pub raft: Arc<dyn Propose>,
     /// Whether this node leads and has applied an entry of its own term.
     pub is_leader: watch::Receiver<bool>,
-    /// Time of the commands.
+    /// Source of the commands' timestamps.
     pub clock: Clock,
-    /// What is handed out.
+    /// Pool to allocate from.
     pub pool: Pool,
 }
 
 /// Mailbox of the allocator.
 pub enum Msg {
-    /// A network is to have a block.
+    /// Requests the block of a network.
     Ensure {
-        /// Which network, where.
+        /// Network and host of the block.
         key: SubnetKey,
         /// Blocks that the host cannot use.
         refused: Vec<Cidr>,
-        /// Gets the block.
+        /// Receives the block.
         reply: Reply<Result<Cidr, Error>>,
     },
-    /// The commit of an allocation is over.
+    /// The proposal of an allocation has finished.
     Committed {
-        /// The block that was chosen.
+        /// Chosen block.
         cidr: Cidr,
-        /// What became of it.
+        /// Outcome of the proposal.
         outcome: Result<Committed, ProposeError>,
     },
-    /// Rows of blocks changed.
+    /// The address block rows changed.
     Changed(watch::Receiver<Arc<State>>),
 }
 
@@ -66,7 +66,7 @@ struct Request {
     reply: Reply<Result<Cidr, Error>>,
 }
 
-/// Gives networks their blocks, on the leader only.
+/// Allocates address blocks to networks, on the leader only.
 pub struct IpamActor {
     args: Args,
     quarantine: Quarantine,
@@ -112,7 +112,7 @@ impl Worker for IpamActor {
 }
 
 impl IpamActor {
-    /// Every node watches blocks being freed, so that a new leader knows them too.
+    /// Every node tracks freed blocks, so that a new leader knows them.
     fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
         let last = states.borrow_and_update().clone();
         self.quarantine
@@ -167,7 +167,7 @@ impl IpamActor {
             return Err(Error::NotLeader);
         }
         let state = self.args.raft.state();
-        // A block for something that is gone would never be freed.
+        // A block of a removed deployment or host would never be freed.
         if !state.deployments.contains_key(&key.deployment) {
             return Err(Error::UnknownDeployment(key.deployment.clone()));
         }
@@ -206,7 +206,7 @@ impl IpamActor {
     }
 }
 
-/// The allocator behind `handle`.
+/// Creates an allocator that calls the actor behind `handle`.
 #[must_use]
 pub fn allocator(handle: Handle<Msg>) -> SharedAllocator {
     Arc::new(Local(handle))

@@ -1,4 +1,4 @@
-//! Blocks that were freed a moment ago.
+//! Quarantine of recently freed blocks.
 
 use std::{
     collections::BTreeMap,
@@ -9,10 +9,10 @@ use jaco_raftnode::State;
 
 use super::Cidr;
 
-/// How long a freed block is not handed out, so that its old bridge can go first.
+/// Time before a freed block is allocated again, so that its old bridge is removed first.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(5 * 60);
 
-/// Remembers freed blocks by comparing each state with the one before.
+/// Records freed blocks by comparing each state with the previous one.
 #[derive(Clone, Debug, Default)]
 pub struct Quarantine {
     freed: BTreeMap<Cidr, Instant>,
@@ -20,7 +20,7 @@ pub struct Quarantine {
 }
 
 impl Quarantine {
-    /// Learns which blocks were freed on the way to `state`.
+    /// Records the blocks that `state` frees compared with the previous state.
     pub fn handle_state(&mut self, state: &State, now: Instant) {
         self.freed
             .retain(|_, at| now.saturating_duration_since(*at) < QUARANTINE);
@@ -44,7 +44,7 @@ impl Quarantine {
         });
     }
 
-    /// Blocks that must not be handed out yet.
+    /// Blocks that must not be allocated yet.
     pub fn blocks(&self, now: Instant) -> impl Iterator<Item = Cidr> {
         self.freed
             .iter()

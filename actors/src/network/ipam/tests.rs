@@ -44,7 +44,7 @@ fn allocate(state: &State, pool: Pool) -> Option<String> {
     match decide(state, &key("new", "n"), pool, &[], std::iter::empty()) {
         Decision::Allocate(cidr) => Some(cidr.to_string()),
         Decision::Exhausted => None,
-        Decision::Existing(cidr) => panic!("{cidr} belongs to nobody"),
+        Decision::Existing(cidr) => panic!("{cidr} has no row"),
     }
 }
 
@@ -73,7 +73,7 @@ fn pool_and_block_sizes_are_bounded() {
 }
 
 #[test]
-fn a_row_keeps_its_block() {
+fn row_keeps_its_block() {
     let mut state = State::default();
     put(&mut state, &key("a", "n1"), "10.244.7.0/24");
     let decision = decide(
@@ -90,7 +90,7 @@ fn a_row_keeps_its_block() {
 }
 
 #[test]
-fn the_lowest_block_without_overlap_is_chosen() {
+fn lowest_block_without_overlap_is_chosen() {
     let mut state = State::default();
     assert_eq!(
         allocate(&state, Pool::default()).as_deref(),
@@ -115,7 +115,7 @@ fn the_lowest_block_without_overlap_is_chosen() {
 }
 
 #[test]
-fn a_row_that_cannot_be_read_is_replaced() {
+fn unparsable_row_is_replaced() {
     let mut state = State::default();
     put(&mut state, &key("new", "n"), "garbage");
     assert_eq!(
@@ -125,7 +125,7 @@ fn a_row_that_cannot_be_read_is_replaced() {
 }
 
 #[test]
-fn small_blocks_fill_the_whole_pool_and_not_more() {
+fn small_blocks_fill_exactly_the_pool() {
     let pool = pool("10.9.240.0/20", 28);
     let mut state = State::default();
     for at in 0..256 {
@@ -149,7 +149,7 @@ fn utilisation_counts_overlapped_blocks_once() {
 }
 
 #[test]
-fn a_freed_block_rests_for_five_minutes() {
+fn freed_block_is_quarantined_for_five_minutes() {
     let start = Instant::now();
     let mut quarantine = Quarantine::default();
     let mut state = State::default();
@@ -170,7 +170,7 @@ fn a_freed_block_rests_for_five_minutes() {
     let second = Decision::Allocate("10.244.1.0/24".parse().unwrap());
     let first = Decision::Allocate("10.244.0.0/24".parse().unwrap());
     assert_eq!(decide_at(&quarantine, freed), second);
-    // Later states neither renew nor end it.
+    // Later states neither renew nor end the quarantine.
     quarantine.handle_state(&state, freed + QUARANTINE / 2);
     let almost = freed + QUARANTINE - Duration::from_millis(1);
     assert_eq!(decide_at(&quarantine, almost), second);
@@ -178,7 +178,7 @@ fn a_freed_block_rests_for_five_minutes() {
 }
 
 #[test]
-fn a_first_state_frees_nothing() {
+fn first_state_frees_nothing() {
     let now = Instant::now();
     let mut quarantine = Quarantine::default();
     let mut state = State::default();
@@ -188,7 +188,7 @@ fn a_first_state_frees_nothing() {
 }
 
 #[test]
-fn exhaustion_names_what_found_no_block() {
+fn exhaustion_error_names_the_network() {
     let error = jaco_proto::Error::from(Error::Exhausted(key("a", "n1")));
     assert_eq!(error.code, ErrorCode::SubnetPoolExhausted);
     assert_eq!(error.details["deployment"], "a");
@@ -198,7 +198,7 @@ fn exhaustion_names_what_found_no_block() {
 
 proptest! {
     #[test]
-    fn choice_is_the_first_block_a_plain_search_finds(
+    fn choice_matches_linear_search(
         rows in proptest::collection::vec((0_u32..1 << 12, 20..=32_u8), 0..40),
         block in 24..=28_u8,
     ) {

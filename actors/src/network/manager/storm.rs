@@ -1,4 +1,4 @@
-//! Random histories of one host's networks, with and without actors that die.
+//! Random histories of one host's networks, with and without actor crashes.
 
 use jaco_raftnode::Propose;
 use proptest::{prelude::*, test_runner::TestCaseError};
@@ -15,8 +15,9 @@ const DYING: [&str; 4] = [
     "node/network/bridges",
     "node/network/ipam",
 ];
-/// An exhausted bridge comes back after 30 s, and a network made while its block was freed goes
-/// after a minute and some tries; a block of it is not free in the engine before.
+/// Time for everything to settle: an exhausted bridge restarts after 30 s, and a network whose
+/// block was freed while it was created is removed after a minute and some retries, which also
+/// blocks its addresses in the engine.
 const HEALED: Duration = Duration::from_secs(150);
 
 #[derive(Clone, Debug)]
@@ -26,9 +27,9 @@ enum Step {
     Delete,
     Attach(usize),
     DetachAll,
-    /// The engine takes this long, in milliseconds, from here on.
+    /// Sets the engine's latency in milliseconds.
     Slow(u64),
-    /// The engine fails once.
+    /// Makes one engine call fail.
     Fail,
     Pass(u64),
     Kill(usize, KillMode),
@@ -52,7 +53,7 @@ fn step(deadly: bool) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Plays a history. No request may be lost, unless an actor died so often that it gave up.
+/// Runs a history. Every request must be answered unless its actor exhausted its restarts.
 async fn play(lab: &Lab, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let deaths = steps.iter().filter(|step| matches!(step, Step::Kill(..)));
     let nobody_gives_up = deaths.count() <= 3;
@@ -85,11 +86,12 @@ async fn play(lab: &Lab, steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Fail => lab.engine.fail_after(0),
             Step::Pass(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
             Step::Kill(n, mode) => {
-                // One death more of these, and the tree ends, which is another story.
+                // More crashes of the static children would exhaust the supervisor, which is not
+                // tested here.
                 let fixed = !DYING[n].contains("bridge:");
                 if !fixed || deaths < 3 {
                     deaths += usize::from(fixed);
-                    // Refused while there is none.
+                    // Killing fails while the actor is not running.
                     let _ = lab.tree.kill(DYING[n], mode);
                 }
             }
@@ -112,9 +114,9 @@ fn simulate<T>(test: impl AsyncFnOnce(Lab) -> T) -> T {
     runtime.block_on(async { test(Lab::start().await).await })
 }
 
-/// Whatever happened, a deployment that is there gets its networks.
+/// Asserts that an existing deployment eventually gets its networks.
 async fn settles(lab: &Lab) -> Result<(), TestCaseError> {
-    // Containers of a deployment that was deleted are removed by others.
+    // Containers of a deleted deployment are removed by the runtime.
     lab.engine.detach_all();
     lab.deploy(DEPLOYMENT, 1_000);
     let healed = Instant::now() + HEALED;
@@ -137,7 +139,7 @@ async fn settles(lab: &Lab) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn while_no_actor_dies_every_request_is_answered(
+    fn without_crashes_every_request_is_answered(
         steps in proptest::collection::vec(step(false), 1..30)
     ) {
         simulate(async |lab| {
@@ -147,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn networks_settle_after_any_deaths(steps in proptest::collection::vec(step(true), 1..30)) {
+    fn networks_recover_after_any_crashes(steps in proptest::collection::vec(step(true), 1..30)) {
         simulate(async |lab| {
             play(&lab, steps).await?;
             settles(&lab).await

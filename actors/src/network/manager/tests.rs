@@ -39,7 +39,7 @@ impl Lab {
         Self::on(raft, engine, true).await
     }
 
-    /// A node that leads, or one that reaches no leader.
+    /// Creates a node that leads, or one without contact to a leader.
     async fn on(raft: MemoryRaft, engine: FakeEngine, leads: bool) -> Self {
         let cluster_id = raft.state().cluster.as_ref().unwrap().cluster_id.clone();
         let shared: SharedEngine = Arc::new(engine.clone());
@@ -100,7 +100,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn asked_for_network_is_ready_with_this_hosts_block() {
+async fn ensured_network_uses_block_of_this_host() {
     let lab = Lab::start().await;
     let ready = lab.directory.ensure("app", "default").await.unwrap();
     assert_eq!(
@@ -122,7 +122,7 @@ async fn asked_for_network_is_ready_with_this_hosts_block() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_requests_make_one_network() {
+async fn concurrent_requests_create_one_network() {
     let lab = Lab::start().await;
     let requests = (0..20).map(|_| lab.directory.ensure("app", "front"));
     futures::future::try_join_all(requests).await.unwrap();
@@ -133,7 +133,7 @@ async fn many_requests_make_one_network() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failure_is_the_callers_answer_and_not_the_actors_end() {
+async fn failed_request_does_not_end_the_actor() {
     let lab = Lab::start().await;
     lab.engine.fail_after(0);
     let error = lab.directory.ensure("app", "front").await.unwrap_err();
@@ -148,7 +148,7 @@ async fn failure_is_the_callers_answer_and_not_the_actors_end() {
     assert_eq!(
         lab.bridges(),
         ["node/network/bridge:app:front"],
-        "nothing is left for `gone`"
+        "no bridge remains for `gone`"
     );
     let failures = lab
         .tree
@@ -158,7 +158,7 @@ async fn failure_is_the_callers_answer_and_not_the_actors_end() {
     assert_eq!(failures.count(), 0);
 }
 
-/// A network of somebody else.
+/// Network created outside JACO.
 fn vpn(subnet: &str) -> EngineNetwork {
     EngineNetwork {
         id: "vpn".into(),
@@ -169,12 +169,12 @@ fn vpn(subnet: &str) -> EngineNetwork {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_that_is_taken_on_this_host_is_given_back_for_another() {
+async fn taken_block_is_exchanged_for_another() {
     let lab = Lab::start().await;
     lab.engine.put(vpn("10.244.0.0/23"));
     let ready = lab.directory.ensure("app", "front").await.unwrap();
     assert_eq!(ready.cidr.to_string(), "10.244.2.0/24");
-    // Known by now, it is not tried again for other networks.
+    // Once refused, the block is not tried for other networks either.
     let other = lab.directory.ensure("app", "back").await.unwrap();
     assert_eq!(other.cidr.to_string(), "10.244.3.0/24");
     assert_eq!(
@@ -187,7 +187,7 @@ async fn a_block_that_is_taken_on_this_host_is_given_back_for_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_leader_a_host_goes_on_with_the_blocks_it_has() {
+async fn host_without_leader_reuses_its_blocks() {
     let led = Lab::start().await;
     let ready = led.directory.ensure("app", "front").await.unwrap();
     led.tree.stop().await;
@@ -211,7 +211,7 @@ async fn without_a_leader_a_host_goes_on_with_the_blocks_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_without_a_usable_block_says_so() {
+async fn host_without_usable_block_returns_error() {
     let lab = Lab::start().await;
     lab.engine.put(vpn("10.0.0.0/8"));
     let error = lab.directory.ensure("app", "front").await.unwrap_err();
@@ -220,7 +220,7 @@ async fn a_host_without_a_usable_block_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn network_goes_with_its_deployment_once_nothing_is_attached() {
+async fn network_of_deleted_deployment_is_removed_once_unused() {
     let lab = Lab::start().await;
     lab.directory.ensure("app", "front").await.unwrap();
     lab.engine.attach("jaco_app_front", "app-web-0");
@@ -232,14 +232,14 @@ async fn network_goes_with_its_deployment_once_nothing_is_attached() {
     assert!(lab.engine.names().is_empty());
     assert!(lab.bridges().is_empty());
 
-    // Its block rests, so a network that comes back gets another one.
+    // Its block is quarantined, so a recreated network gets another one.
     lab.deploy("app", 1);
     let ready = lab.directory.ensure("app", "front").await.unwrap();
     assert_eq!(ready.cidr.to_string(), "10.244.1.0/24");
 }
 
 #[tokio::test(start_paused = true)]
-async fn leftovers_of_this_cluster_are_removed_at_start_and_no_others() {
+async fn only_own_leftovers_are_removed_at_start() {
     let old = Lab::start().await;
     old.directory.ensure("app", "front").await.unwrap();
     old.directory.ensure("app", "kept").await.unwrap();
@@ -262,7 +262,7 @@ async fn leftovers_of_this_cluster_are_removed_at_start_and_no_others() {
         .insert("jaco.cluster_id".into(), "another".into());
     old.engine.put(foreign);
 
-    // The engine is not up yet when the node is.
+    // The engine starts later than the node.
     old.engine.fail_after(0);
     let lab = Lab::with(old.raft.clone(), old.engine.clone()).await;
     tokio::time::sleep(RETRY * 2).await;
@@ -274,7 +274,7 @@ async fn leftovers_of_this_cluster_are_removed_at_start_and_no_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn blocks_of_other_hosts_need_no_bridge_here() {
+async fn blocks_of_other_hosts_create_no_bridge() {
     let lab = Lab::start().await;
     lab.apply(Payload::SubnetAllocate(v1::SubnetAllocate {
         deployment: "app".into(),
@@ -287,7 +287,7 @@ async fn blocks_of_other_hosts_need_no_bridge_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_actor_may_be_killed_and_no_network_is_touched() {
+async fn killing_any_actor_leaves_networks_unchanged() {
     let lab = Lab::start().await;
     let ready = lab.directory.ensure("app", "front").await.unwrap();
     for path in [
@@ -318,7 +318,7 @@ async fn any_actor_may_be_killed_and_no_network_is_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bridge_that_gave_up_gets_another_chance() {
+async fn exhausted_bridge_is_restarted_after_delay() {
     let lab = Lab::start().await;
     lab.directory.ensure("app", "front").await.unwrap();
     let path = "node/network/bridge:app:front";
@@ -330,23 +330,23 @@ async fn bridge_that_gave_up_gets_another_chance() {
     };
     let began = Instant::now();
     while !exhausted() && began.elapsed() < Duration::from_secs(20) {
-        // Refused while it is restarting.
+        // Killing fails while the actor is restarting.
         let _ = lab.tree.kill(path, KillMode::Kill);
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     assert!(exhausted());
     let gave_up = lab.directory.ensure("app", "front").await;
-    assert_eq!(gave_up, Err(Error::Exhausted(RETRY)), "and says so at once");
+    assert_eq!(gave_up, Err(Error::Exhausted(RETRY)), "fails without delay");
     lab.directory
         .ensure("app", "back")
         .await
-        .expect("siblings go on");
+        .expect("other bridges still respond");
     tokio::time::sleep(RETRY).await;
     lab.directory.ensure("app", "front").await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_outlives_the_actors_that_work_on_it() {
+async fn request_survives_restarts_of_its_actors() {
     for path in ["node/network/bridge:app:front", "node/network/bridges"] {
         let lab = Lab::start().await;
         lab.engine.slow_down(Duration::from_millis(400));
@@ -362,7 +362,7 @@ async fn request_outlives_the_actors_that_work_on_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_while_its_bridge_winds_up_is_answered() {
+async fn request_during_bridge_shutdown_is_answered() {
     for early in 0..=10 {
         let lab = Lab::start().await;
         lab.directory.ensure("app", "front").await.unwrap();

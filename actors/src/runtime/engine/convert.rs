@@ -1,4 +1,4 @@
-//! The engine's answers as the runtime's own types.
+//! Conversions from engine API types to the runtime's types.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
 };
 
-/// One step of a pull, which may be its failure.
+/// Converts one progress message of a pull, which may carry its failure.
 pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
     let failed = |message: String| EngineError::Api {
         status: 0,
@@ -23,14 +23,15 @@ pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
             message.unwrap_or_else(|| "the pull failed without a reason".to_owned()),
         ));
     }
-    // Every step of a pull says what it is about; an error in another form does not.
+    // Every progress message has at least one of these fields; anything else is treated as an error
+    // in an unknown format.
     if step.status.is_none() && step.id.is_none() && step.progress_detail.is_none() {
         return Err(failed("the engine told of no progress".to_owned()));
     }
     Ok(())
 }
 
-/// What is read of a container in a listing.
+/// Fields read from an entry of a container listing.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Summary {
@@ -40,7 +41,7 @@ pub(super) struct Summary {
     state: String,
 }
 
-/// What is read of a container up close.
+/// Fields read from an inspected container.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Details {
@@ -88,7 +89,7 @@ struct Endpoint {
 }
 
 impl Details {
-    /// The container's own stop grace.
+    /// Stop grace period configured in the container.
     pub(super) fn grace(&self) -> Option<Duration> {
         let seconds = self.config.as_ref()?.stop_timeout?;
         Some(Duration::from_secs(seconds))
@@ -107,7 +108,7 @@ pub(super) fn found(summary: Summary) -> Found {
     }
 }
 
-/// A state in either engine's words; the second of a pair is Podman's.
+/// Maps a state word of Docker or Podman; in each pair the second word is Podman's.
 fn status(word: &str) -> Status {
     match word {
         "running" => Status::Running,
@@ -145,7 +146,7 @@ pub(super) fn inspected(details: Details) -> Inspected {
     }
 }
 
-/// `None` for actions that change nothing the runtime looks at.
+/// `None` for actions that do not affect the runtime.
 pub(super) fn event(message: EventMessage) -> Option<Event> {
     let action = message.action?;
     let kind = match action.split(':').next().unwrap_or_default() {
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_a_pull_is_progress_or_its_failure() {
+    fn pull_message_is_either_progress_or_failure() {
         for (line, expected) in [
             (r#"{"status":"Pulling from a/b","id":"1"}"#, None),
             (
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unparsable_index_label_reads_as_none() {
+    fn unparsable_index_label_is_ignored() {
         for (labels, index) in [
             (json!({ "jaco.raft_index": "12" }), Some(12)),
             (json!({ "jaco.raft_index": "x" }), None),
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn both_engines_words_for_a_state_are_known_and_others_are_no_error() {
+    fn docker_and_podman_states_map_to_status() {
         use Status::{Created, Dead, Exited, Other, Running};
         for (word, status) in [
             ("running", Running),
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_up_close_is_read_as_far_as_it_is_there() {
+    fn missing_fields_of_an_inspection_are_tolerated() {
         let seen = inspected(read(json!({
             "Id": "c1",
             "State": {
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn events_without_a_replica_label_are_ignored() {
+    fn events_without_replica_label_are_ignored() {
         let message = |action: &str, labels: &[(&str, &str)]| EventMessage {
             action: Some(action.to_owned()),
             actor: Some(EventActor {

@@ -1,4 +1,4 @@
-//! Docker Engine API over a unix socket; Podman's compatible socket works too.
+//! Docker Engine API over a unix socket; also works with Podman's compatible socket.
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -26,19 +26,20 @@ use crate::{
     runtime::registry_key::Credential,
 };
 
-/// Creates and starts run at once; more make every one of them slower.
+/// Create and start requests in flight at once; more slow all of them down.
 const CONCURRENT_STARTS: usize = 8;
-/// A pull is not answered before the registry was; whoever pulls gives up on a silent one sooner.
+/// Request timeout of a pull. The engine does not answer before the registry has; callers give up
+/// on a silent pull earlier.
 const PULL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Containers of a Docker or Podman engine behind a unix socket, which need not be there yet.
+/// Docker or Podman engine behind a unix socket; the socket need not exist yet.
 pub struct DockerEngine {
     connection: Arc<Connection>,
     starts: Semaphore,
 }
 
 impl DockerEngine {
-    /// An engine at `socket`; nothing is connected yet.
+    /// Creates an engine for `socket` without connecting.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
@@ -72,7 +73,7 @@ impl DockerEngine {
     }
 
     async fn start_slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
-        // Only a closed semaphore fails, and this one is never closed.
+        // Acquiring fails only on a closed semaphore; this one is never closed.
         self.starts.acquire().await.ok()
     }
 }
@@ -174,7 +175,8 @@ impl Engine for DockerEngine {
             Err(EngineError::NotFound(_)) => return Ok(()),
             Err(error) => return Err(error),
         };
-        // Podman does not fall back to the container's own grace, so it is always spelled out.
+        // Podman does not default to the container's own grace period, so it is always passed
+        // explicitly.
         let options = StopContainerOptions {
             t: i32::try_from(grace.as_secs()).ok(),
             ..Default::default()
@@ -262,7 +264,7 @@ fn frame(output: LogOutput) -> LogFrame {
     LogFrame { stream, bytes }
 }
 
-/// The engine pulls every tag of a reference without one; people mean `latest`.
+/// Appends `latest` to a reference without a tag: the engine would pull every tag.
 fn tagged(image: &str) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     if last.contains([':', '@']) {
@@ -277,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_reference_means_latest() {
+    fn reference_without_tag_pulls_latest() {
         for (image, pulled) in [
             ("alpine", "alpine:latest"),
             ("alpine:3", "alpine:3"),
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_socket_is_unreachable_and_not_fatal() {
+    async fn missing_socket_is_unreachable_not_fatal() {
         let folder = tempfile::tempdir().unwrap();
         let engine = DockerEngine::new(folder.path().join("none.sock"));
         let error = engine.ping().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! An engine in memory, for tests.
+//! In-memory container engine for tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -20,12 +20,12 @@ use crate::{
     runtime::registry_key::Credential,
 };
 
-/// A fake engine; a clone is the same one.
+/// Fake engine; clones share state.
 #[derive(Clone)]
 pub(crate) struct FakeEngine {
     inner: Arc<Mutex<Inner>>,
     events: broadcast::Sender<Event>,
-    /// Changes when a container writes or dies.
+    /// Incremented when a container writes output or exits.
     written: watch::Sender<u64>,
 }
 
@@ -39,16 +39,16 @@ struct Inner {
     scripts: VecDeque<BoxStream<'static, Result<(), EngineError>>>,
     outputs: BTreeMap<String, Output>,
     frames_read: u64,
-    /// Containers made and removed, by name.
+    /// Names of containers in order of creation (`+name`) and removal (`-name`).
     journal: Vec<String>,
     stopping_takes: Duration,
-    /// Containers that cannot be removed.
+    /// Containers whose removal fails.
     stuck: BTreeSet<String>,
-    /// Held by every read of an output.
+    /// Cloned by every open log read; its reference count is the number of open reads.
     reads: Arc<()>,
 }
 
-/// What a container writes.
+/// Output of a container.
 #[derive(Clone, Default)]
 pub(crate) struct Output {
     frames: Vec<(LogStream, String)>,
@@ -62,13 +62,13 @@ impl Output {
         self
     }
 
-    /// Without end.
+    /// Repeats the frames endlessly.
     pub(crate) fn repeats(mut self) -> Self {
         self.repeats = true;
         self
     }
 
-    /// Every read of it ends like this.
+    /// Makes every read end with `error`.
     pub(crate) fn fails(mut self, error: EngineError) -> Self {
         self.fails = Some(error);
         self
@@ -94,7 +94,7 @@ impl FakeEngine {
         self.inner.lock().unwrap()
     }
 
-    /// Counts a call and refuses it while the engine is down.
+    /// Counts a call; fails while the engine is down.
     fn call(&self) -> Result<MutexGuard<'_, Inner>, EngineError> {
         let mut inner = self.inner();
         inner.calls += 1;
@@ -104,17 +104,17 @@ impl FakeEngine {
         Ok(inner)
     }
 
-    /// Calls so far.
+    /// Number of calls so far.
     pub(crate) fn calls(&self) -> u64 {
         self.inner().calls
     }
 
-    /// Images asked of the registry, with the account that asked.
+    /// Images pulled, each with the account name used.
     pub(crate) fn pulls(&self) -> Vec<(String, Option<String>)> {
         self.inner().pulls.clone()
     }
 
-    /// What the next pull answers that has no answer yet; others succeed at once.
+    /// Queues the response of the next pull without one; pulls without a response succeed at once.
     pub(crate) fn script_pull(
         &self,
         script: impl Stream<Item = Result<(), EngineError>> + Send + 'static,
@@ -122,17 +122,17 @@ impl FakeEngine {
         self.inner().scripts.push_back(script.boxed());
     }
 
-    /// What was created and removed so far, in order: `+name` and `-name`.
+    /// Containers created (`+name`) and removed (`-name`) so far, in order.
     pub(crate) fn journal(&self) -> Vec<String> {
         self.inner().journal.clone()
     }
 
-    /// Every stop takes this long.
+    /// Sets how long every stop takes.
     pub(crate) fn set_stopping_takes(&self, time: Duration) {
         self.inner().stopping_takes = time;
     }
 
-    /// Whether a container can be stopped but not removed.
+    /// Sets whether removing a container fails; stopping it still works.
     pub(crate) fn set_stuck(&self, id: &str, stuck: bool) {
         let mut inner = self.inner();
         if stuck {
@@ -153,14 +153,14 @@ impl FakeEngine {
         names
     }
 
-    /// Containers whose process runs.
+    /// Number of containers whose process is running.
     pub(crate) fn running(&self) -> usize {
         let inner = self.inner();
         let running = |container: &&Container| container.status == Status::Running;
         inner.containers.values().filter(running).count()
     }
 
-    /// Adds a container past the runtime.
+    /// Adds a container bypassing the runtime.
     pub(crate) fn plant(&self, id: &str, labels: &[(&str, &str)]) {
         let labels = labels
             .iter()
@@ -177,7 +177,7 @@ impl FakeEngine {
         self.inner().outputs.insert(id.to_owned(), output);
     }
 
-    /// A container writes.
+    /// Appends a frame to the output of a container.
     pub(crate) fn say(&self, id: &str, stream: LogStream, text: &str) {
         let mut inner = self.inner();
         let output = inner.outputs.entry(id.to_owned()).or_default();
@@ -186,18 +186,17 @@ impl FakeEngine {
         self.written.send_modify(|changes| *changes += 1);
     }
 
-    /// Reads of outputs that somebody holds.
+    /// Number of log reads currently open.
     pub(crate) fn open_reads(&self) -> usize {
         Arc::strong_count(&self.inner().reads) - 1
     }
 
-    /// Frames that were taken by reads.
+    /// Number of frames returned by all log reads.
     pub(crate) fn frames_read(&self) -> u64 {
         self.inner().frames_read
     }
 
-    /// The frame at `index` of a container's output, as a read gets it; `None` if there is
-    /// nothing more for now.
+    /// Returns the frame at `index` of a container's output; `None` if there is none for now.
     fn frame(&self, id: &str, index: usize) -> Option<Result<LogFrame, EngineError>> {
         let mut inner = self.inner();
         let output = inner.outputs.get(id)?;
@@ -221,7 +220,7 @@ impl FakeEngine {
         found.is_some_and(|container| container.status == Status::Running)
     }
 
-    /// The process of a container ends.
+    /// Ends the process of a container.
     pub(crate) fn die(&self, id: &str) {
         if let Some(container) = self.inner().containers.get_mut(id) {
             container.status = Status::Exited;

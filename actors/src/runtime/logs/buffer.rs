@@ -1,25 +1,25 @@
-//! The lines of one replica that wait for their reader, bounded in number and in bytes.
+//! Buffer of one replica's unread lines, bounded in number and in bytes.
 
 use std::sync::Arc;
 
 use jaco_proto::v1::LogLine;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Lines of one replica that wait; then the engine waits.
+/// Capacity in lines; when it is full, the source stops reading from the engine.
 const LINES: usize = 64;
-/// Bytes of one replica that wait, apart from a single longer line.
+/// Capacity in bytes; one longer line fits into an empty buffer.
 const BYTES: u32 = 1 << 20;
 
-/// The writing end.
+/// Writing end.
 pub(super) struct Buffer {
     lines: mpsc::Sender<(LogLine, OwnedSemaphorePermit)>,
     room: Arc<Semaphore>,
 }
 
-/// The reading end.
+/// Reading end.
 pub(super) struct Buffered(mpsc::Receiver<(LogLine, OwnedSemaphorePermit)>);
 
-/// Nobody reads any more.
+/// The reading end was dropped.
 #[derive(Debug)]
 pub(super) struct Closed;
 
@@ -30,7 +30,7 @@ pub(super) fn buffer() -> (Buffer, Buffered) {
 }
 
 impl Buffer {
-    /// Waits for room.
+    /// Adds a line; waits while the buffer is full.
     pub(super) async fn put(&self, line: LogLine) -> Result<(), Closed> {
         let bytes = u32::try_from(line.line.len()).unwrap_or(BYTES).min(BYTES);
         let room = self.room.clone().acquire_many_owned(bytes);
@@ -38,14 +38,14 @@ impl Buffer {
         self.lines.send((line, room)).await.map_err(|_| Closed)
     }
 
-    /// Returns when nobody reads any more.
+    /// Resolves once the reading end is dropped.
     pub(super) async fn closed(&self) {
         self.lines.closed().await;
     }
 }
 
 impl Buffered {
-    /// Passes everything on, until there is nothing more or nobody takes it.
+    /// Forwards all lines; returns when the writing end or `lines` is closed.
     pub(super) async fn drain(mut self, lines: mpsc::Sender<LogLine>) {
         while let Some((line, _room)) = self.0.recv().await {
             if lines.send(line).await.is_err() {
@@ -68,7 +68,7 @@ mod tests {
         }
     }
 
-    /// How many lines of a size fit before the writer waits.
+    /// Number of lines of the given size that fit before the writer blocks.
     fn fitting(bytes: usize) -> usize {
         let (buffer, _buffered) = buffer();
         (0..1_000)
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_takes_nothing_stops_the_writer_by_number_and_by_bytes() {
+    fn full_buffer_blocks_writer_by_lines_or_bytes() {
         for (bytes, lines) in [
             (0, 64),
             (100, 64),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_taken_makes_room() {
+    async fn reading_frees_capacity() {
         let (buffer, buffered) = buffer();
         let (sender, mut lines) = mpsc::channel(1);
         tokio::spawn(buffered.drain(sender));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_writer_that_waits_learns_that_nobody_reads() {
+    async fn dropped_reader_fails_blocked_writer() {
         let (buffer, buffered) = buffer();
         buffer.put(line(1 << 20)).await.unwrap();
         let (put, ()) = tokio::join!(buffer.put(line(1)), async { drop(buffered) });

@@ -1,37 +1,38 @@
-//! The engine's frames of one stream as lines. Pure.
+//! Splits the engine's frames of one stream into lines. Pure.
 //!
-//! A frame is a message of the engine's log driver with its timestamp in front. A long line comes
-//! in several messages, each with a timestamp of its own; only the first one's belongs to the line.
+//! A frame is one message of the engine's log driver, prefixed with its timestamp. A long line
+//! arrives in several messages, each with its own timestamp; only the first timestamp belongs to
+//! the line.
 
 use prost_types::Timestamp;
 
-/// Longest line; what is longer continues in the next.
+/// Longest line in bytes; longer ones are continued in the next line.
 pub const MAX_LINE: usize = 1 << 20;
 
 /// One line without its newline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// When it was written, if the engine said.
+    /// Timestamp of its first piece, if the engine sent one.
     pub ts: Option<Timestamp>,
-    /// When its last piece was written.
+    /// Timestamp of its last piece.
     pub end: Option<Timestamp>,
-    /// The bytes as they were written.
+    /// The bytes as the container wrote them.
     pub text: Vec<u8>,
 }
 
-/// Cuts the frames of one stream into lines.
+/// Splits the frames of one stream into lines.
 #[derive(Clone, Debug, Default)]
 pub struct Cutter {
     ts: Option<Timestamp>,
-    /// Of the newest piece.
+    /// Timestamp of the newest piece.
     newest: Option<Timestamp>,
     text: Vec<u8>,
-    /// A line has begun, though it may be empty so far.
+    /// A line is incomplete, even if it is still empty.
     open: bool,
 }
 
 impl Cutter {
-    /// Takes one frame and returns the lines it completes.
+    /// Consumes one frame and returns the lines it completes.
     pub fn feed(&mut self, frame: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         let mut at_start = true;
@@ -61,13 +62,13 @@ impl Cutter {
         lines
     }
 
-    /// When the line that was begun and has not ended was begun, if there is one.
+    /// Timestamp of the incomplete line; the outer `None` means that there is no incomplete line.
     #[must_use]
     pub fn begun(&self) -> Option<Option<Timestamp>> {
         self.open.then_some(self.ts)
     }
 
-    /// The line that was begun and never ended.
+    /// Returns the incomplete line, if any, at the end of the stream; an empty one is dropped.
     pub fn finish(&mut self) -> Option<Line> {
         let open = std::mem::take(&mut self.open);
         (open && !self.text.is_empty()).then(|| self.take())
@@ -94,7 +95,7 @@ impl Cutter {
     }
 }
 
-/// Cuts a timestamp with its space off the front, if there is one.
+/// Splits off a leading timestamp and the space after it, if there is one.
 fn split_timestamp(body: &[u8]) -> (Option<Timestamp>, &[u8]) {
     let Some(space) = body.iter().position(|byte| *byte == b' ') else {
         return (None, body);
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timestamp_is_cut_off_with_its_space() {
+    fn timestamp_and_following_space_are_removed() {
         let lines = Cutter::default().feed(format!("{TS}  two spaces\r\n").as_bytes());
         assert_eq!(texts(&lines), [" two spaces\r"]);
         let ts = lines[0].ts.unwrap();
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_a_timestamp_stays_as_it_is() {
+    fn text_without_timestamp_is_unchanged() {
         for text in [
             "no stamp",
             "2026 is near",
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_lines_are_lines() {
+    fn empty_lines_are_kept() {
         let frame = format!("{TS} \n{TS} a\n\n");
         assert_eq!(
             texts(&Cutter::default().feed(frame.as_bytes())),
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_not_a_line() {
+    fn line_may_span_several_frames() {
         let mut cutter = Cutter::default();
         assert!(cutter.feed(format!("{TS} begin").as_bytes()).is_empty());
         assert!(cutter.feed(format!("{TS} middle").as_bytes()).is_empty());
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_last_line_is_flushed() {
+    fn partial_last_line_is_flushed() {
         let mut cutter = Cutter::default();
         cutter.feed(format!("{TS} half").as_bytes());
         let line = cutter.finish().unwrap();
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_goes_on_in_the_next_with_its_time() {
+    fn overlong_line_is_split_with_its_timestamp() {
         let mut cutter = Cutter::default();
         let mut frame = format!("{TS} ").into_bytes();
         frame.extend(std::iter::repeat_n(b'x', MAX_LINE + 3));
@@ -200,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_written_line_comes_out_once_however_it_is_framed(
+        fn every_line_comes_out_once_in_any_framing(
             lines in proptest::collection::vec("[a-z ]{0,20}", 0..20),
             cuts in proptest::collection::vec(1usize..8, 0..40),
         ) {
@@ -208,7 +209,7 @@ mod tests {
             let mut out = Vec::new();
             let mut cuts = cuts.into_iter();
             for line in &lines {
-                // The engine cuts a message anywhere and stamps each part.
+                // The engine splits a message anywhere and timestamps each part.
                 let mut rest = format!("{line}\n");
                 while !rest.is_empty() {
                     let at = cuts.next().unwrap_or(rest.len()).min(rest.len());
@@ -221,7 +222,7 @@ mod tests {
         }
 
         #[test]
-        fn no_byte_is_lost_and_no_line_is_too_long(frames in proptest::collection::vec(
+        fn no_byte_is_lost_in_bounded_lines(frames in proptest::collection::vec(
             proptest::collection::vec(any::<u8>(), 0..40), 0..20,
         )) {
             let mut cutter = Cutter::default();
@@ -233,7 +234,7 @@ mod tests {
             out.extend(cutter.finish());
             let written: usize = frames.iter().map(Vec::len).sum();
             let read: usize = out.iter().map(|line| line.text.len()).sum();
-            // Random bytes hold no timestamp, so only the newlines are missing.
+            // Random bytes contain no valid timestamp, so only the newlines are removed.
             prop_assert_eq!(read + ended, written);
         }
     }

@@ -1,9 +1,9 @@
-//! Who reads the output of which replica, and how far.
+//! Tracks the log tails of each replica and how far they have read.
 //!
-//! The last lines of a container go with it. So whoever stops a container to remove it says that
-//! it has stopped, and waits until every tail of the replica has looked since then and has read
-//! what was there, though not for ever: a tail that does not come on must not keep a replica from
-//! its next container.
+//! The engine drops a container's remaining output when it is removed. Before a removal,
+//! [`Readers::done`] therefore announces that the container has stopped and waits until every tail
+//! of the replica has listed the containers since then and has read their output. The wait is
+//! bounded: a stalled tail must not delay the replica's next container.
 
 use std::{
     collections::BTreeMap,
@@ -19,29 +19,29 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// Longest wait for the tails of a container that is to be removed while none of them comes on.
+/// Longest wait before a removal while no tail makes progress.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Longest wait for them in all.
+/// Longest wait before a removal in total.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The tails of one node.
+/// Log tails of one node, by replica.
 #[derive(Default)]
 pub(crate) struct Readers(Mutex<BTreeMap<String, Weak<Tails>>>);
 
-/// The tails of one replica.
+/// Log tails of one replica.
 #[derive(Debug, Default)]
 struct Tails {
-    /// How many containers were stopped to be removed.
+    /// Number of containers stopped for removal.
     stops: watch::Sender<u64>,
-    /// How many of these stops each tail has read up to, by its number.
+    /// For each tail, by its number: the stops up to which it has read all output.
     read: watch::Sender<BTreeMap<u64, u64>>,
-    /// Grows while tails read.
+    /// Incremented whenever a tail reads a frame or lists containers.
     progress: AtomicU64,
     next: AtomicU64,
 }
 
 impl Readers {
-    /// One more tail of a replica.
+    /// Registers a tail of a replica.
     pub(super) fn join(&self, replica_id: &str) -> Reader {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, tails| tails.strong_count() > 0);
@@ -54,7 +54,8 @@ impl Readers {
         Reader::new(tails)
     }
 
-    /// Waits until every tail has read the output of a replica whose container has stopped.
+    /// Waits until every tail has read the output of a replica whose container has stopped; gives
+    /// up after `PATIENCE` without progress or after `LIMIT`.
     pub(crate) async fn done(&self, replica_id: &str) {
         let tails = {
             let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,13 +88,13 @@ impl Readers {
     }
 }
 
-/// What a tail says of itself; dropped, it is waited for no more.
+/// Registration of one tail; dropping it removes the tail from those waited for.
 #[derive(Debug)]
 pub(super) struct Reader {
     tails: Arc<Tails>,
     number: u64,
     stops: watch::Receiver<u64>,
-    /// Stops before its last look at the containers.
+    /// Value of `stops` when the tail last listed the containers.
     seen: u64,
 }
 
@@ -112,18 +113,18 @@ impl Reader {
         reader
     }
 
-    /// It is about to look at the containers.
+    /// Records that the tail is about to list the containers.
     pub(super) fn look(&mut self) {
         self.seen = *self.stops.borrow_and_update();
         self.come_on();
     }
 
-    /// It has read something.
+    /// Records that the tail has read something.
     pub(super) fn come_on(&self) {
         self.tails.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It has read everything that was there at its last look.
+    /// Records that the tail has read all output present at its last listing.
     pub(super) fn read_all(&self) {
         let (number, seen) = (self.number, self.seen);
         self.tails.read.send_modify(|read| {
@@ -131,10 +132,10 @@ impl Reader {
         });
     }
 
-    /// Returns once a container was stopped that it has not looked at since.
+    /// Waits for a container to be stopped after the tail's last listing.
     pub(super) async fn stopped(&mut self) {
         let seen = self.seen;
-        // The sender lives as long as this.
+        // Cannot fail: `tails` keeps the sender alive.
         let _ = self.stops.wait_for(|stops| *stops > seen).await;
     }
 }
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_removal_waits_for_the_tails_of_its_replica_alone() {
+    async fn removal_waits_only_for_its_replicas_tails() {
         let readers = Readers::default();
         let mut reader = readers.join("web-0");
         let begun = Instant::now();
@@ -169,13 +170,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_read_before_the_stop_does_not_count() {
+    async fn output_read_before_stop_does_not_count() {
         let readers = Readers::default();
         let mut reader = readers.join("web-0");
         let begun = Instant::now();
         let read = async {
             reader.look();
-            // The stop comes while it reads.
+            // The stop happens during the read.
             tokio::time::sleep(Duration::from_millis(100)).await;
             reader.read_all();
             reader.stopped().await;
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_tail_is_waited_for_until_it_is_gone() {
+    async fn removal_waits_for_every_live_tail() {
         let readers = Readers::default();
         let (mut quick, slow) = (readers.join("web-0"), readers.join("web-0"));
         let begun = Instant::now();
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tail_that_does_not_come_on_is_not_waited_for_long() {
+    async fn stalled_tail_delays_removal_briefly() {
         let readers = Readers::default();
         let _reader = readers.join("web-0");
         let begun = Instant::now();
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tail_that_comes_on_is_waited_for_a_while() {
+    async fn progressing_tail_delays_removal_up_to_limit() {
         let readers = Readers::default();
         let reader = readers.join("web-0");
         let begun = Instant::now();
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn tails_that_are_gone_leave_nothing() {
+    fn dropped_tails_are_unregistered() {
         let readers = Readers::default();
         drop(readers.join("web-0"));
         let kept = readers.join("web-1");

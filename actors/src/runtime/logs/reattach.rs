@@ -1,13 +1,13 @@
-//! One replica's output across the restarts and successors of its container, without a gap and
-//! without a line twice. Pure.
+//! Follows one replica's output across restarts and replacements of its container, without gaps or
+//! repeated lines. Pure.
 //!
-//! An engine ends a followed log when the container stops, sometimes before its last lines, and
-//! resumes only by whole seconds. So every read that began on a running container is followed by
-//! another one, which begins a little before the newest line known and skips what was delivered:
-//! in each stream everything up to a mark, the n-th line with its timestamp.
+//! An engine ends a followed log when the container stops, sometimes before its last lines, and can
+//! resume only at whole seconds. Every read that began on a running container is therefore followed
+//! by another one. That read begins a few seconds before the newest known line and skips delivered
+//! lines: in each stream everything up to a mark, the n-th line with its timestamp.
 //!
-//! What the engine removed with a container, or stamps earlier than what came before by more
-//! than a few seconds, cannot be had.
+//! Output that the engine removed with a container cannot be recovered, nor can a line whose
+//! timestamp is earlier than its predecessors' by more than a few seconds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,17 +16,17 @@ use prost_types::Timestamp;
 use super::lines::{Cutter, Line};
 use crate::runtime::engine::{Found, LogStream, Status};
 
-/// Seconds by which a read begins before the newest line known: two streams of one container may
-/// be written down in another order than they were stamped.
+/// Seconds by which a read begins before the newest known line: the engine may write the lines of a
+/// container's two streams in another order than that of their timestamps.
 const OVERLAP: i64 = 5;
 
-/// What the tail of one replica does next.
+/// Next step of a replica's tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// List its containers, for [`Reattach::handle_found`].
+    /// List the containers, then call [`Reattach::handle_found`].
     Look,
-    /// Read a container's output to its end, frame by frame for [`Reattach::handle_frame`], then
-    /// [`Reattach::handle_ended`]. A container that is gone has ended.
+    /// Read a container's output to its end: call [`Reattach::handle_frame`] for each frame, then
+    /// [`Reattach::handle_ended`]. A container that does not exist counts as ended.
     Read {
         /// Engine id.
         container: String,
@@ -35,60 +35,59 @@ pub enum Next {
         /// Stay attached after the newest line.
         follow: bool,
     },
-    /// Wait for news of the replica or for a while, then [`Next::Look`].
+    /// Wait for an event of the replica or a timeout, then [`Next::Look`].
     Pause,
-    /// There is nothing more.
+    /// The tail is complete.
     End,
 }
 
-/// Where the tail of one replica is.
+/// State of one replica's tail.
 #[derive(Clone, Debug)]
 pub struct Reattach {
     since: i64,
     follow: bool,
     reading: Option<Reading>,
-    /// Containers that have a successor but are listed still.
+    /// Replaced containers that are still listed.
     left: BTreeSet<String>,
     lines: VecDeque<(LogStream, Line)>,
 }
 
-/// The container that is being read.
+/// Container being read.
 #[derive(Clone, Debug)]
 struct Reading {
     container: String,
-    /// Where its first read began, in Unix seconds.
+    /// Start of its first read, in Unix seconds.
     since: i64,
     channels: BTreeMap<LogStream, Channel>,
-    /// It may have written what no read has seen.
+    /// It may have written output that no read has returned.
     stale: bool,
-    /// The last read began while it ran.
+    /// The last read began while it was running.
     live: bool,
-    /// The last read brought a line.
+    /// The last read returned a line.
     fruitful: bool,
 }
 
-/// One stream of a container.
+/// State of one stream of a container.
 #[derive(Clone, Debug, Default)]
 struct Channel {
     cutter: Cutter,
     mark: Option<Mark>,
-    /// How many lines with the mark's timestamp this read has brought, while it has not reached
-    /// the mark.
+    /// While this read is before the mark: number of lines with the mark's timestamp so far.
     behind: Option<u64>,
 }
 
-/// The last line that was delivered: the `count`th one stamped `ts`.
+/// Position of the last delivered line: the `count`-th one with timestamp `ts`.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     ts: Option<Timestamp>,
     count: u64,
-    /// When its last piece was written.
+    /// Timestamp of its last piece.
     end: Option<Timestamp>,
 }
 
 impl Reattach {
-    /// A tail from `since` on, in Unix seconds, 0 for everything; without `follow` it ends with
-    /// what is there now.
+    /// Creates a tail that starts at `since` in Unix seconds, 0 for all output; without `follow` it
+    /// ends with the output present now.
     #[must_use]
     pub fn new(since: i64, follow: bool) -> Self {
         Self {
@@ -100,7 +99,8 @@ impl Reattach {
         }
     }
 
-    /// The containers of the replica are these, in every state; `wanted` while it has a row here.
+    /// Handles a listing of the replica's containers in any state; `wanted` while the replica has a
+    /// row here.
     pub fn handle_found(&mut self, found: &[Found], wanted: bool) -> Next {
         self.left.retain(|id| found.iter().any(|f| f.id == *id));
         let current = self.reading.as_ref().map(|reading| &reading.container);
@@ -123,7 +123,8 @@ impl Reattach {
             Some((reading, found.status))
         });
         match listed {
-            // One that runs and yet ends every read at once is not asked without a break.
+            // A container that is running but ends every read at once: pause instead of reading in
+            // a loop.
             Some((reading, Status::Running)) if reading.live && !reading.fruitful => {
                 reading.fruitful = true;
                 Next::Pause
@@ -143,7 +144,7 @@ impl Reattach {
         }
     }
 
-    /// The engine sent this of the container that is read.
+    /// Handles a frame from the container being read.
     pub fn handle_frame(&mut self, stream: LogStream, bytes: &[u8]) {
         let Some(reading) = &mut self.reading else {
             return;
@@ -157,7 +158,7 @@ impl Reattach {
         }
     }
 
-    /// The read has come to its end.
+    /// Handles the end of a read.
     pub fn handle_ended(&mut self) -> Next {
         if !self.follow {
             self.leave();
@@ -169,19 +170,19 @@ impl Reattach {
         Next::Look
     }
 
-    /// The engine told something about a container of the replica.
+    /// Handles an engine event about a container of the replica.
     pub fn handle_news(&mut self) {
         if let Some(reading) = &mut self.reading {
             reading.stale = true;
         }
     }
 
-    /// A line to deliver.
+    /// Returns the next line to deliver.
     pub fn poll_line(&mut self) -> Option<(LogStream, Line)> {
         self.lines.pop_front()
     }
 
-    /// What was begun and not ended is a line, as far as anybody can say.
+    /// Delivers incomplete lines: nothing shows that they will be continued.
     fn rest(&mut self) {
         let Some(reading) = &mut self.reading else {
             return;
@@ -224,26 +225,26 @@ impl Reading {
         }
     }
 
-    /// Prepares for another read, and says since when.
+    /// Resets the streams for another read and returns its start.
     fn resume(&mut self) -> i64 {
         let marks = self.channels.values().filter_map(|channel| channel.mark);
         let stamps: Option<Vec<i64>> = marks.map(|mark| Some(mark.ts?.seconds)).collect();
         let newest = stamps.and_then(|stamps| stamps.into_iter().max());
-        // A line that is not complete is read again from its beginning.
+        // An incomplete line is read again from its beginning.
         let open = self.channels.values().filter_map(|c| c.cutter.begun());
         let open = open.map(|ts| ts.map(|ts| ts.seconds)).min();
         for channel in self.channels.values_mut() {
             channel.cutter = Cutter::default();
             channel.behind = channel.mark.map(|_| 0);
         }
-        // From the beginning if nothing was delivered, or something without a timestamp.
+        // Start from the beginning if nothing, or a line without a timestamp, was delivered.
         let from = open.map_or(newest, |open| newest.min(open));
         from.map_or(self.since, |ts| self.since.max(ts - OVERLAP))
     }
 }
 
 impl Channel {
-    /// Whether a line is new; then it is the mark.
+    /// Whether a line is new; a new line becomes the mark.
     fn pass(&mut self, line: &Line) -> bool {
         if let (Some(seen), Some(mark)) = (&mut self.behind, self.mark) {
             if line.ts == mark.ts {
@@ -253,7 +254,7 @@ impl Channel {
                 }
                 return false;
             }
-            // A read may begin amid the pieces of the last line.
+            // A read may begin between the pieces of the last line.
             let remains = key(line.ts) <= key(mark.end) && key(mark.ts) < key(mark.end);
             if key(line.ts) < key(mark.ts) || remains {
                 return false;
@@ -270,7 +271,7 @@ impl Channel {
     }
 }
 
-/// Timestamps in order; what has none comes first.
+/// Sort key of a timestamp; a missing one sorts first.
 fn key(ts: Option<Timestamp>) -> Option<(i64, i32)> {
     ts.map(|ts| (ts.seconds, ts.nanos))
 }

@@ -1,4 +1,4 @@
-//! The task that reads one replica: the core's decisions, carried out on the engine.
+//! Task that reads one replica: executes the steps of [`Reattach`] on the engine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use crate::runtime::{
     engine::{EngineError, Event, EventKind, Found, LogRequest, LogStream},
 };
 
-/// Wait for a container to read when the engine tells nothing.
+/// Delay before listing containers again when no engine event arrives.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// One replica's output, across its containers.
+/// Output of one replica across its containers.
 pub(super) struct Source {
     shared: Arc<Shared>,
     id: String,
@@ -34,7 +34,7 @@ pub(super) struct Source {
     news: broadcast::Receiver<Event>,
 }
 
-/// Why a source ends before its time.
+/// Reason a source ends early.
 enum Stop {
     Failed(EngineError),
     Closed,
@@ -51,14 +51,14 @@ impl Source {
         Self {
             core: Reattach::new(since, follow),
             state: shared.deps.raft.subscribe(),
-            // Before the first look, so that nothing happens unseen.
+            // Subscribe before the first listing, so that no event is missed.
             news: shared.news.subscribe(),
             shared,
             id,
         }
     }
 
-    /// Reads until there is nothing more, or nobody takes it.
+    /// Reads until the tail is complete or its consumer is gone.
     pub(super) async fn run(mut self, lines: Buffer) -> Result<(), Error> {
         match self.follow(&lines).await {
             Ok(()) | Err(Stop::Closed) => Ok(()),
@@ -99,7 +99,7 @@ impl Source {
         }
     }
 
-    /// The replica's containers, whatever their state.
+    /// The replica's containers in any state.
     async fn containers(&self) -> Result<Vec<Found>, EngineError> {
         let deps = &self.shared.deps;
         match &deps.raft.state().cluster {
@@ -114,7 +114,7 @@ impl Source {
         row.is_some_and(|row| row.host == self.shared.deps.host)
     }
 
-    /// Reads a container to its end.
+    /// Reads a container's output to its end.
     async fn read(
         &mut self,
         container: &str,
@@ -133,7 +133,7 @@ impl Source {
                     reader.come_on();
                     self.core.handle_frame(frame.stream, &frame.bytes);
                 }
-                // It is gone, or about to be.
+                // The container is removed or being removed.
                 None | Some(Err(EngineError::NotFound(_) | EngineError::Conflict(_))) => {
                     return Ok(self.core.handle_ended());
                 }
@@ -150,7 +150,7 @@ impl Source {
         Ok(())
     }
 
-    /// Waits until it may be worth looking again.
+    /// Waits for a reason to list the containers again.
     async fn pause(&mut self, reader: &mut Reader, lines: &Buffer) -> Result<(), Stop> {
         tokio::select! {
             () = told(&mut self.news, &self.id) => self.core.handle_news(),
@@ -173,18 +173,18 @@ impl Source {
     }
 }
 
-/// Returns when the engine has told about the life of a replica's container.
+/// Waits for a start, exit or removal of one of the replica's containers.
 async fn told(news: &mut broadcast::Receiver<Event>, id: &str) {
     loop {
         match news.recv().await {
             Ok(event) if event.replica_id == id && matters(event.kind) => break,
             Ok(_) => {}
-            // Something about it may be among what was missed.
+            // The missed events may include one of this replica.
             Err(RecvError::Lagged(_)) => break,
             Err(RecvError::Closed) => std::future::pending().await,
         }
     }
-    // What else was told is answered by the same look.
+    // The listing that follows covers all queued events.
     while !matches!(
         news.try_recv(),
         Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed)

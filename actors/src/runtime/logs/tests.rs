@@ -1,4 +1,4 @@
-//! Tails on an engine in memory.
+//! Log tails on an in-memory engine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ impl Networks for NoNetworks {
     }
 }
 
-/// A host with a container for each of these replicas, `web-0` and so on, which writes this.
+/// Creates a host with one container per output, for replicas `web-0`, `web-1` and so on.
 fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<Shared> {
     let mut state = State {
         cluster: Some(Arc::new(v1::ClusterMeta {
@@ -88,7 +88,7 @@ fn text(text: &str) -> Output {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_fails_ends_alone_and_is_told_last() {
+async fn failed_source_ends_alone_and_is_reported_last() {
     let engine = FakeEngine::new();
     let broken = EngineError::Api {
         status: 500,
@@ -103,7 +103,7 @@ async fn a_source_that_fails_ends_alone_and_is_told_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_others_are_followed_on_when_one_has_failed() {
+async fn other_sources_continue_after_a_failure() {
     let engine = FakeEngine::new();
     let broken = EngineError::Unreachable("gone".into());
     let shared = host(&engine, vec![text("a\n"), text("").fails(broken)]);
@@ -115,7 +115,7 @@ async fn the_others_are_followed_on_when_one_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_tail_lets_go_of_everything() {
+async fn dropped_tail_closes_all_reads() {
     let engine = FakeEngine::new();
     let endless: Vec<_> = (0..5).map(|_| text(&"x\n".repeat(500))).collect();
     let shared = host(&engine, endless);
@@ -131,13 +131,13 @@ async fn a_dropped_tail_lets_go_of_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_takes_nothing_stops_the_engine() {
+async fn idle_reader_stops_reading_from_engine() {
     let engine = FakeEngine::new();
     let shared = host(&engine, vec![text("line\n").repeats()]);
     let mut tail = tail(&shared, &query(true));
     tokio::time::sleep(Duration::from_secs(60)).await;
     let taken = engine.frames_read();
-    assert!(taken < 80, "{taken} lines are kept for nobody");
+    assert!(taken < 80, "{taken} lines are buffered without a reader");
     for _ in 0..1_000 {
         tail.next().await.unwrap();
     }
@@ -145,7 +145,7 @@ async fn a_reader_that_takes_nothing_stops_the_engine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_noisy_replica_does_not_silence_the_others() {
+async fn noisy_replica_does_not_starve_others() {
     let engine = FakeEngine::new();
     let shared = host(&engine, vec![text("noise\n").repeats(), text("word\n")]);
     let mut tail = tail(&shared, &query(true));
@@ -153,7 +153,7 @@ async fn a_noisy_replica_does_not_silence_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_goes_ends_its_tail_after_the_last_line() {
+async fn removed_row_ends_tail_after_last_line() {
     let engine = FakeEngine::new();
     let shared = host(&engine, vec![text("a\nlast words")]);
     let mut tail = tail(&shared, &query(true));

@@ -1,4 +1,4 @@
-//! Whom a change of the replicated state may concern on one host. Pure.
+//! Determines which replicas of a host a change of the replicated state can affect. Pure.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -6,16 +6,16 @@ use imbl::{OrdMap, ordmap::DiffItem};
 use jaco_proto::v1::ReplicaState;
 use jaco_raftnode::State;
 
-/// What changed from one state to another, as far as replicas look at it.
+/// Difference between two states, as far as replicas depend on it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// Something that all replicas of the host depend on.
+    /// Something changed that all replicas of the host depend on.
     pub(super) everyone: bool,
-    /// Replicas whose own row or observation is another.
+    /// Replicas whose own row or observation changed.
     pub(super) replicas: BTreeSet<String>,
-    /// Deployments that are other ones, so that their documents may be too.
+    /// Deployments that changed, so that their documents may have changed too.
     pub(super) documents: BTreeSet<String>,
-    /// Deployments in which something came about that a deferred start may wait for.
+    /// Deployments in which a change may satisfy a deferred start.
     pub(super) awaited: BTreeSet<String>,
 }
 
@@ -51,7 +51,7 @@ impl News {
     }
 }
 
-/// Keys whose value is another, with the new one.
+/// Keys whose value differs, with the new value.
 fn changes<'a, V: PartialEq>(
     before: &'a OrdMap<String, Arc<V>>,
     after: &'a OrdMap<String, Arc<V>>,
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_concerns_few() {
+    fn change_affects_only_related_replicas() {
         let before = state(100);
         let between = |change: &dyn Fn(&mut State)| {
             let mut after = before.clone();

@@ -1,4 +1,4 @@
-//! The sweep for containers of our cluster that no row wants.
+//! Sweep for containers of this cluster that no row on this host accounts for.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -31,18 +31,18 @@ impl ReplicaManager {
         ctx.spawn(async move { Msg::Listed(stretch, deps.engine.list(&cluster.cluster_id).await) });
     }
 
-    /// Whether the node is caught up may have changed: once it is, whatever moved away is stopped
-    /// before anything is started.
+    /// Handles a change of `caught_up`. After catching up, containers of rows that moved away are
+    /// stopped before any container is started.
     pub(super) fn caught_up(&mut self, ctx: &Context<Self>, mut caught_up: watch::Receiver<bool>) {
         let now = *caught_up.borrow_and_update();
         self.stretch += 1;
-        // Also if it is caught up: it may have lost touch in between, and what moved meanwhile is
-        // still here.
+        // Also when the node is caught up: it may have fallen behind in between, so containers of
+        // rows that moved meanwhile may still run here.
         if self.args.shared.set_settled(false) {
             if !now {
                 info!(
                     subsystem = "runtime/reconciler",
-                    "out of touch with the cluster: nothing is started here until it has been heard"
+                    "not caught up with the cluster: container starts are held back"
                 );
             }
             self.everyone(|| replica::Msg::Dispatch);
@@ -50,14 +50,14 @@ impl ReplicaManager {
         ctx.send_to_self(Msg::Sweep);
         ctx.spawn(async move {
             if caught_up.changed().await.is_err() {
-                // Nobody will say so any more.
+                // The sender is dropped: no further change will come.
                 std::future::pending::<()>().await;
             }
             Msg::CaughtUp(caught_up)
         });
     }
 
-    /// Lists again if the last list showed something that has to go first.
+    /// Schedules another listing while containers without a row hold back starts.
     pub(super) fn look_again(&mut self, ctx: &Context<Self>, at_once: bool) {
         if let Some(earlier) = self.again.take() {
             earlier.abort();
@@ -69,8 +69,8 @@ impl ReplicaManager {
         self.again = Some(ctx.send_after(delay, Msg::Sweep));
     }
 
-    /// Lets starts begin if nothing runs here that no row wants. What has stopped harms nobody:
-    /// it may take its time, or an operator, to go.
+    /// Allows starts once no container without a row is running here. Stopped containers do not
+    /// hold back starts: their removal may take long or need an operator.
     fn settle(&mut self, ctx: &Context<Self>, here: &BTreeSet<String>, found: &[Found]) {
         let shared = &self.args.shared;
         if shared.settled() || !*shared.deps.caught_up.borrow() {
@@ -80,7 +80,7 @@ impl ReplicaManager {
         let mut running = found
             .iter()
             .filter(|container| !container.status.has_stopped());
-        // A child that no row wants may have been making its container while this was listed.
+        // A child without an assignment may have been creating its container during the listing.
         let leaving = shared.leaving.all();
         let gone = |replica: &String| self.left.contains(replica) && leaving.contains(replica);
         let clean = running.all(|container| container.replica_id.as_ref().is_none_or(wanted))
@@ -104,7 +104,7 @@ impl ReplicaManager {
     ) {
         self.listing = false;
         if stretch != self.stretch {
-            // What it shows may be older than what the node has caught up with.
+            // The listing may be older than the state the node has caught up with.
             return ctx.send_to_self(Msg::Sweep);
         }
         let deps = self.args.shared.deps.clone();
@@ -120,7 +120,8 @@ impl ReplicaManager {
                 return self.look_again(ctx, false);
             }
         };
-        // The state may be newer than the list, never older.
+        // The listing completed before the state is read, so the state is never older than the
+        // listing.
         let here = assignment::here(&deps.raft.state(), &deps.host);
         self.settle(ctx, &here, &found);
         let tended = |id: &str| {
@@ -142,7 +143,7 @@ impl ReplicaManager {
             if !self.reclaiming.insert(container.clone()) {
                 continue;
             }
-            info!(subsystem = "runtime/reconciler", %container, "reclaiming a container that no row wants");
+            info!(subsystem = "runtime/reconciler", %container, "removing a container without a row");
             let shared = Arc::clone(&self.args.shared);
             ctx.spawn(async move {
                 let replica_id = replica_id.unwrap_or_default();
@@ -153,9 +154,9 @@ impl ReplicaManager {
     }
 }
 
-/// The containers whose replica is not tended on this host.
+/// Containers whose replica is neither assigned to this host nor handled by an actor.
 ///
-/// One without a replica id was not made by the runtime and is left alone.
+/// A container without a replica id was not created by the runtime and is left alone.
 fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<Found> {
     let orphaned = |container: &Found| {
         let replica = container.replica_id.as_deref();
@@ -164,7 +165,7 @@ fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<Found> {
     found.into_iter().filter(orphaned).collect()
 }
 
-/// Replicas with more than one container: somebody else made the others.
+/// Replicas with more than one container; the surplus ones were not created by this actor.
 fn crowded(found: &[Found]) -> BTreeSet<&str> {
     let mut met = BTreeSet::new();
     let replicas = found
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_with_two_containers_is_crowded() {
+    fn replica_with_two_containers_is_detected() {
         let found = [
             container("a", Some("web-0")),
             container("b", None),
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_labelled_containers_of_unwanted_replicas_are_orphans() {
+    fn only_labelled_containers_without_row_are_orphans() {
         let found = vec![
             container("wanted", Some("web-0")),
             container("orphan", Some("web-1")),

@@ -1,4 +1,4 @@
-//! Mounts, and what volumes are called in the engine.
+//! Mounts, and the engine names of volumes.
 
 use bollard::models::{
     Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum as Propagation,
@@ -8,9 +8,9 @@ use jaco_proto::manifest::compose::{Mount, MountSource};
 
 use super::Source;
 
-/// Binds that create a missing host path, and all other mounts.
+/// Splits mounts into binds that create a missing host path, and all others.
 ///
-/// Only the older bind form creates the path on every engine version.
+/// Only the older bind syntax creates the path on every engine version.
 pub(super) fn split(source: &Source<'_>) -> (Vec<String>, Vec<EngineMount>) {
     let mut binds = Vec::new();
     let mut mounts = Vec::new();
@@ -50,7 +50,7 @@ pub(super) fn split(source: &Source<'_>) -> (Vec<String>, Vec<EngineMount>) {
     (binds, mounts)
 }
 
-/// `~` and `~/...` are the home directory and what is in it; anything else stays.
+/// Expands `~` and `~/...` to the home directory; other paths stay unchanged.
 fn at_home(path: &str, home: &str) -> String {
     match path.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{home}{rest}"),

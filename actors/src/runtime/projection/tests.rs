@@ -66,7 +66,7 @@ fn strings<const N: usize>(items: [&str; N]) -> Vec<String> {
 }
 
 #[test]
-fn our_labels_win_over_the_documents() {
+fn own_labels_override_document_labels() {
     let service = Service {
         labels: [
             ("team".to_owned(), "a".to_owned()),
@@ -90,7 +90,7 @@ fn our_labels_win_over_the_documents() {
 }
 
 #[test]
-fn the_environment_is_sorted_and_a_missing_value_is_empty() {
+fn environment_is_sorted_and_missing_value_is_empty() {
     let service = Service {
         environment: [
             ("Z".to_owned(), Some("1=2".to_owned())),
@@ -106,7 +106,7 @@ fn the_environment_is_sorted_and_a_missing_value_is_empty() {
 }
 
 #[test]
-fn the_row_names_the_image_and_an_empty_row_takes_the_documents() {
+fn row_image_overrides_document_image() {
     let service = Service {
         image: Some("doc:1".into()),
         ..Default::default()
@@ -120,7 +120,7 @@ fn the_row_names_the_image_and_an_empty_row_takes_the_documents() {
 }
 
 #[test]
-fn the_first_network_is_attached_at_create_with_every_alias() {
+fn first_network_is_attached_with_all_aliases() {
     let body = body(&Service::default(), Networking::Attached(&bridges()));
     let endpoints = body.networking_config.unwrap().endpoints_config.unwrap();
     assert_eq!(endpoints.len(), 1);
@@ -136,7 +136,7 @@ fn the_first_network_is_attached_at_create_with_every_alias() {
 }
 
 #[test]
-fn the_documents_resolvers_replace_ours() {
+fn document_resolvers_replace_bridge_resolvers() {
     let service = Service {
         dns: strings(["9.9.9.9"]),
         dns_search: strings(["corp"]),
@@ -150,7 +150,7 @@ fn the_documents_resolvers_replace_ours() {
 }
 
 #[test]
-fn a_network_mode_clears_what_the_engine_would_refuse() {
+fn network_mode_clears_incompatible_settings() {
     let service = Service {
         hostname: Some("h".into()),
         domainname: Some("d".into()),
@@ -175,7 +175,7 @@ fn a_network_mode_clears_what_the_engine_would_refuse() {
 }
 
 #[test]
-fn volumes_are_called_by_their_declaration() {
+fn volume_declaration_decides_engine_name() {
     let volume = |source| Mount {
         source,
         target: "/x".into(),
@@ -202,7 +202,7 @@ fn volumes_are_called_by_their_declaration() {
 }
 
 #[test]
-fn binds_create_their_path_unless_told_otherwise() {
+fn binds_create_host_path_by_default() {
     let bind = |path: &str, create, read_only| Mount {
         source: MountSource::Bind {
             path: path.into(),
@@ -237,7 +237,7 @@ fn binds_create_their_path_unless_told_otherwise() {
 }
 
 #[test]
-fn resources_and_stop_settings_reach_the_container() {
+fn resources_and_stop_settings_are_passed_on() {
     let service = Service {
         stop_signal: Some("SIGINT".into()),
         stop_grace_period: Some(Duration::from_millis(2_900)),
@@ -264,7 +264,7 @@ fn resources_and_stop_settings_reach_the_container() {
 }
 
 #[test]
-fn a_health_check_is_passed_in_nanoseconds() {
+fn health_check_durations_are_nanoseconds() {
     let service = Service {
         healthcheck: Some(Healthcheck {
             test: strings(["CMD", "true"]),
@@ -355,7 +355,7 @@ fn devices_limits_and_namespaces_are_passed_on() {
 }
 
 #[test]
-fn the_revisions_networks_win_over_the_documents() {
+fn revision_networks_override_document_networks() {
     let service = Service {
         networks: strings(["back", "front"]),
         ..Default::default()
@@ -384,7 +384,7 @@ fn the_revisions_networks_win_over_the_documents() {
 }
 
 #[test]
-fn borrowed_namespaces_are_those_of_the_lending_container() {
+fn shared_namespace_refers_to_lending_container() {
     let borrowed = || Some(Namespace::Service("vpn".into()));
     let service = Service {
         network_mode: Some(NetworkMode::Service("proxy".into())),

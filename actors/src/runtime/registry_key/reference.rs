@@ -1,4 +1,4 @@
-//! References of images: `[host[:port]/]path[:tag][@digest]`.
+//! Image references: `[host[:port]/]path[:tag][@digest]`.
 //!
 //! Source: the grammar of <https://pkg.go.dev/github.com/distribution/reference>.
 
@@ -10,37 +10,37 @@ use jaco_raftnode::registry::{HUB, canonical_host};
 /// Longest host and path together, in bytes.
 const NAME_MAX: usize = 255;
 const TAG_MAX: usize = 128;
-/// Fewest digits of a digest; those of SHA-256 are counted.
+/// Fewest hex digits of a digest; SHA-256 has exactly 64.
 const DIGEST_MIN: usize = 32;
 
-/// A reference that names no image of a registry.
+/// Error of a malformed image reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid image reference `{image}`: {why}")]
 pub struct InvalidReference {
     /// The reference.
     pub image: String,
-    /// What is wrong with it.
+    /// Why it is malformed.
     pub why: &'static str,
 }
 
 /// The parts of a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference<'a> {
-    /// Registry and port in lower case, under its canonical name; Docker Hub when none is given.
+    /// Registry and port in lower case, in canonical form; Docker Hub when none is given.
     pub host: String,
-    /// Repository, with `library/` in front where Docker Hub expects it.
+    /// Repository; `library/` is prepended where Docker Hub expects it.
     pub path: String,
     /// The tag, if there is one.
     pub tag: Option<&'a str>,
-    /// The digest, if there is one; it decides over the tag.
+    /// The digest, if there is one; it takes precedence over the tag.
     pub digest: Option<&'a str>,
 }
 
 impl<'a> Reference<'a> {
-    /// Takes a reference apart.
+    /// Parses a reference.
     ///
     /// # Errors
-    /// [`InvalidReference`], which says what of it no registry understands.
+    /// [`InvalidReference`] names the malformed part.
     pub fn parse(image: &'a str) -> Result<Self, InvalidReference> {
         parse(image).map_err(|why| InvalidReference {
             image: image.to_owned(),
@@ -48,7 +48,7 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// Host and repository: what a credential is looked up by.
+    /// Host and repository: the lookup key of a credential.
     #[must_use]
     pub fn key(&self) -> String {
         format!("{}/{}", self.host, self.path)
@@ -105,7 +105,8 @@ fn parse(image: &str) -> Result<Reference<'_>, &'static str> {
     Ok(reference)
 }
 
-/// Whether the first segment is a registry: it cannot be part of a repository, or is `localhost`.
+/// Whether the first segment is a registry: it cannot be part of a repository name, or is
+/// `localhost`.
 fn names_host(segment: &str) -> bool {
     segment == "localhost"
         || segment.contains(['.', ':'])
@@ -189,7 +190,7 @@ mod tests {
     const SHA: &str = "sha256:e4829ddca52f3e8e2a64224c086cc7e17b7ff917e5871cf3197144773e577fc4";
 
     #[test]
-    fn every_form_has_its_parts() {
+    fn every_form_is_parsed_into_its_parts() {
         let pinned = format!("alpine@{SHA}");
         let both = format!("GHCR.io/owner/app:1@{SHA}");
         let own = format!("127.0.0.1:5000/app:1@{SHA}");
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_registry_understands_says_why() {
+    fn malformed_reference_names_the_malformed_part() {
         let long = format!("r.io/{}", "a".repeat(251));
         let id = "a".repeat(64);
         let tag = format!("a:{}", "t".repeat(129));
@@ -330,10 +331,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsing_never_panics_and_what_it_yields_is_its_own_reference(
+        fn parsing_never_panics_and_keys_are_canonical(
             image in "(\\PC{0,40}|[a-zA-Z0-9:/@._\\[\\]-]{0,60})",
         ) {
-            // Capitals alone make a registry of `A` in `A/a`, and its canonical name has none.
+            // `A/a` names registry `A` only because of its capital, which the canonical form lacks.
             if let Ok(reference) = Reference::parse(&image)
                 && names_host(&reference.host)
             {

@@ -1,4 +1,4 @@
-//! The shell around a replica's core.
+//! Driver of a replica's core: runs its effects and feeds back their outcomes.
 
 use std::{future::Future, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     supervision::{Context, Failure, Handle, TaskHandle, Worker},
 };
 
-/// What a [`ReplicaActor`] starts from.
+/// Arguments of a [`ReplicaActor`].
 #[derive(Clone)]
 pub struct Args {
     pub(crate) id: String,
@@ -29,23 +29,23 @@ pub struct Args {
 /// Messages of a [`ReplicaActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// The state changed in a way that may matter: read the row again.
+    /// Relevant state may have changed: recompute the assignment.
     Dispatch,
-    /// Thirty seconds passed: say again what the cluster does not know.
+    /// Thirty seconds passed: republish a report that the state lacks.
     Tick,
-    /// The engine told something about the container.
+    /// The engine sent an event about the container.
     Hint,
     /// More than one container carries the replica's label.
     Crowded,
-    /// The engine's event stream came up or broke.
+    /// The engine's event stream connected or broke.
     EventsUp(bool),
-    /// The core's deadline.
+    /// The core's deadline passed.
     Timeout,
     /// Outcome of an effect.
     Done(Outcome),
 }
 
-/// What a task of the actor brings back; opaque to everyone else.
+/// Result of a task of the actor; opaque to other modules.
 #[derive(Debug)]
 pub struct Outcome(OutcomeKind);
 
@@ -55,15 +55,15 @@ enum OutcomeKind {
     Prepared(u64, Result<Box<Launch>, PrepareError>),
 }
 
-/// Drives one replica of this host to what the state wants.
+/// Drives one replica of this host towards its assignment.
 pub struct ReplicaActor {
     args: Args,
     core: Core,
     state: ReplicaState,
-    /// What the next create is made of.
+    /// Input of the next create.
     launch: Option<Launch>,
     slow: Option<TaskHandle>,
-    /// The deadline that the timer is set to.
+    /// Armed timer and its deadline.
     timer: Option<(std::time::Instant, TaskHandle)>,
     deferred: Option<String>,
     unprepared: Repeats,
@@ -77,13 +77,13 @@ impl Worker for ReplicaActor {
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         let state = args.shared.deps.raft.state();
         let host = &args.shared.deps.host;
-        // Not before this instance has looked itself.
+        // Set again once this instance has listed the containers.
         args.shared.leaving.set(&args.id, false);
         let observed = state.replicas_observed.get(&args.id);
         let seed = Seed {
             report: observed
                 .filter(|row| row.host == *host)
-                // What was said about this actor's own crashes is no fact about the container.
+                // A report about this actor's own crashes does not describe the container.
                 .filter(|row| {
                     row.details
                         .get("cause")
@@ -148,7 +148,8 @@ impl Worker for ReplicaActor {
             instant: Instant::now().into_std(),
             wall: self.args.shared.deps.clock.now(),
         };
-        // What a start waits for is told only while it waits.
+        // Dependency changes are only delivered while a start is deferred, so read the state again
+        // before acting on a listing.
         if matches!(input, Input::Found(..))
             && let Some(assignment) = self.assignment()
         {
@@ -170,10 +171,12 @@ impl ReplicaActor {
         }
     }
 
-    /// `None` while there is no cluster: an empty state says nothing about rows.
+    /// Computes the assignment; `None` while there is no cluster, as an empty state does not mean
+    /// that the row is gone.
     fn assignment(&self) -> Option<Assignment> {
         let shared = &self.args.shared;
-        // Before the state is read: what comes about after that is told to whoever is marked.
+        // Mark before reading the state: the manager notifies marked replicas of later changes, so
+        // none is missed.
         shared.deferred.set(&self.args.id, true);
         let state = shared.deps.raft.state();
         state.cluster.as_ref()?;
@@ -219,7 +222,7 @@ impl ReplicaActor {
                 let this = ctx.handle();
                 let progressed = move || {
                     let input = Input::PullProgressed(generation);
-                    // An instance that is ending has no use for it.
+                    // If the cast fails, this instance is stopping and does not need the progress.
                     let _ = this.cast(Msg::Done(Outcome(OutcomeKind::Input(input))));
                 };
                 let task = launch::pull(Arc::clone(shared), launch, progressed);
@@ -229,7 +232,7 @@ impl ReplicaActor {
                 let Some(launch) = self.launch.take() else {
                     return;
                 };
-                // Kept for the pull that a vanished image asks for.
+                // Kept for a second attempt after the pull of a missing image.
                 self.launch = Some(launch.clone());
                 let task = launch::launch(Arc::clone(shared), launch);
                 self.input(ctx, async move { Input::Launched(generation, task.await) });
@@ -284,14 +287,14 @@ impl ReplicaActor {
         }
         let deps = &self.args.shared.deps;
         let row = report.observed(&self.args.id, &deps.host, deps.clock.timestamp());
-        // A restarting publisher loses it; the next tick says it again.
+        // A restarting publisher loses it; the next tick publishes it again.
         let _ = self
             .args
             .reports
             .cast(publisher::Msg::Report(Box::new(row)));
     }
 
-    /// Repeats the last report if the state holds something else of this host, or nothing.
+    /// Republishes the last report if the state's observation differs from it or is missing.
     fn say_again(&mut self) {
         let shared = &self.args.shared;
         let (state, host) = (shared.deps.raft.state(), &shared.deps.host);
@@ -305,8 +308,9 @@ impl ReplicaActor {
                 known.is_some_and(|seen| Report::from(seen.as_ref()).says_the_same_as(&report));
             !heard && report.raft_index >= row.raft_index
         } else {
-            // Serving for a new host that is not up yet. That one's progress is in the details,
-            // so they differ; and once it runs, nobody asks this host.
+            // This host serves until the new host's container runs. The observation holds the new
+            // host's progress, so the reports differ; once the new host runs, this host stays
+            // silent.
             let silent = known.is_none_or(|seen| seen.state() != ReplicaState::Running);
             row.previous_host == *host && report.state == ReplicaState::Running && silent
         };
@@ -325,7 +329,7 @@ impl ReplicaActor {
         }
     }
 
-    /// Keeps exactly one timer, at the deadline.
+    /// Keeps one timer, armed for the core's deadline.
     fn arm(&mut self, ctx: &Context<Self>) {
         let due = self.core.poll_timeout();
         if due == self.timer.as_ref().map(|(at, _)| *at) {

@@ -1,9 +1,9 @@
-//! The decisions of one replica: what is asked next of the engine, and what is published.
+//! Decisions of one replica: the next engine request and the report to publish.
 //!
-//! The core is fed what happened and answers with effects. At most one slow effect is in flight;
-//! each carries a generation, and an outcome of an older generation is ignored. Pulling and
-//! preparing can be cancelled at any point; creating, starting and removing always run to their
-//! end, because a half-done one leaves a container that only its outcome tells of.
+//! The core takes inputs and returns effects. At most one slow effect is in flight; each carries a
+//! generation, and outcomes of older generations are ignored. Pull and prepare can be cancelled at
+//! any point; create, start and remove always run to completion, because only their outcome reveals
+//! a container left half-done.
 
 use std::time::{Duration, Instant};
 
@@ -23,21 +23,21 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
-/// Failures in a row that are answered with a restart.
+/// Consecutive failures that lead to a restart; the next one exhausts the restart budget.
 pub const RESTARTS: u32 = 3;
-/// Time until a refused start is tried again.
+/// Delay before a failed start is retried; also the longest backoff of other retries.
 pub const RETRY: Duration = Duration::from_secs(30);
-/// Setbacks in a row that are kept quiet.
+/// Consecutive failures to prepare a start that are not published.
 pub(super) const TELL_AFTER: u32 = 1;
-/// Time between polls of a container that is not proven yet.
+/// Poll interval of a container that is not yet running.
 pub const POLL_PENDING: Duration = Duration::from_secs(1);
 /// Time between polls of a running container without engine events.
 pub const POLL_RUNNING: Duration = Duration::from_secs(5);
-/// Time between polls when engine events tell what changes.
+/// Poll interval of a running container while engine events arrive.
 pub const POLL_SAFETY: Duration = Duration::from_secs(30);
 
-/// Silence after which a pull attempt has failed. Layers may take hours to arrive, but not
-/// minutes to arrive bit by bit.
+/// Time without progress after which a pull attempt fails. A layer may take hours to arrive in
+/// full, but its bytes must not pause for minutes.
 ///
 /// Source: the default of containerd's `image_pull_progress_timeout`.
 pub const PULL_SILENCE: Duration = Duration::from_secs(300);
@@ -46,11 +46,11 @@ const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 enum Phase {
-    /// Nothing in flight; looks again at the deadline, or when the assignment changes.
+    /// Nothing in flight; lists containers again at the deadline or on a new assignment.
     Waiting(Option<Instant>),
     Looking,
     Preparing,
-    /// Fails at the deadline, which every sign of progress moves.
+    /// Fails at the deadline, which every progress message extends.
     Pulling(Instant),
     PullBackoff(Instant),
     Launching,
@@ -71,16 +71,16 @@ pub struct Core {
     assignment: Assignment,
     phase: Phase,
     generation: u64,
-    /// Row of the start at hand; none while there is only something to wait for or to watch.
+    /// Log index of the row being started; `None` while only waiting or watching.
     target: Option<u64>,
-    /// The row left while its start was under way, so nothing of it is kept.
+    /// The row moved away during its start, so its container is not kept.
     abandoned: bool,
-    /// The start at hand replaces a failed container: same image, no pull, and whatever keeps
-    /// others waiting does not count.
+    /// The current start replaces a failed container: it uses the same image without a pull, and
+    /// dependencies or catching up do not hold it back.
     restarting: bool,
-    /// The engine was asked what there is after the last container was made.
+    /// The engine has listed the containers since the last create.
     looked: bool,
-    /// The image of the start at hand was pulled.
+    /// The image of the current start was pulled.
     pulled: bool,
     failures: u32,
     pull_attempts: u32,
@@ -88,7 +88,7 @@ pub struct Core {
     conflicts: u32,
     setbacks: u32,
     engine_down: bool,
-    /// Row whose restart budget is spent.
+    /// Log index of the row whose restart budget is exhausted.
     exhausted: Option<u64>,
     events: bool,
     published: Option<Report>,
@@ -96,7 +96,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A replica of which nothing is known but `seed`; it waits for its first assignment.
+    /// Creates the core of a replica known only from `seed`; it waits for its first assignment.
     #[must_use]
     pub fn new(host: impl Into<String>, seed: Seed, events: bool) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// Takes one input and returns what must be done, in order.
+    /// Handles one input and returns the effects to run, in order.
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
         match input {
             Input::Assign(assignment) => self.assign(assignment),
@@ -170,7 +170,7 @@ impl Core {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`Input::Timeout`] is due; always later than the last one that was handled.
+    /// Deadline of the next [`Input::Timeout`]; always later than the last one handled.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.phase {
@@ -188,13 +188,13 @@ impl Core {
         }
     }
 
-    /// What was last said about the replica.
+    /// Last published report.
     #[must_use]
     pub fn last_report(&self) -> Option<&Report> {
         self.published.as_ref()
     }
 
-    /// Why a wanted start has not begun, if so.
+    /// Reason why a wanted start is deferred, if it is.
     #[must_use]
     pub fn deferred(&self) -> Option<&str> {
         let Assignment::Own(Wanted {
@@ -221,8 +221,8 @@ impl Core {
         waits.then_some(why)
     }
 
-    /// Whether nothing is wanted of this replica and what is left of it, if anything, is on its
-    /// way out: nothing more is made here.
+    /// Whether the replica has no assignment here and its remaining containers, if any, are being
+    /// removed: no container is created here any more.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         let unwanted = match &self.assignment {
@@ -245,8 +245,8 @@ impl Core {
         let reissued =
             self.raft_index() != own_index(&assignment) && own_index(&assignment).is_some();
         if reissued {
-            // A new row is a new start for every budget; an actor that only just woke up goes on
-            // with the row it reported on.
+            // A new row resets every budget; an actor that just started continues with the budgets
+            // of the row it last reported on.
             let known = self.published.as_ref().map(|report| report.raft_index);
             if !first || known.is_some_and(|known| Some(known) != own_index(&assignment)) {
                 self.failures = 0;
@@ -260,7 +260,7 @@ impl Core {
         }
         self.assignment = assignment;
         match &self.phase {
-            // These read the assignment when their outcome arrives.
+            // These phases read the assignment when their outcome arrives.
             Phase::Looking | Phase::Launching | Phase::Starting(_) | Phase::Discarding => {
                 self.note_abandoned();
             }
@@ -283,7 +283,7 @@ impl Core {
             }
             Phase::Watching(watch) => {
                 let superseded = match &self.assignment {
-                    // An outdated container serves on until its successor may start.
+                    // An outdated container keeps serving until its successor may start.
                     Assignment::Own(wanted) => {
                         wanted.raft_index != watch.index()
                             && (reissued || self.may_start(&wanted.gate))
@@ -295,7 +295,7 @@ impl Core {
                     self.look();
                 }
             }
-            // Even a row that is gone may have left a container behind.
+            // Look even if the row is gone: a container may be left.
             Phase::Finished => self.look(),
         }
     }
@@ -333,20 +333,20 @@ impl Core {
         } else if let Phase::Watching(watch) = &mut self.phase {
             watch.reschedule(now.instant, up);
             if came_up {
-                // Whatever happened in between was not told.
+                // Events in between were lost.
                 self.hint();
             }
         }
     }
 
-    /// Sorts out who made the others; whoever is not watching yet will look anyway.
+    /// Lists the containers to remove surplus ones; phases other than watching list them anyway.
     fn crowded(&mut self) {
         if matches!(self.phase, Phase::Watching(_)) {
             self.look();
         }
     }
 
-    /// Starts over from what the engine has.
+    /// Restarts the decision from a listing of the engine's containers.
     fn look(&mut self) {
         self.phase = Phase::Looking;
         let generation = self.next_generation();
@@ -366,7 +366,7 @@ impl Core {
         }
     }
 
-    /// The engine failed at something it should be able to do: wait, longer each time.
+    /// Handles an engine failure that should be temporary: retries with exponential backoff.
     fn trouble(&mut self, now: Now, error: &EngineError) {
         self.engine_down = true;
         let delay = exponential(self.troubles, RETRY);
@@ -375,7 +375,7 @@ impl Core {
         let (Some(index), None) = (self.raft_index(), self.exhausted) else {
             return;
         };
-        // It says nothing about a container that only has to serve on.
+        // An engine failure does not mean that a container kept serving is down.
         if !self.serves_on() {
             self.publish(
                 Report::new(ReplicaState::Pending, index)
@@ -407,7 +407,8 @@ impl Core {
         own_index(&self.assignment)
     }
 
-    /// Only a container that finished its start is kept for a row that moved away.
+    /// Marks a start that its row left: only a container whose start completed is kept for a moved
+    /// row.
     fn note_abandoned(&mut self) {
         if matches!(self.assignment, Assignment::Kept { .. }) && self.target.is_some() {
             self.abandoned = true;
@@ -422,7 +423,7 @@ fn own_index(assignment: &Assignment) -> Option<u64> {
     }
 }
 
-/// 1, 2, 4, … seconds, at most `most`.
+/// Exponential backoff: 1, 2, 4, … seconds, at most `most`.
 fn exponential(attempt: u32, most: Duration) -> Duration {
     Duration::from_secs(1u64.checked_shl(attempt.min(62)).unwrap_or(u64::MAX)).min(most)
 }

@@ -1,19 +1,19 @@
-//! What an inspected container means for its replica.
+//! Derives the replica state from an inspected container.
 
 use jaco_proto::v1::ReplicaState;
 
 use super::report::{Report, code};
 use crate::runtime::engine::{EngineError, Health, Inspected, Status};
 
-/// Consecutive polls a container without a health check must be up to count as running.
+/// Consecutive polls in which a container without a health check must be up to count as running.
 pub const POLLS_UNTIL_RUNNING: u8 = 5;
 
-/// Judges one inspection.
+/// Derives a report from one inspection.
 ///
-/// `up_polls` is the count of consecutive polls that found the container up; it is advanced by a
-/// `timed` poll, left alone by any other that finds it up, and reset by anything else.
-/// `checked` says that the service declares a health check; one baked into the image does not
-/// count.
+/// `up_polls` counts consecutive polls that found the container up: a `timed` poll increments it,
+/// any other inspection that finds it up leaves it unchanged, and anything else resets it.
+/// `checked` means that the service declares a health check; one declared only by the image does
+/// not count.
 #[must_use]
 pub fn judge(seen: &Inspected, checked: bool, timed: bool, up_polls: &mut u8) -> Report {
     let report = |state| Report::new(state, 0);
@@ -55,7 +55,7 @@ pub fn judge(seen: &Inspected, checked: bool, timed: bool, up_polls: &mut u8) ->
     })
 }
 
-/// Judges an inspection that failed for another reason than an unreachable engine.
+/// Derives a report from a failed inspection, unless the engine was unreachable.
 #[must_use]
 pub fn judge_failure(error: &EngineError) -> Report {
     Report::new(ReplicaState::Failed, 0).because(code::INSPECT_FAILED, error.to_string())
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_the_health_table_holds() {
+    fn every_row_of_health_table_holds() {
         let up = Some(Status::Running);
         for (status, health, checked, before, state, code, after) in [
             (None, None, false, 3, Failed, "no_state", 0),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_exit_has_no_exit_code_detail() {
+    fn clean_exit_has_no_exit_code_detail() {
         let mut inspected = seen(Some(Status::Exited), None);
         assert!(judge(&inspected, false, true, &mut 0).details.is_empty());
         inspected.exit_code = 137;

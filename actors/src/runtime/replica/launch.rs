@@ -1,4 +1,4 @@
-//! The effects of a start: from a row to a running container.
+//! Effects of a start: from a row to a running container.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,21 +19,21 @@ use crate::{
     },
 };
 
-/// A start that has everything it needs.
+/// Prepared start.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     image: String,
     name: String,
     deployment: String,
     service: String,
-    /// Holds the environment.
+    /// Redacted because it contains the environment.
     body: Redacted<ContainerCreateBody>,
     /// Networks after the first.
     rest: Vec<String>,
     aliases: Vec<String>,
 }
 
-/// Reads the row's service, makes its networks ready and builds the create request.
+/// Reads the row's service, ensures its networks and builds the create request.
 pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, PrepareError> {
     let deps = &shared.deps;
     let state = deps.raft.state();
@@ -107,8 +107,8 @@ async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachme
     })
 }
 
-/// Asks the registry once, with the credential of this moment and together with whoever wants the
-/// same; calls `progressed` while it moves.
+/// Pulls the image once with the current credential, sharing the attempt with other replicas that
+/// pull the same image; calls `progressed` when it progresses.
 pub(super) async fn pull(
     shared: Arc<Shared>,
     launch: Launch,
@@ -125,7 +125,7 @@ pub(super) async fn pull(
     pull.finish(PROGRESS_EVERY, progressed).await
 }
 
-/// Creates, connects and starts; removes what it made when it cannot finish.
+/// Creates, connects and starts the container; removes it if a later step fails.
 pub(super) async fn launch(shared: Arc<Shared>, launch: Launch) -> Result<String, EngineError> {
     let deps = &shared.deps;
     let (deployment, service) = (launch.deployment.clone(), launch.service.clone());
@@ -146,9 +146,9 @@ async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String,
     match finished.await {
         Ok(()) => Ok(container),
         Err(error) => {
-            // If this fails too, the next lookup finds it by its label.
+            // If the removal fails too, the next lookup finds the container by its label.
             let _ = engine.remove(&container).await;
-            // A missing network or command is no missing image.
+            // `NotFound` and `Conflict` of these steps do not concern the image or the name.
             Err(match error {
                 EngineError::NotFound(message) | EngineError::Conflict(message) => {
                     EngineError::Api { status: 0, message }
@@ -159,7 +159,7 @@ async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String,
     }
 }
 
-/// Stops and removes each container of a replica; the first error ends it.
+/// Stops and removes each container of a replica; returns at the first error.
 pub(crate) async fn discard(
     shared: Arc<Shared>,
     replica_id: String,

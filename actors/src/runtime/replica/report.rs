@@ -1,4 +1,4 @@
-//! What the owning host says about a replica.
+//! Observation of a replica by the host that owns it.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ pub mod code {
     pub const IMAGE_PULL_FAILED: &str = "image_pull_failed";
     /// The node cannot isolate tenants, so nothing is started.
     pub const ISOLATION_UNAVAILABLE: &str = "isolation_unavailable";
-    /// The engine refused to create or start the container, or does not answer.
+    /// The engine failed to create or start the container, or does not respond.
     pub const DOCKER_ERROR: &str = "docker_error";
     /// The address pool has no block for a network.
     pub const SUBNET_POOL_EXHAUSTED: &str = "subnet_pool_exhausted";
@@ -26,31 +26,31 @@ pub mod code {
     pub const INSPECT_FAILED: &str = "inspect_failed";
     /// The engine sent no state.
     pub const NO_STATE: &str = "no_state";
-    /// A restart budget is spent.
+    /// The restart budget is exhausted.
     pub const RESTART_EXHAUSTED: &str = "restart_exhausted";
 }
 
-/// One observation, before it is stamped with host and time.
+/// Observation without host and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Where the replica is in its life.
+    /// Lifecycle state of the replica.
     pub state: ReplicaState,
-    /// Why, when the state alone does not say.
+    /// Reason code, when the state alone is not enough.
     pub code: String,
-    /// One sentence for people.
+    /// One sentence for operators.
     pub message: String,
-    /// The facts behind it, and `ip.<engine network>` for every address.
+    /// Details of the reason, and `ip.<engine network>` for every address.
     pub details: BTreeMap<String, String>,
-    /// Container it is about; empty when there is none.
+    /// Container it describes; empty when there is none.
     pub container_id: String,
-    /// First time this container was seen running.
+    /// Time at which this container was first observed running.
     pub started_at: Option<SystemTime>,
     /// Row the container was made from, or the row being started.
     pub raft_index: u64,
 }
 
 impl Report {
-    /// A report of `state` for row `raft_index`, about no container yet.
+    /// Creates a report of `state` for row `raft_index`, without a container.
     #[must_use]
     pub fn new(state: ReplicaState, raft_index: u64) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Report {
         }
     }
 
-    /// Gives the reason.
+    /// Sets the reason.
     #[must_use]
     pub fn because(mut self, code: &str, message: impl Into<String>) -> Self {
         code.clone_into(&mut self.code);
@@ -72,21 +72,22 @@ impl Report {
         self
     }
 
-    /// Adds one fact.
+    /// Adds one detail.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl ToString) -> Self {
         self.details.insert(key.to_owned(), value.to_string());
         self
     }
 
-    /// Names the container.
+    /// Sets the container.
     #[must_use]
     pub fn of(mut self, container_id: &str) -> Self {
         container_id.clone_into(&mut self.container_id);
         self
     }
 
-    /// Whether the cluster would learn nothing new from `other`.
+    /// Whether the reports differ at most in message and start time, which are not worth a
+    /// proposal.
     #[must_use]
     pub fn says_the_same_as(&self, other: &Self) -> bool {
         self.state == other.state
@@ -96,7 +97,7 @@ impl Report {
             && self.raft_index == other.raft_index
     }
 
-    /// The observation as it is replicated.
+    /// Converts the report into the replicated row.
     #[must_use]
     pub fn observed(&self, id: &str, host: &str, now: Timestamp) -> ReplicaObserved {
         ReplicaObserved {
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_survives_the_state() {
+    fn report_round_trips_through_state() {
         let report = Report {
             started_at: Some(UNIX_EPOCH + Duration::from_millis(1_500)),
             ..Report::new(ReplicaState::Failed, 7)
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_different_text_alone_is_no_news() {
+    fn message_alone_does_not_make_reports_differ() {
         let a = Report::new(ReplicaState::Running, 1).of("c1");
         let b = a.clone().because("", "other words");
         assert!(a.says_the_same_as(&b));

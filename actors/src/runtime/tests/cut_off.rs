@@ -1,9 +1,9 @@
-//! A node that is cut off goes on with what it ran, and starts nothing else.
+//! A node without contact to the cluster keeps its containers running and starts no others.
 
 use super::*;
 use crate::network;
 
-/// A member whose networks are bridges, and whether it leads.
+/// Starts a member whose networks are bridges; returns a handle to its leadership.
 async fn on_bridges() -> (Node, watch::Sender<bool>) {
     let member = v1::Node {
         hostname: "n1".into(),
@@ -37,7 +37,7 @@ async fn on_bridges() -> (Node, watch::Sender<bool>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_leader_a_container_is_restarted_on_the_network_it_had() {
+async fn restart_without_leader_reuses_existing_network() {
     let (node, leads) = on_bridges().await;
     node.deploy(ONE);
     let id = node.upsert("web", 0);
@@ -53,11 +53,11 @@ async fn without_a_leader_a_container_is_restarted_on_the_network_it_had() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_under_way_ends_when_the_node_is_cut_off() {
+async fn losing_cluster_contact_cancels_start() {
     for waits in [true, false] {
         let node = Node::new().await;
         if waits {
-            // The registry answers no more, and then again.
+            // The first pull fails; a retry would succeed.
             let error = EngineError::Api {
                 status: 500,
                 message: "no route to host".into(),

@@ -1,4 +1,4 @@
-//! Replicas that move from one host to another, and nodes that come back to find it.
+//! Replicas that move between hosts, and nodes that rejoin after a move.
 
 use tokio::sync::oneshot;
 
@@ -7,7 +7,7 @@ use super::*;
 const TWO: &str = "services:\n  web:\n    image: web:1\n  api:\n    image: api:1\n";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Two nodes on one state.
+/// Two nodes that share one replicated state.
 async fn pair() -> (Node, Node) {
     let mut state = State {
         cluster: Some(Arc::new(v1::ClusterMeta {
@@ -32,7 +32,7 @@ async fn pair() -> (Node, Node) {
 }
 
 impl Node {
-    /// Puts replica 0 of a service on `host`, with `previous` to serve until it runs there.
+    /// Assigns replica 0 of a service to `host`; `previous` keeps serving until it runs there.
     fn put(&self, service: &str, host: &str, previous: &str) -> String {
         let id = format!("shop-{service}-0");
         let row = v1::ReplicaDesired {
@@ -58,7 +58,7 @@ impl Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_old_host_serves_until_the_new_one_runs() {
+async fn old_host_serves_until_new_host_runs() {
     let (one, two) = pair().await;
     let id = one.put("web", "n1", "");
     let before = one.running(&id).await;
@@ -93,7 +93,7 @@ async fn the_old_host_serves_until_the_new_one_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_comes_back_stops_what_moved_before_it_starts_others() {
+async fn rejoining_node_stops_moved_replicas_before_starts() {
     let (one, two) = pair().await;
     let web = one.put("web", "n1", "");
     one.running(&web).await;
@@ -116,12 +116,12 @@ async fn a_node_that_comes_back_stops_what_moved_before_it_starts_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_moved_is_gone_before_a_start_even_if_both_are_news() {
+async fn moved_replica_stops_before_simultaneous_start() {
     let (one, _two) = pair().await;
     let web = one.put("web", "n1", "");
     one.running(&web).await;
     one.engine.set_stopping_takes(Duration::from_secs(10));
-    // The node was away for a moment, and everything comes at once.
+    // The node was disconnected briefly and receives all changes at once.
     one.caught_up.send_replace(false);
     tokio::time::sleep(Duration::from_secs(1)).await;
     one.put("api", "n1", "");
@@ -135,7 +135,7 @@ async fn what_moved_is_gone_before_a_start_even_if_both_are_news() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn losing_touch_for_less_than_it_takes_to_notice_counts_too() {
+async fn brief_disconnect_also_triggers_orphan_check() {
     let (one, _two) = pair().await;
     one.settles().await;
     let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "moved-0")];
@@ -144,14 +144,14 @@ async fn losing_touch_for_less_than_it_takes_to_notice_counts_too() {
     one.caught_up.send_replace(false);
     one.caught_up.send_replace(true);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!*one.settled.borrow(), "nobody looked what is left here");
+    assert!(!*one.settled.borrow(), "no listing since the disconnect");
     let api = one.put("api", "n1", "");
     one.running(&api).await;
     assert_eq!(one.engine.journal(), ["-moved", "+jaco_shop-api-0"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_boots_starts_nothing_before_it_knows_what_is_still_its_own() {
+async fn booted_node_starts_nothing_before_catching_up() {
     let (one, two) = pair().await;
     let web = one.put("web", "n1", "");
     let api = one.put("api", "n1", "");
@@ -163,7 +163,7 @@ async fn a_machine_that_boots_starts_nothing_before_it_knows_what_is_still_its_o
     one.tree.stop().await;
     let one = Node::of(raft, "n1", engine.clone(), false).await;
     tokio::time::sleep(2 * MINUTE).await;
-    assert_eq!(engine.running(), 0, "nothing is started from an old state");
+    assert_eq!(engine.running(), 0, "no start from a stale state");
     two.put("web", "n2", "");
     one.caught_up.send_replace(true);
     one.settles().await;
@@ -174,7 +174,7 @@ async fn a_machine_that_boots_starts_nothing_before_it_knows_what_is_still_its_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_cut_off_lets_its_containers_run_and_restarts_them() {
+async fn disconnected_node_keeps_and_restarts_its_containers() {
     let (one, _two) = pair().await;
     let web = one.put("web", "n1", "");
     let first = one.running(&web).await.container_id;
@@ -190,7 +190,7 @@ async fn a_node_that_is_cut_off_lets_its_containers_run_and_restarts_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_settles_only_when_its_engine_answers() {
+async fn orphan_check_needs_a_responding_engine() {
     let (one, _two) = pair().await;
     one.settles().await;
     one.caught_up.send_replace(false);
@@ -204,7 +204,7 @@ async fn a_node_settles_only_when_its_engine_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_stopped_and_cannot_be_removed_keeps_no_node_from_settling() {
+async fn unremovable_stopped_container_does_not_block_starts() {
     let (one, two) = pair().await;
     let web = one.put("web", "n1", "");
     let moved = one.running(&web).await.container_id;

@@ -9,7 +9,7 @@ use crate::supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 
 const WEB: &str = "services:\n  web:\n    image: nginx\n";
 
-/// A raft whose commits take as long as a slow disk's.
+/// Raft whose commits take as long as on a slow disk.
 struct Slow(MemoryRaft);
 
 const COMMIT: Duration = Duration::from_millis(300);
@@ -18,7 +18,7 @@ impl Propose for Slow {
     fn propose(&self, command: v1::Command) -> jaco_raftnode::propose::ProposeFuture {
         let raft = self.0.clone();
         Box::pin(async move {
-            // Once it is handed over, nobody can take it back.
+            // A proposal cannot be withdrawn once it is submitted.
             let commit = tokio::spawn(async move {
                 pass(COMMIT).await;
                 raft.propose(command).await
@@ -101,13 +101,13 @@ impl Lab {
     }
 }
 
-/// Lets everything that is going to happen within `time` happen.
+/// Advances time by `time` and runs everything that becomes due.
 async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn leader_creates_replicas_and_an_idle_cluster_writes_nothing() {
+async fn leader_creates_replicas_and_then_writes_nothing() {
     let lab = Lab::start(true).await;
     let began = Instant::now();
     lab.deploy(1, 3);
@@ -116,7 +116,7 @@ async fn leader_creates_replicas_and_an_idle_cluster_writes_nothing() {
     let commits = lab.commits();
     pass(Duration::from_secs(3600)).await;
     assert_eq!(lab.commits(), commits);
-    // From the change over the quiet time to the end of the commit.
+    // From the change over the debounce time to the end of the commit.
     let text = lab.metrics.render();
     let lag = "jaco_scheduler_reconcile_lag_seconds";
     for line in [
@@ -129,7 +129,7 @@ async fn leader_creates_replicas_and_an_idle_cluster_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_batch_has_no_room_for_follows_at_once() {
+async fn commands_that_do_not_fit_follow_at_once() {
     let lab = Lab::start(true).await;
     let image = format!("registry.example.com/{}", "a".repeat(600));
     lab.apply(Payload::DeploymentApply(v1::DeploymentApply {
@@ -154,7 +154,7 @@ async fn what_a_batch_has_no_room_for_follows_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn follower_acts_the_moment_it_leads_and_stops_when_it_does_not() {
+async fn only_the_leader_schedules() {
     let lab = Lab::start(false).await;
     lab.deploy(1, 1);
     pass(Duration::from_secs(120)).await;
@@ -173,7 +173,7 @@ async fn follower_acts_the_moment_it_leads_and_stops_when_it_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flock_of_changes_is_one_pass() {
+async fn burst_of_changes_is_one_pass() {
     let lab = Lab::start(true).await;
     pass(Duration::from_secs(1)).await;
     for (revision, replicas) in [(1, 1), (2, 2), (3, 3)] {
@@ -187,7 +187,7 @@ async fn flock_of_changes_is_one_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_proposals_are_made_again() {
+async fn failed_proposals_are_retried() {
     let lab = Lab::start(true).await;
     for error in [
         ProposeError::NoLeader,
@@ -201,7 +201,7 @@ async fn refused_proposals_are_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_answer_and_crashes_issue_no_replica_twice() {
+async fn unknown_outcome_and_crashes_issue_no_replica_twice() {
     let lab = Lab::start(true).await;
     lab.raft.lose_next_answers(1);
     lab.deploy(1, 2);
@@ -219,14 +219,14 @@ async fn lost_answer_and_crashes_issue_no_replica_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scheduler_killed_amid_a_proposal_issues_no_replica_twice() {
+async fn scheduler_killed_during_proposal_issues_nothing_twice() {
     for mode in [KillMode::Kill, KillMode::Panic] {
         let lab = Lab::start(true).await;
         pass(Duration::from_secs(1)).await;
         let commits = lab.commits();
         lab.deploy(1, 2);
         pass(crate::scheduler::pace::QUIET + COMMIT / 2).await;
-        assert_eq!(lab.commits(), commits + 1, "the proposal is under way");
+        assert_eq!(lab.commits(), commits + 1, "the proposal is in flight");
         lab.tree.kill("node/scheduler/reconcile", mode).unwrap();
         pass(Duration::from_secs(60)).await;
         assert_eq!(lab.raft.state().replicas_desired.len(), 2);
@@ -235,7 +235,7 @@ async fn scheduler_killed_amid_a_proposal_issues_no_replica_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreadable_document_is_reported_once() {
+async fn unparsable_document_is_reported_once() {
     let lab = Lab::start(true).await;
     lab.apply(Payload::DeploymentApply(v1::DeploymentApply {
         deployment: "app".into(),
@@ -253,7 +253,7 @@ async fn unreadable_document_is_reported_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failure_of_a_container_is_counted_once_and_forgotten_when_it_runs() {
+async fn container_failure_counts_once_until_running() {
     let lab = Lab::start(true).await;
     lab.deploy(1, 1);
     lab.replicas(1).await;

@@ -1,21 +1,21 @@
-//! The members, as placement sees them.
+//! Members and their eligibility for replicas.
 
 use std::collections::BTreeMap;
 
 use jaco_proto::v1::{self, NodeStatus};
 use jaco_raftnode::State;
 
-/// Why replicas stay on a host that cannot run them as it should.
+/// Reason why replicas stay on a host on which they cannot run properly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stuck {
-    /// It is not heard any more.
+    /// The node is offline.
     NodeOffline,
-    /// It cannot keep deployments apart.
+    /// The node cannot isolate deployments from each other.
     IsolationUnavailable,
 }
 
 impl Stuck {
-    /// As `status_details.reason` of a deployment says it.
+    /// Returns the value of `status_details.reason` of a deployment.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -25,16 +25,17 @@ impl Stuck {
     }
 }
 
-/// What a member does with replicas.
+/// Eligibility of a member for replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Ready: takes new ones.
+    /// Ready: accepts new replicas.
     Eligible,
-    /// Silent, but not given up: takes none, keeps what it has.
+    /// Unhealthy: accepts no new replicas, keeps its own.
     Holding,
-    /// Alive, but to be left: what can move moves. With a reason if what cannot is in trouble.
+    /// Alive but draining or unusable: movable replicas move. Holds the reason why the others are
+    /// stuck, if they cannot run properly.
     Leaving(Option<Stuck>),
-    /// Offline: what can move moves, and nothing of it is expected to serve on.
+    /// Offline: movable replicas move, and its containers are not expected to serve.
     Lost,
 }
 
@@ -52,7 +53,7 @@ impl Standing {
         }
     }
 
-    /// Why a replica that cannot move from such a host is in trouble, if it is.
+    /// Reason why a replica that cannot move from such a host is stuck, if it is.
     pub(super) fn stuck(self) -> Option<Stuck> {
         match self {
             Self::Eligible | Self::Holding => None,
@@ -62,7 +63,7 @@ impl Standing {
     }
 }
 
-/// All members and their standing.
+/// All members and their eligibility.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
     eligible: Vec<String>,
@@ -70,7 +71,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The members of `state`.
+    /// Derives the eligibility of the members of `state`.
     #[must_use]
     pub fn of(state: &State) -> Self {
         state
@@ -80,21 +81,21 @@ impl Hosts {
             .collect()
     }
 
-    /// Hostnames that may be given replicas, bytewise ascending.
+    /// Hostnames that accept new replicas, in ascending byte order.
     #[must_use]
     pub fn eligible(&self) -> &[String] {
         &self.eligible
     }
 
-    /// Standing of `host`; `None` if it is no member.
+    /// Eligibility of `host`; `None` if it is not a member.
     #[must_use]
     pub fn standing(&self, host: &str) -> Option<Standing> {
         self.standing.get(host).copied()
     }
 
-    /// Whether a container on `host` may be expected to serve while its successor starts
-    /// elsewhere. An offline host may run it still, where nobody reaches it; it stops it when it
-    /// is back, and until then nothing waits for it.
+    /// Whether a container on `host` is expected to serve while its successor starts elsewhere. An
+    /// offline host may still run the container, but peers cannot reach it; nothing waits for it,
+    /// and the host stops the container once it is back.
     #[must_use]
     pub fn serves(&self, host: &str) -> bool {
         match self.standing(host) {

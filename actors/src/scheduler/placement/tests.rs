@@ -21,7 +21,7 @@ fn ready(names: &[String]) -> Hosts {
     names.map(|name| (name, Standing::Eligible)).collect()
 }
 
-/// Rows of one service and the load of the others, moved on by repeated placements.
+/// Rows of one service and the load of the others; repeated placements update both.
 #[derive(Clone, Default)]
 struct World {
     rows: BTreeMap<String, v1::ReplicaDesired>,
@@ -97,7 +97,7 @@ fn on(placed: &[Placed]) -> Vec<&str> {
 }
 
 #[test]
-fn hash_matches_its_vectors() {
+fn hash_matches_test_vectors() {
     assert_eq!(fnv1a32("web-api-0"), 925_508_153);
     assert_eq!(fnv1a32("web-api-1"), 908_730_534);
     assert_eq!(fnv1a32("hello-web-0"), 1_583_290_785);
@@ -105,7 +105,7 @@ fn hash_matches_its_vectors() {
 }
 
 #[test]
-fn only_ready_members_that_do_not_drain_are_eligible() {
+fn only_ready_members_not_draining_are_eligible() {
     let mut state = State::default();
     for (name, status, draining) in [
         ("d", v1::NodeStatus::Ready, false),
@@ -126,7 +126,7 @@ fn only_ready_members_that_do_not_drain_are_eligible() {
 }
 
 #[test]
-fn global_ids_replace_what_ids_may_not_hold() {
+fn global_ids_replace_invalid_characters() {
     assert_eq!(
         global_id("app", "agent", "n1.example_x-2"),
         "app-agent-n1.example_x-2"
@@ -135,7 +135,7 @@ fn global_ids_replace_what_ids_may_not_hold() {
 }
 
 #[test]
-fn spread_takes_the_emptier_host_before_the_heavier_weight() {
+fn spread_prefers_lower_load_over_higher_weight() {
     let eligible = hosts(&["a", "b"]);
     let weight = |host: &str| fnv1a32(&format!("{host}/app-web-0"));
     let heavier = if weight("a") > weight("b") { "a" } else { "b" };
@@ -151,21 +151,21 @@ fn spread_takes_the_emptier_host_before_the_heavier_weight() {
 }
 
 #[test]
-fn pack_puts_all_newcomers_of_a_pass_on_one_host() {
+fn pack_places_new_replicas_on_one_host() {
     let world = World::with(&[(0, "a")]);
     let placed = world.plan(&spec(PlacementMode::Pack, 4, &[]), &hosts(&["a", "b", "c"]));
     assert_eq!(on(&placed.unwrap()), ["a", "b", "b", "b"]);
 }
 
 #[test]
-fn pinned_replicas_take_the_listed_hosts_in_order() {
+fn pinned_replicas_take_listed_hosts_in_order() {
     let spec = spec(PlacementMode::Hosts, 2, &["c", "a", "gone"]);
     let placed = World::default().plan(&spec, &hosts(&["a", "b", "c"]));
     assert_eq!(on(&placed.unwrap()), ["a", "c"]);
 }
 
 #[test]
-fn pinned_replica_walks_past_hosts_that_hold_one_already() {
+fn pinned_replica_skips_hosts_already_used() {
     let spec = spec(PlacementMode::Hosts, 3, &["b", "c", "d"]);
     let world = World::with(&[(0, "a"), (1, "b"), (2, "c")]);
     let placed = world.plan(&spec, &hosts(&["a", "b", "c", "d"]));
@@ -173,7 +173,7 @@ fn pinned_replica_walks_past_hosts_that_hold_one_already() {
 }
 
 #[test]
-fn too_few_pinned_hosts_name_both_numbers() {
+fn too_few_listed_hosts_error_has_both_counts() {
     let spec = spec(PlacementMode::Hosts, 3, &["a", "b"]);
     let error = World::default()
         .plan(&spec, &hosts(&["a", "b", "c"]))
@@ -185,7 +185,7 @@ fn too_few_pinned_hosts_name_both_numbers() {
 }
 
 #[test]
-fn no_eligible_host_fails_every_mode_but_global() {
+fn no_eligible_host_fails_all_modes_except_global() {
     for mode in [
         PlacementMode::Unspecified,
         PlacementMode::Spread,
@@ -220,7 +220,7 @@ fn global_runs_one_replica_on_each_eligible_host() {
 }
 
 #[test]
-fn hosts_whose_global_ids_collide_are_refused() {
+fn colliding_global_ids_are_an_error() {
     let clash = World::default().plan(
         &spec(PlacementMode::Global, 0, &[]),
         &hosts(&["a-b", "a:b"]),
@@ -234,7 +234,7 @@ fn hosts_whose_global_ids_collide_are_refused() {
 }
 
 #[test]
-fn a_placed_replica_keeps_its_host_when_nodes_join() {
+fn placed_replica_keeps_host_when_nodes_join() {
     for mode in [PlacementMode::Spread, PlacementMode::Pack] {
         let world = World::with(&[(0, "c"), (1, "c")]);
         let placed = world.plan(&spec(mode, 2, &[]), &hosts(&["a", "b", "c"]));
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn spread_ends_alike_in_one_pass_or_many(
+    fn spread_result_is_independent_of_intermediate_passes(
         eligible in host_set(), others in others(),
         steps in proptest::collection::vec(0..12, 1..6), last in 0..12,
     ) {
@@ -295,7 +295,7 @@ proptest! {
     }
 
     #[test]
-    fn planning_again_changes_nothing(
+    fn placement_is_idempotent(
         eligible in host_set(), others in others(), replicas in 0..12_i32, mode in 0..5_i32,
     ) {
         let mode = PlacementMode::try_from(mode).unwrap();
@@ -312,7 +312,7 @@ proptest! {
     }
 
     #[test]
-    fn losing_or_adding_a_host_moves_only_what_must_move(
+    fn host_changes_move_only_affected_replicas(
         eligible in host_set(), others in others(), replicas in 0..20, lost in 0_usize..7,
     ) {
         let spec = spec(PlacementMode::Spread, replicas, &[]);

@@ -1,4 +1,4 @@
-//! The commands of a pass as one batch that raft takes.
+//! Packs the commands of a pass into one batch within raft's size limit.
 
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::batch;
@@ -7,11 +7,11 @@ use prost_types::Timestamp;
 
 use super::{IDENTITY, Pass, Summary};
 
-/// Encoded bytes of the commands of a batch: half of what raft takes by default. A replica is
-/// some hundred bytes, and a service may have ten thousand.
+/// Limit of a batch's encoded commands in bytes: half of raft's default limit. A replica takes some
+/// hundred bytes, and a service may have ten thousand replicas.
 pub(super) const ROOM: usize = 4 << 20;
 
-/// Tag and length of a command in its batch.
+/// Upper bound of a command's tag and length prefix in its batch.
 const FRAMING: usize = 8;
 
 /// Commands of a pass, in order.
@@ -20,14 +20,14 @@ pub(super) struct Children {
     commands: Vec<v1::Command>,
     /// Encoded bytes up to the end of each command.
     ends: Vec<usize>,
-    /// Where a section begins: a deployment, or what belongs to none.
+    /// Index at which each section begins; a section is one deployment, or the commands of none.
     sections: Vec<usize>,
-    /// Commands that go with the one before.
+    /// Indexes of commands that must be in the same batch as their predecessor.
     bound: Vec<usize>,
 }
 
 impl Children {
-    /// What follows is better not torn from each other.
+    /// Begins a section; sections are split across batches only if necessary.
     pub(super) fn begin_section(&mut self) {
         self.sections.push(self.commands.len());
     }
@@ -38,15 +38,15 @@ impl Children {
         self.commands.push(command);
     }
 
-    /// Adds a command that the next pass would not find missing if the one before were applied
-    /// without it.
+    /// Adds a command that must be in the same batch as its predecessor, because the next pass
+    /// would not issue it again.
     pub(super) fn push_with_last(&mut self, command: v1::Command) {
         self.bound.push(self.commands.len());
         self.push(command);
     }
 
-    /// As many commands as there is room for, whole sections if one fits at all. Each pass plans
-    /// from the state alone, so the next one finds what was left.
+    /// Builds the batch of the leading commands that fit, of whole sections if at least one fits.
+    /// Passes depend only on the state, so the next one issues the remaining commands.
     pub(super) fn finish(mut self, now: Timestamp) -> Pass {
         let all = self.commands.len();
         self.commands.truncate(self.fitting(ROOM));
@@ -68,7 +68,7 @@ impl Children {
         Pass { batch, summary }
     }
 
-    /// How many commands, from the first, there is room for; never none if there are any.
+    /// Number of leading commands that fit; at least one if there are any.
     fn fitting(&self, room: usize) -> usize {
         let most = self.ends.partition_point(|end| *end <= room);
         if most == self.commands.len() {
@@ -80,7 +80,7 @@ impl Children {
             Some(_) | None => {
                 let breaks = |at: &usize| self.bound.binary_search(at).is_err();
                 let last = (1..=most).rfind(breaks);
-                // One that is too large by itself is raft's to refuse.
+                // A single command above the limit is left for raft to reject.
                 last.or_else(|| (most.max(1)..self.commands.len()).find(breaks))
                     .unwrap_or(self.commands.len())
             }
@@ -113,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_cut_between_deployments_and_within_one_only_if_it_must() {
-        // Each of these is 100 bytes with its framing.
+    fn batches_are_split_between_deployments_if_possible() {
+        // Each command takes 100 bytes with its framing.
         let one = (90, false);
         let with = (90, true);
         for (sections, room, expected) in [
@@ -126,7 +126,7 @@ mod tests {
             (&[&[one, with, one, with], &[one]], 350, 2),
             (&[&[one], &[one, one, one]], 350, 1),
             (&[&[], &[one, one]], 150, 1),
-            // No room at all: still what belongs together.
+            // Even if nothing fits, bound commands stay together.
             (&[&[one, with, with, one]], 150, 3),
             (&[&[one, with]], 50, 2),
             (&[&[one, one]], 50, 1),

@@ -1,4 +1,4 @@
-//! When a replica that gave up is tried again.
+//! Decides when a replica with an exhausted restart budget is started again.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use prost_types::Timestamp;
 
 use crate::scheduler::restarts::{RESTART_EXHAUSTED, order};
 
-/// Replicas that were tried again: for which apply, and which row had given up.
+/// Replicas that were re-armed, with the apply that caused it and the row that was exhausted.
 ///
-/// An observation carries its node's clock and an apply the leader's. Remembering what was done
-/// keeps a node whose clock lags from being tried over and over for one apply; a leader that
-/// has forgotten tries once more at most.
+/// Observations carry the clock of their node, applies that of the leader. This record keeps a node
+/// with a lagging clock from being re-armed repeatedly for one apply; a leader without the record
+/// re-arms at most once more.
 #[derive(Clone, Debug, Default)]
 pub struct Rearmed(BTreeMap<String, (Timestamp, u64)>);
 
 impl Rearmed {
-    /// Whether `id` gave up before `deployment` was last applied and was not tried since.
+    /// Whether `id` was exhausted before `deployment` was last applied and was not re-armed since.
     pub(super) fn is_due(&mut self, state: &State, deployment: &v1::Deployment, id: &str) -> bool {
         let row = state.replicas_desired.get(id);
         let seen = state.replicas_observed.get(id);
@@ -25,7 +25,7 @@ impl Rearmed {
             return false;
         };
         let gave_up = seen.state() == v1::ReplicaState::Failed && seen.code == RESTART_EXHAUSTED;
-        // What answers an earlier row says nothing about the row that was issued since.
+        // An observation of an earlier row says nothing about the current row.
         if !gave_up || seen.desired_raft_index < row.raft_index {
             return false;
         }
@@ -37,7 +37,7 @@ impl Rearmed {
             return false;
         }
         match self.0.get(id) {
-            // The same row again: the proposal did not make it, so it is still due.
+            // The row is unchanged: the proposal was not committed, so re-arming is still due.
             Some((apply, index)) if apply == applied => *index == row.raft_index,
             Some(_) | None => {
                 self.0.insert(id.to_owned(), (*applied, row.raft_index));
@@ -46,7 +46,7 @@ impl Rearmed {
         }
     }
 
-    /// Forgets replicas that `state` no longer wants.
+    /// Drops replicas that have no row in `state`.
     pub(super) fn retain(&mut self, state: &State) {
         self.0
             .retain(|id, _| state.replicas_desired.contains_key(id));

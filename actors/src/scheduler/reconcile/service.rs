@@ -1,4 +1,4 @@
-//! One deployment and its services within a pass.
+//! Plans one deployment and its services within a pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::scheduler::{
     projects::{Template, Templates},
 };
 
-/// Why a deployment is pending, as `status_details` says it.
+/// Reason why a deployment is pending, in the form of `status_details`.
 struct Blocked(BTreeMap<String, String>);
 
 impl<const N: usize> From<[(&str, String); N]> for Blocked {
@@ -40,10 +40,11 @@ impl From<Unplaceable> for Blocked {
     }
 }
 
-/// Replicas that stay where they cannot run as they should, by why and host.
+/// Replicas that stay on hosts where they cannot run properly, by reason and host.
 type StuckAt = BTreeMap<Stuck, BTreeMap<String, Vec<String>>>;
 
-/// One reason with all its hosts and replicas; the gravest, since a reader acts on one at a time.
+/// Selects the most severe reason ([`Stuck`] is ordered), with all its hosts and replicas:
+/// operators resolve one reason at a time.
 fn stuck(at: StuckAt) -> Option<Blocked> {
     let (why, hosts) = at.into_iter().next()?;
     let list = |items: Vec<String>| items.join(",");
@@ -59,7 +60,7 @@ fn stuck(at: StuckAt) -> Option<Blocked> {
 }
 
 impl<'a> Plan<'a> {
-    /// Plans one deployment; a document that cannot be read changes nothing but the status.
+    /// Plans one deployment; if its document cannot be parsed, only the status changes.
     pub(super) fn deployment(
         &mut self,
         deployment: &'a v1::Deployment,
@@ -81,7 +82,7 @@ impl<'a> Plan<'a> {
         let mut at = StuckAt::new();
         for spec in specs {
             let template = templates.get(&spec.name);
-            // The first obstacle is the one shown; the others follow once it is gone.
+            // Report the first obstacle; others are reported once it is resolved.
             match self.service(deployment, spec, template, rearmed) {
                 Ok(stuck) => {
                     for (why, host, id) in stuck {
@@ -96,7 +97,7 @@ impl<'a> Plan<'a> {
         self.status(deployment, blocked.or_else(|| stuck(at)));
     }
 
-    /// Removes the replicas of services the revision no longer has.
+    /// Removes the replicas of services that the revision no longer has.
     fn retire(&mut self, deployment: &'a v1::Deployment) {
         let wanted: BTreeSet<&str> = deployment
             .services
@@ -115,7 +116,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Plans one service; returns its replicas that are stuck, and where.
+    /// Plans one service; returns its stuck replicas and their hosts.
     fn service(
         &mut self,
         deployment: &'a v1::Deployment,
@@ -198,8 +199,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The host that serves until `row` runs on `host`, if one does: the one it leaves, or, if
-    /// that is gone before it ever ran the replica, the one before.
+    /// Host that serves until `row` runs on `host`, if there is one: the host it leaves, or the
+    /// previous host if the row never ran on the one it leaves.
     fn previous_host<'r>(&self, row: &'r v1::ReplicaDesired, host: &str) -> Option<&'r str> {
         let left = (row.host != host).then_some(row.host.as_str());
         let before = (!self.has_arrived(row)).then_some(row.previous_host.as_str());
@@ -207,7 +208,7 @@ impl<'a> Plan<'a> {
         candidates.find(|old| *old != host && self.hosts.serves(old))
     }
 
-    /// Whether `row` runs where it is wanted, so that no move is under way.
+    /// Whether `row` runs on its host, so that no move is in progress.
     fn has_arrived(&self, row: &v1::ReplicaDesired) -> bool {
         let observed = self.state.replicas_observed.get(&row.id);
         observed.is_some_and(|seen| {
@@ -222,7 +223,7 @@ impl<'a> Plan<'a> {
         self.push(Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert {
             replica: Some(replica),
         }));
-        // A re-issued replica starts over with a full restart budget.
+        // A re-issued replica starts with a full restart budget.
         if self.state.restart_counters.contains_key(&id) {
             let reset = Payload::RestartCounterUpdate(v1::RestartCounterUpdate {
                 replica_id: id.clone(),
@@ -234,7 +235,7 @@ impl<'a> Plan<'a> {
         self.issued.insert(id, owner);
     }
 
-    /// Sets the status if it says something else than it does now.
+    /// Updates the status if it differs from the current one.
     fn status(&mut self, deployment: &v1::Deployment, blocked: Option<Blocked>) {
         let (status, details) = match blocked {
             None => (DeploymentStatus::Active, BTreeMap::new()),

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::scheduler::projects::{Template, Templates};
 
-/// Reads documents of lines `service image hash`; one whose hash starts with `data` is stateful.
+/// Parses documents with lines of the form `service image hash`; a hash that starts with `data`
+/// marks the service stateful.
 fn read(deployment: &v1::Deployment) -> Templates {
     let text = std::str::from_utf8(&deployment.compose_yaml).map_err(|e| e.to_string())?;
     let mut templates = BTreeMap::new();
@@ -31,7 +32,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanos: 0 }
 }
 
-/// A state, the scheduler's memory, and the little of an apply that passes depend on.
+/// State, cache of the scheduler, and a minimal apply of the commands that passes depend on.
 struct World {
     state: State,
     memo: Memo,
@@ -90,7 +91,7 @@ impl World {
         reconcile(&self.state, &mut self.memo, at(1))
     }
 
-    /// Plans, applies and answers with one line per command.
+    /// Plans a pass, applies it and returns one line per command.
     fn pass(&mut self) -> Vec<String> {
         let pass = self.plan();
         let children = children(&pass);
@@ -202,7 +203,7 @@ fn children(pass: &Pass) -> Vec<v1::Command> {
 }
 
 #[test]
-fn first_pass_creates_every_replica_and_the_second_nothing() {
+fn first_pass_creates_replicas_second_does_nothing() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 2), ("db", 1)], "web nginx h1\ndb pg h2");
     assert_eq!(
@@ -220,7 +221,7 @@ fn first_pass_creates_every_replica_and_the_second_nothing() {
 }
 
 #[test]
-fn scaling_adds_and_removes_at_the_end() {
+fn scaling_adds_and_removes_highest_indexes() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     world.pass();
@@ -236,7 +237,7 @@ fn scaling_adds_and_removes_at_the_end() {
 }
 
 #[test]
-fn retirements_come_first_and_removals_last() {
+fn removed_services_come_first_surplus_replicas_last() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("b", 2), ("z", 1)], "b img h\nz img h");
     world.pass();
@@ -253,7 +254,7 @@ fn retirements_come_first_and_removals_last() {
 }
 
 #[test]
-fn image_or_hash_changes_reissue_and_nothing_else_does() {
+fn only_image_or_hash_changes_reissue_replicas() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx:1 h1");
     world.pass();
@@ -266,7 +267,7 @@ fn image_or_hash_changes_reissue_and_nothing_else_does() {
 }
 
 #[test]
-fn unreadable_document_blocks_everything_and_removes_nothing() {
+fn unparsable_document_changes_only_the_status() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     world.pass();
@@ -281,7 +282,7 @@ fn unreadable_document_blocks_everything_and_removes_nothing() {
 }
 
 #[test]
-fn blocked_service_leaves_its_siblings_alone() {
+fn blocked_service_does_not_affect_others() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("api", 1), ("web", 1)], "web nginx h");
     let status = "status app Pending service \"api\" not found in compose project";
@@ -290,7 +291,7 @@ fn blocked_service_leaves_its_siblings_alone() {
 }
 
 #[test]
-fn pending_ends_when_the_obstacle_is_gone() {
+fn deployment_is_active_once_obstacle_is_resolved() {
     let mut world = World::new(&[]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     assert_eq!(
@@ -311,7 +312,7 @@ fn pending_ends_when_the_obstacle_is_gone() {
 }
 
 #[test]
-fn replicas_without_any_host_are_left_alone() {
+fn replicas_are_unchanged_without_eligible_hosts() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 2)], "web nginx h");
     world.pass();
@@ -325,7 +326,7 @@ fn replicas_without_any_host_are_left_alone() {
 }
 
 #[test]
-fn an_id_of_another_service_is_a_conflict_for_the_later_one() {
+fn id_of_another_service_is_a_conflict() {
     let mut world = World::new(&["n1"]);
     world.deploy("a", &[("b-c", 1)], "b-c one h");
     world.deploy("a-b", &[("c", 1)], "c two h");
@@ -342,7 +343,7 @@ fn an_id_of_another_service_is_a_conflict_for_the_later_one() {
 }
 
 #[test]
-fn moved_replica_remembers_its_old_host_while_that_is_a_member() {
+fn moved_replica_records_previous_host_while_member() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     world.pass();
@@ -351,7 +352,7 @@ fn moved_replica_remembers_its_old_host_while_that_is_a_member() {
     assert_eq!(world.pass(), ["upsert app-web-0 n2 nginx"]);
     assert_eq!(world.row("app-web-0").previous_host, "n1");
 
-    // A change during the move keeps the old container serving, one after it does not.
+    // A change during the move keeps the old container serving; one after the move does not.
     world.deploy("app", &[("web", 1)], "web nginx h2");
     world.pass();
     assert_eq!(world.row("app-web-0").previous_host, "n1");
@@ -367,7 +368,7 @@ fn moved_replica_remembers_its_old_host_while_that_is_a_member() {
 }
 
 #[test]
-fn what_belongs_to_no_deployment_or_no_member_goes() {
+fn rows_without_deployment_or_member_are_removed() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     world.pass();
@@ -396,7 +397,7 @@ fn what_belongs_to_no_deployment_or_no_member_goes() {
 }
 
 #[test]
-fn failures_are_counted_with_the_time_of_their_report() {
+fn failures_are_counted_at_their_report_time() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     world.pass();
@@ -410,13 +411,13 @@ fn failures_are_counted_with_the_time_of_their_report() {
 }
 
 #[test]
-fn reissued_replica_starts_with_a_full_budget() {
+fn reissued_replica_has_a_full_budget() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     world.pass();
     world.observe("app-web-0", ReplicaState::Failed, "container_exited", 77);
     world.pass();
-    // Failed once more, and not counted yet: the new row makes that history.
+    // It failed once more but was not counted yet; the new row makes the failure irrelevant.
     world.observe("app-web-0", ReplicaState::Failed, "container_exited", 78);
     world.deploy("app", &[("web", 1)], "web nginx h2");
     assert_eq!(
@@ -427,7 +428,7 @@ fn reissued_replica_starts_with_a_full_budget() {
 }
 
 #[test]
-fn applying_again_tries_exhausted_replicas_once_more() {
+fn new_apply_restarts_exhausted_replicas_once() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 2)], "web nginx h");
     world.pass();
@@ -438,7 +439,7 @@ fn applying_again_tries_exhausted_replicas_once_more() {
 
     world.deploy("app", &[("web", 2)], "web nginx h");
     let first = world.plan();
-    assert_eq!(world.plan(), first, "a proposal that is lost is made again");
+    assert_eq!(world.plan(), first, "a lost proposal is repeated");
     assert_eq!(
         world.pass(),
         ["upsert app-web-1 n1 nginx", "counter app-web-1 Reset"]
@@ -449,13 +450,13 @@ fn applying_again_tries_exhausted_replicas_once_more() {
         "the old report says nothing about the new row"
     );
 
-    // It gives up again on a node whose clock lags behind the apply.
+    // It is exhausted again on a node whose clock lags behind the apply.
     world.observe("app-web-1", ReplicaState::Failed, "restart_exhausted", 140);
     assert_eq!(world.plan(), Pass::default());
 }
 
 #[test]
-fn documents_are_read_once_per_content() {
+fn documents_are_parsed_once_per_content() {
     static READS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     fn counting(deployment: &v1::Deployment) -> Templates {
         READS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -469,7 +470,7 @@ fn documents_are_read_once_per_content() {
     world.pass();
     assert_eq!(reads(), 1);
 
-    // Deleted and applied again under the same revision, with other content.
+    // Deleted and applied again under the same revision, with different content.
     let mut other = world.state.deployments["app"].as_ref().clone();
     other.compose_yaml = b"web apache h".to_vec();
     world
@@ -483,7 +484,7 @@ fn documents_are_read_once_per_content() {
 
 proptest! {
     #[test]
-    fn one_pass_is_enough(
+    fn repeated_passes_converge(
         script in proptest::collection::vec((0..4_usize, 0..5_i32, 0..3_u8, 0..16_u8), 1..12),
     ) {
         let mut world = World::new(&["n1", "n2", "n3"]);
@@ -498,7 +499,7 @@ proptest! {
                 world.node(host, if up { NodeStatus::Ready } else { NodeStatus::Unhealthy });
             }
             world.pass();
-            // Freed ids may let a conflicting service in, and that one only.
+            // Freed ids may allow the conflicting service to be placed, and only that one.
             world.pass();
             prop_assert_eq!(world.plan(), Pass::default());
         }

@@ -10,7 +10,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanos: 0 }
 }
 
-/// A replica with the failure `state`/`code`, reported at second 10 about row 7.
+/// Observation with the failure `state`/`code`, reported at second 10 for row 7.
 fn seen(state: ReplicaState, code: &str) -> v1::ReplicaObserved {
     v1::ReplicaObserved {
         id: ID.into(),
@@ -39,7 +39,7 @@ fn state(seen: v1::ReplicaObserved) -> State {
     state
 }
 
-/// What an apply does with the changes.
+/// Applies the changes like the state machine.
 fn apply(state: &mut State, changes: &[Change]) {
     for change in changes {
         let id = change.replica_id.clone();
@@ -75,7 +75,7 @@ fn failures(state: &State) -> i32 {
 }
 
 #[test]
-fn states_and_codes_count_as_the_policy_says() {
+fn only_container_failures_count() {
     let cases = [
         (ReplicaState::Failed, "container_exited", true),
         (ReplicaState::Failed, "inspect_failed", true),
@@ -104,7 +104,7 @@ fn states_and_codes_count_as_the_policy_says() {
 }
 
 #[test]
-fn running_removes_the_counter_and_only_if_there_is_one() {
+fn running_removes_an_existing_counter() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
     let changes = account(&state, counted);
@@ -123,7 +123,7 @@ fn running_removes_the_counter_and_only_if_there_is_one() {
 }
 
 #[test]
-fn one_failure_counts_once_however_often_it_is_looked_at() {
+fn one_failure_counts_once_over_many_passes() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
     for _ in 0..3 {
@@ -134,7 +134,7 @@ fn one_failure_counts_once_however_often_it_is_looked_at() {
 }
 
 #[test]
-fn a_lost_proposal_is_made_again() {
+fn lost_proposal_is_repeated() {
     let state = state(exited());
     let counted = &mut Counted::default();
     assert_eq!(account(&state, counted).len(), 1);
@@ -142,7 +142,7 @@ fn a_lost_proposal_is_made_again() {
 }
 
 #[test]
-fn a_new_leader_does_not_count_again() {
+fn new_leader_does_not_count_again() {
     let mut state = state(exited());
     let changes = account(&state, &mut Counted::default());
     apply(&mut state, &changes);
@@ -150,7 +150,7 @@ fn a_new_leader_does_not_count_again() {
 }
 
 #[test]
-fn a_second_report_of_one_dead_container_does_not_count() {
+fn repeated_report_of_dead_container_does_not_count() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
     let changes = account(&state, counted);
@@ -163,7 +163,7 @@ fn a_second_report_of_one_dead_container_does_not_count() {
 }
 
 #[test]
-fn a_new_leader_knows_a_second_report_of_a_container_that_ran() {
+fn new_leader_recognizes_second_report_of_started_container() {
     let mut failed = exited();
     failed.started_at = Some(at(5));
     let mut state = state(failed.clone());
@@ -175,7 +175,7 @@ fn a_new_leader_knows_a_second_report_of_a_container_that_ran() {
 }
 
 #[test]
-fn another_container_or_another_run_of_it_counts() {
+fn failure_of_another_run_counts() {
     for change in [
         |seen: &mut v1::ReplicaObserved| seen.container_id = "c2".into(),
         |seen: &mut v1::ReplicaObserved| seen.started_at = Some(at(15)),
@@ -199,7 +199,7 @@ fn another_container_or_another_run_of_it_counts() {
 }
 
 #[test]
-fn the_same_container_counts_again_after_it_recovered_for_a_moment() {
+fn failure_after_recovery_counts_again() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
     for _ in 0..2 {
@@ -217,7 +217,7 @@ fn the_same_container_counts_again_after_it_recovered_for_a_moment() {
 }
 
 #[test]
-fn what_answers_an_earlier_row_is_history() {
+fn reports_for_earlier_rows_are_ignored() {
     for observed in [exited(), seen(ReplicaState::Running, "")] {
         let mut state = state(observed);
         apply(
@@ -240,9 +240,9 @@ fn what_answers_an_earlier_row_is_history() {
 }
 
 proptest! {
-    /// A replica fails, recovers and is replaced; leaders change and proposals are lost.
-    /// However that interleaves, no failure counts twice and none is forgotten once things
-    /// calm down.
+    /// A replica fails, recovers and is replaced; leaders change and proposals are lost. In any
+    /// interleaving no failure counts twice, and every failure is counted once no more faults
+    /// occur.
     #[test]
     fn each_failure_counts_exactly_once(
         steps in proptest::collection::vec((0..4_u8, any::<bool>(), any::<bool>()), 1..60),
@@ -272,7 +272,7 @@ proptest! {
                     running.last_health_at = Some(at(now));
                     observe(&mut state, running);
                 }
-                // A container that ran fails; without one there is nothing new to report.
+                // A running container fails; without one there is no new failure to report.
                 2 if started.is_some() && state.replicas_observed[ID].state() == ReplicaState::Running => {
                     expected += 1;
                     let mut failed = seen(ReplicaState::Degraded, "");

@@ -78,7 +78,7 @@ fn key(deployment: &str, network: &str, host: &str) -> SubnetKey {
 }
 
 #[tokio::test(start_paused = true)]
-async fn asking_again_gives_the_same_block_and_writes_nothing() {
+async fn repeated_request_returns_same_block_without_write() {
     let lab = Lab::start(true).await;
     assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.240.0/24"));
     assert_eq!(lab.ensure("a", "n2").await.as_deref(), Ok("10.9.241.0/24"));
@@ -88,19 +88,19 @@ async fn asking_again_gives_the_same_block_and_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_at_once_never_share_a_block() {
+async fn concurrent_requests_never_share_a_block() {
     let lab = Lab::start(true).await;
     let names: Vec<String> = (0..16).map(|at| format!("net{}", at % 8)).collect();
     let requests = names.iter().map(|name| lab.ensure(name, "n1"));
     let blocks = futures::future::try_join_all(requests).await.unwrap();
-    assert_eq!(blocks[..8], blocks[8..], "equal requests get equal answers");
+    assert_eq!(blocks[..8], blocks[8..], "equal requests get equal blocks");
     let distinct: std::collections::BTreeSet<_> = blocks.iter().collect();
     assert_eq!(distinct.len(), 8);
     assert_eq!(lab.raft.state().subnets.len(), 8);
 }
 
 #[tokio::test(start_paused = true)]
-async fn exhausted_pool_is_said_and_recovers_after_the_quarantine() {
+async fn exhausted_pool_recovers_after_quarantine() {
     let lab = Lab::start(true).await;
     for at in 0..16 {
         lab.ensure(&format!("net{at}"), "n1").await.unwrap();
@@ -121,7 +121,7 @@ async fn exhausted_pool_is_said_and_recovers_after_the_quarantine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_leader_allocates_and_only_for_what_exists() {
+async fn allocation_needs_leader_deployment_and_member() {
     let lab = Lab::start(false).await;
     assert_eq!(lab.ensure("a", "n1").await, Err(Error::NotLeader));
     lab.lead.send_replace(true);
@@ -138,7 +138,7 @@ async fn only_the_leader_allocates_and_only_for_what_exists() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_commit_is_the_callers_to_repeat() {
+async fn failed_commit_is_returned_to_caller() {
     let lab = Lab::start(true).await;
     lab.raft.fail_next(1, ProposeError::NoLeader);
     let failed = Err(Error::Propose(ProposeError::NoLeader));
@@ -153,7 +153,7 @@ async fn failed_commit_is_the_callers_to_repeat() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn restarted_allocator_goes_on_from_the_state() {
+async fn restarted_allocator_resumes_from_state() {
     let lab = Lab::start(true).await;
     lab.ensure("a", "n1").await.unwrap();
     lab.tree.kill("node/ipam", KillMode::Panic).unwrap();
@@ -163,16 +163,16 @@ async fn restarted_allocator_goes_on_from_the_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_that_the_host_refuses_is_given_up_for_another() {
+async fn refused_block_is_exchanged_for_another() {
     let lab = Lab::start(true).await;
     lab.ensure("a", "n1").await.unwrap();
     let moved = lab.ensure_other("a", "n1", &["10.9.240.0/24"]).await;
     assert_eq!(moved.as_deref(), Ok("10.9.241.0/24"));
     let again = lab.ensure_other("a", "n1", &["10.9.240.0/24"]).await;
     assert_eq!(again.as_deref(), Ok("10.9.241.0/24"));
-    // Other hosts may use it, though not at once: it was freed a moment ago.
+    // Other hosts may use it, but only after the quarantine.
     assert_eq!(lab.ensure("a", "n2").await.as_deref(), Ok("10.9.242.0/24"));
-    // A refused range takes every block in it.
+    // A refused range excludes every block in it.
     let wide = lab.ensure_other("b", "n1", &["10.9.240.0/22"]).await;
     assert_eq!(wide.as_deref(), Ok("10.9.244.0/24"));
 }

@@ -1,4 +1,4 @@
-//! The core against an engine that is as unhelpful as a real one.
+//! [`Reattach`] against a model of an engine with the defects of real ones.
 
 use proptest::prelude::*;
 
@@ -34,7 +34,7 @@ struct Container {
     log: Vec<Message>,
 }
 
-/// A read under way: where it is in the log.
+/// Open read and its position in the log.
 #[derive(Debug)]
 struct Cursor {
     container: String,
@@ -43,7 +43,7 @@ struct Cursor {
     at: usize,
 }
 
-/// An engine with the containers of one replica, and a tail on it.
+/// Model of an engine with the containers of one replica, and a tail on it.
 struct World {
     clock: i64,
     made: usize,
@@ -57,16 +57,16 @@ struct World {
     delivered: Vec<(LogStream, String)>,
 }
 
-/// What happens next.
+/// Step of a simulation.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Whole lines, to stdout or stderr, this long after each other.
+    /// Writes whole lines to stdout or stderr, with this gap between them.
     Write {
         lines: u8,
         error: bool,
         gap: i64,
     },
-    /// A line in pieces.
+    /// Writes a line in pieces.
     Long {
         pieces: u8,
         error: bool,
@@ -75,9 +75,9 @@ enum Step {
     Stop,
     Start,
     Recreate,
-    /// The tail does this many things.
+    /// The tail executes this many steps.
     Tail(u8),
-    /// The engine ends a follow early, if the container has stopped.
+    /// The engine ends a followed read early if the container has stopped.
     Cut,
 }
 
@@ -149,8 +149,7 @@ impl World {
         }
     }
 
-    /// Replaces the container, once the tail has heard of its end and let go of it: the runtime
-    /// waits for that.
+    /// Replaces the container once the tail has read its output; the runtime waits for that.
     fn recreate(&mut self) {
         self.run(false);
         while self.container.is_some() && (self.news || self.next != Next::Pause) {
@@ -182,7 +181,7 @@ impl World {
                 }
                 self.next = Next::Look;
             }
-            Next::End => panic!("nobody ended it"),
+            Next::End => panic!("unexpected end of the tail"),
         }
         while let Some((stream, line)) = self.tail.poll_line() {
             let text = String::from_utf8(line.text).unwrap();
@@ -190,7 +189,7 @@ impl World {
         }
     }
 
-    /// One message of a read, or its end.
+    /// Returns one frame of a read, or its end.
     fn read(&mut self, container: String, since: i64, follow: bool) {
         let cursor = self.cursor.get_or_insert(Cursor {
             container,
@@ -221,7 +220,7 @@ impl World {
         self.next = self.tail.handle_ended();
     }
 
-    /// Ends the container and lets the tail read what there is.
+    /// Stops the container and lets the tail read the remaining output.
     fn settle(&mut self) {
         self.run(false);
         for _ in 0..100_000 {
@@ -261,7 +260,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(3 * BILLION),
         Just(7 * BILLION)
     ];
-    // The pieces of one line are never stamped at one nanosecond, nor the line after them.
+    // The pieces of a line never share a timestamp, neither among each other nor with the next
+    // line.
     let apart = prop_oneof![1..1_000_i64, Just(BILLION / 3), Just(7 * BILLION)];
     let step = prop_oneof![
         4 => (1..20_u8, any::<bool>(), gap).prop_map(|(lines, error, gap)| Step::Write { lines, error, gap }),
@@ -279,7 +279,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn every_line_is_delivered_once_and_in_order(steps in steps()) {
+    fn every_line_is_delivered_once_in_order(steps in steps()) {
         let mut world = World::new();
         world.step(Step::Recreate);
         for step in steps {
@@ -310,7 +310,7 @@ fn listed(id: &str, status: Status) -> Found {
 }
 
 #[test]
-fn a_tail_that_does_not_follow_reads_once() {
+fn tail_without_follow_reads_once() {
     let mut tail = Reattach::new(7, false);
     assert_eq!(tail.handle_found(&[], true), Next::End);
     let found = [listed("a", Status::Exited), listed("b", Status::Running)];
@@ -321,7 +321,7 @@ fn a_tail_that_does_not_follow_reads_once() {
 }
 
 #[test]
-fn a_stopped_container_is_read_once_more_and_then_rests() {
+fn stopped_container_is_read_once_more() {
     let mut tail = Reattach::new(0, true);
     let running = [listed("a", Status::Running)];
     let exited = [listed("a", Status::Exited)];
@@ -331,13 +331,13 @@ fn a_stopped_container_is_read_once_more_and_then_rests() {
     assert_eq!(tail.handle_ended(), Next::Look);
     assert_eq!(tail.handle_found(&exited, true), Next::Pause);
     assert_eq!(tail.handle_found(&exited, true), Next::Pause);
-    // It ran again in between, unseen.
+    // The container ran again in between without an event.
     tail.handle_news();
     assert_eq!(tail.handle_found(&exited, true), read("a", 0, false));
 }
 
 #[test]
-fn a_running_container_that_ends_every_read_is_not_asked_in_a_loop() {
+fn immediately_ending_reads_are_delayed() {
     let mut tail = Reattach::new(0, true);
     let running = [listed("a", Status::Running)];
     assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
@@ -347,7 +347,7 @@ fn a_running_container_that_ends_every_read_is_not_asked_in_a_loop() {
 }
 
 #[test]
-fn a_successor_is_read_from_its_beginning_and_never_left_for_what_it_replaced() {
+fn replacement_container_is_read_from_its_beginning() {
     let mut tail = Reattach::new(7, true);
     let both = [listed("a", Status::Exited), listed("b", Status::Running)];
     assert_eq!(tail.handle_found(&both[..1], true), read("a", 7, false));
@@ -360,7 +360,7 @@ fn a_successor_is_read_from_its_beginning_and_never_left_for_what_it_replaced() 
 }
 
 #[test]
-fn the_end_of_a_row_is_the_end_once_its_container_was_read() {
+fn tail_of_removed_row_ends_after_reading() {
     let mut tail = Reattach::new(0, true);
     let exited = [listed("a", Status::Exited)];
     tail.handle_found(&[listed("a", Status::Running)], true);
@@ -373,7 +373,7 @@ fn the_end_of_a_row_is_the_end_once_its_container_was_read() {
 }
 
 #[test]
-fn a_reread_begins_before_the_newest_line_but_not_before_the_first_read() {
+fn reread_overlaps_newest_line_within_requested_range() {
     let at = |seconds: i64| {
         let frame = Message {
             stream: LogStream::Stdout,
@@ -394,7 +394,7 @@ fn a_reread_begins_before_the_newest_line_but_not_before_the_first_read() {
 }
 
 #[test]
-fn lines_without_timestamps_are_counted() {
+fn lines_without_timestamps_are_deduplicated_by_count() {
     let mut tail = Reattach::new(0, true);
     let running = [listed("a", Status::Running)];
     let texts = |tail: &mut Reattach| {

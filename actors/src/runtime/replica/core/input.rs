@@ -1,4 +1,4 @@
-//! What a replica's core is told, and what it asks for.
+//! Inputs and effects of a replica's core.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -7,39 +7,39 @@ use crate::runtime::{
     replica::report::Report,
 };
 
-/// A point in time, on both clocks.
+/// A point in time on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// Monotonic: all deadlines.
+    /// Monotonic clock, for all deadlines.
     pub instant: Instant,
-    /// Wall clock: only what people read.
+    /// Wall clock, only for timestamps shown to operators.
     pub wall: SystemTime,
 }
 
-/// What the replicated state wants of this host for one replica.
+/// Assignment of one replica on this host, derived from the replicated state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Assignment {
-    /// Nothing: whatever is here is stopped and removed.
+    /// No row here: any container of the replica is stopped and removed.
     Gone,
-    /// The row moved away; the container stays up until the new host has one.
+    /// The row moved away; the container stays up until the new host reports it running.
     Kept {
         /// The service declares a health check.
         checked: bool,
     },
-    /// One container, made from this row.
+    /// This host runs one container, created from this row.
     Own(Wanted),
 }
 
-/// A row this host owns, reduced to what the decisions need.
+/// Row owned by this host, reduced to what the decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Log index of the row; another one means another container.
+    /// Log index of the row; a different index requires a new container.
     pub raft_index: u64,
     /// Name of the deployment, for reports.
     pub deployment: String,
     /// Image to run, for reports.
     pub image: String,
-    /// Ask the registry before the first create.
+    /// Pull the image before the first create.
     pub pull: bool,
     /// The service declares a health check.
     pub checked: bool,
@@ -47,17 +47,18 @@ pub struct Wanted {
     pub gate: Gate,
 }
 
-/// Whether a start may begin.
+/// Condition on which a start may begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It may.
+    /// The start may begin.
     Open,
-    /// Something the cluster will tell about is missing; nothing is published.
+    /// A dependency or document is missing, and a change of the state will resolve it; nothing is
+    /// published.
     Deferred(String),
     /// The node has not caught up with the cluster, and the replica may run elsewhere by now: only
-    /// what ran here before goes on, restarts included.
+    /// containers that ran here before continue, including their restarts.
     Behind,
-    /// The node cannot isolate tenants.
+    /// The node cannot isolate deployments from each other.
     Isolated,
 }
 
@@ -70,25 +71,25 @@ pub enum PrepareError {
         /// The network without a block.
         network: String,
     },
-    /// The engine does not answer.
+    /// The engine failed.
     #[error(transparent)]
     Engine(EngineError),
-    /// Anything that another attempt may find different.
+    /// Any other failure; a later attempt may succeed.
     #[error("{0}")]
     Retry(String),
 }
 
-/// Signs of progress closer to each other than this are told as one.
+/// Minimum interval between two [`Input::PullProgressed`].
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// Something that happened.
+/// Input of the core.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// The state was read again.
     Assign(Assignment),
     /// The deadline of [`Core::poll_timeout`](super::Core::poll_timeout) passed.
     Timeout,
-    /// The engine told something about a container of this replica.
+    /// The engine sent an event about a container of this replica.
     Hint,
     /// More than one container carries the replica's label.
     Crowded,
@@ -98,7 +99,7 @@ pub enum Input {
     Found(u64, Result<Vec<Found>, EngineError>),
     /// Outcome of [`Effect::Prepare`].
     Prepared(u64, Result<(), PrepareError>),
-    /// The pull of [`Effect::Pull`] moves; said at least once in [`PROGRESS_EVERY`] while it does.
+    /// The pull of [`Effect::Pull`] progressed; sent at most once per [`PROGRESS_EVERY`].
     PullProgressed(u64),
     /// Outcome of [`Effect::Pull`].
     Pulled(u64, Result<(), EngineError>),
@@ -112,36 +113,36 @@ pub enum Input {
     Discarded(u64, Result<(), EngineError>),
 }
 
-/// Something the shell must do.
+/// Effect for the driver to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// List the containers of this replica.
     Lookup(u64),
     /// Read the service, ensure its networks, build the create request.
     Prepare(u64),
-    /// Ask the registry for the image, once.
+    /// Pull the image, one attempt.
     Pull(u64),
-    /// Create from the prepared request, connect, start; on failure remove what was made.
+    /// Create from the prepared request, connect and start; on failure remove the container.
     Launch(u64),
     /// Start a container that exists.
     Start(u64, String),
-    /// Look at a container.
+    /// Inspect a container.
     Inspect(u64, String),
-    /// Stop each by its own signal and grace, then remove it with its anonymous volumes.
+    /// Stop each with its own signal and grace period, then remove it and its anonymous volumes.
     Discard(u64, Vec<String>),
-    /// Drop the effect in flight; only ever a prepare or a pull.
+    /// Cancel the effect in flight; only ever a prepare or a pull.
     Cancel,
-    /// Tell the cluster.
+    /// Publish the report to the cluster.
     Publish(Box<Report>),
-    /// Nothing of this replica is left on this host.
+    /// No container of this replica is left on this host.
     Finished,
 }
 
-/// What the cluster knew about the replica when its actor started.
+/// Replicated facts about the replica when its actor starts.
 #[derive(Clone, Debug, Default)]
 pub struct Seed {
-    /// Last report of this host, if it is this host's.
+    /// Last report, if this host made it.
     pub report: Option<Report>,
-    /// Failures in a row so far.
+    /// Consecutive failures so far.
     pub failures: u32,
 }

@@ -1,4 +1,5 @@
-//! The core against a model of an engine that fails, loses answers and kills containers.
+//! Simulation of the core against a model of an engine that fails, loses responses and kills
+//! containers.
 
 use std::{collections::VecDeque, time::UNIX_EPOCH};
 
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::runtime::engine::{Found, Inspected, Status};
 
-/// What a step of the world does.
+/// Step of the simulation.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// The effect in flight completes.
@@ -18,17 +19,17 @@ enum Step {
     Timeout,
     /// Every running container dies.
     Crash,
-    /// The row is issued anew.
+    /// A new row replaces the row.
     Reissue,
     /// The row is removed, or comes back.
     Toggle,
-    /// Whether a start may begin changes.
+    /// The start gate changes.
     Gate(u8),
-    /// The actor is killed; what it asked for may still take place.
+    /// The actor is killed; its effects in flight may still take place.
     Kill { late: bool },
-    /// The engine tells something.
+    /// The engine sends an event.
     Hint,
-    /// Somebody thinks there are several containers.
+    /// A listing shows several containers.
     Crowded,
 }
 
@@ -47,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One engine that holds containers of one replica; the name keeps them unique.
+/// Model of an engine that holds containers of one replica; the unique name allows only one.
 #[derive(Default)]
 struct Engine {
     container: Option<Found>,
@@ -55,7 +56,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Carries an effect out and returns its outcome.
+    /// Executes an effect and returns its outcome.
     fn perform(&mut self, effect: &Effect, raft_index: u64) -> Option<Input> {
         Some(match effect {
             Effect::Lookup(g) => Input::Found(*g, Ok(self.container.iter().cloned().collect())),
@@ -122,12 +123,12 @@ struct World {
     raft_index: u64,
     wanted: bool,
     gate: Gate,
-    /// The row's last observation, as the state holds it.
+    /// Last published observation.
     observed: Option<Report>,
-    /// Launches since the last `running`, of one row.
+    /// Launches of one row since it was last running.
     launches: u32,
     finished: bool,
-    /// What was done that the gate forbids.
+    /// Effect that the gate forbids.
     violation: Option<String>,
 }
 
@@ -181,8 +182,8 @@ impl World {
         }
     }
 
-    /// Whether the gate is there to prevent this. Restarts of what ran here go on unless the node
-    /// cannot isolate tenants.
+    /// Whether the gate forbids this effect. Restarts continue unless the node cannot isolate
+    /// tenants.
     fn is_forbidden(&self, effect: &Effect) -> bool {
         let restarting = self.core.restarting;
         let shut = self.wanted
@@ -194,7 +195,7 @@ impl World {
         let deferred = matches!(self.gate, Gate::Deferred(_));
         match effect {
             Effect::Prepare(_) => shut,
-            // Dependencies are looked at once.
+            // Dependencies are checked once, before the start is prepared.
             Effect::Pull(_) | Effect::Launch(_) => shut && !deferred,
             Effect::Start(..) => self.gate == Gate::Behind && shut,
             Effect::Discard(_, ids) => {
@@ -232,7 +233,7 @@ impl World {
 
     fn perform(&mut self, effect: &Effect) -> Option<Input> {
         let before = self.engine.made;
-        // A create carries the row that was read when it was prepared.
+        // A create uses the row that was read when it was prepared.
         let raft_index = self.core.target.unwrap_or(self.raft_index);
         let outcome = self.engine.perform(effect, raft_index);
         if self.engine.made > before {
@@ -303,7 +304,7 @@ impl World {
                         self.perform(&effect);
                     }
                 }
-                // Restarts of the actor are its supervisor's budget, not the container's.
+                // Restarts of the actor count against its supervisor's budget, not the container's.
                 self.launches = 0;
                 let seed = Seed {
                     report: self.observed.clone(),
@@ -324,7 +325,7 @@ impl World {
         self.violation.clone().map_or(Ok(()), Err)
     }
 
-    /// Without faults, everything in flight completes and time passes.
+    /// Runs without faults until everything in flight has completed.
     fn settle(&mut self) {
         self.step(Step::Gate(0));
         for _ in 0..400 {
@@ -367,7 +368,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_history_converges_to_what_is_wanted(
+    fn every_history_converges_to_the_assignment(
         steps in proptest::collection::vec(step(), 0..120),
     ) {
         let mut world = World::new();
@@ -381,7 +382,7 @@ proptest! {
             prop_assert!(world.finished);
             return Ok(());
         }
-        let observed = world.observed.clone().expect("something was said");
+        let observed = world.observed.clone().expect("a report was published");
         if observed.code == code::RESTART_EXHAUSTED {
             return Ok(());
         }
@@ -394,7 +395,7 @@ proptest! {
     }
 
     #[test]
-    fn crashes_alone_never_exceed_the_budget(crash_after in proptest::collection::vec(0u8..4, 1..40)) {
+    fn crashes_never_exceed_restart_budget(crash_after in proptest::collection::vec(0u8..4, 1..40)) {
         let mut world = World::new();
         for polls in crash_after {
             for _ in 0..polls {

@@ -1,4 +1,4 @@
-//! From an assignment to a started container.
+//! Steps from an assignment to a started container.
 
 use jaco_proto::v1::ReplicaState;
 use prost_types::Timestamp;
@@ -13,7 +13,7 @@ use crate::runtime::{
     replica::report::{Report, code},
 };
 
-/// Name conflicts in a row that are taken for a container on its way in or out.
+/// Consecutive name conflicts attributed to a create or remove still in progress.
 const CONFLICTS: u32 = 3;
 
 impl Core {
@@ -81,7 +81,8 @@ impl Core {
             .filter(|container| keep.is_none_or(|keep| keep.id != container.id))
             .map(|container| container.id.clone())
             .collect();
-        // Even a container of this row may be one that the cluster has given up.
+        // A stopped container of this row may belong to a replica that the cluster has moved
+        // elsewhere.
         let behind = wanted.gate == Gate::Behind;
         let stopped = keep.is_some_and(|keep| keep.status != Status::Running);
         if (keep.is_none() || behind && stopped) && !self.may_start(&wanted.gate) {
@@ -114,8 +115,8 @@ impl Core {
         }
     }
 
-    /// Whether the gate has closed on a start that is under way. Dependencies were met once, and
-    /// that is enough.
+    /// Whether the gate has closed during a start. Dependencies are checked only once, so a
+    /// deferral does not stop it.
     pub(super) fn is_shut_out(&self) -> bool {
         match &self.assignment {
             Assignment::Own(wanted) => {
@@ -125,7 +126,7 @@ impl Core {
         }
     }
 
-    /// Whether the cluster still uses a container of an earlier row, whose successor has to wait.
+    /// Whether a container of an earlier row still serves because its successor has to wait.
     pub(super) fn serves_on(&self) -> bool {
         let (Assignment::Own(wanted), Some(last)) = (&self.assignment, &self.published) else {
             return false;
@@ -135,7 +136,7 @@ impl Core {
             && !self.may_start(&wanted.gate)
     }
 
-    /// The start has to wait. What is left of an earlier row serves on until then and is watched.
+    /// Postpones the start. A container of an earlier row keeps serving until then and is watched.
     fn hold(&mut self, now: Now, wanted: &Wanted, found: &[Found]) {
         self.target = None;
         let index = wanted.raft_index;
@@ -162,13 +163,13 @@ impl Core {
         }
     }
 
-    /// A container of the wanted row exists.
+    /// Takes over an existing container of the wanted row.
     fn adopt(&mut self, now: Now, keep: &Found, index: u64) {
         match keep.status {
             Status::Running => self.watch(now, &keep.id, index, Origin::Adopted),
-            // It was never proven complete: a network may be missing.
+            // Its creation may be incomplete: a network may be missing.
             Status::Created => self.discard(vec![keep.id.clone()]),
-            // Its budget is spent: left as it is, and watched in case it recovers.
+            // Its restart budget is exhausted: leave it as it is and watch it, in case it recovers.
             Status::Exited | Status::Dead | Status::Other if self.exhausted.is_some() => {
                 self.watch(now, &keep.id, index, Origin::Adopted);
             }
@@ -216,8 +217,8 @@ impl Core {
                 let delay = exponential(self.setbacks, RETRY);
                 self.setbacks = self.setbacks.saturating_add(1);
                 self.phase = Phase::Waiting(Some(now.instant + delay));
-                // One setback is a leader election or a network being swapped; a lasting one is
-                // worth a reason that people can see.
+                // A single setback is normal during a leader election or a network change; report
+                // only repeated ones.
                 if self.setbacks > TELL_AFTER {
                     let report = Report::new(ReplicaState::Pending, wanted.raft_index)
                         .because(code::DOCKER_ERROR, &reason)
@@ -263,10 +264,10 @@ impl Core {
         }
     }
 
-    /// Neither the registry nor the engine says anything any more: the attempt ends here.
+    /// Fails a pull attempt without progress.
     pub(super) fn pull_silent(&mut self, now: Now) {
         self.effects.push(Effect::Cancel);
-        // Whatever the attempt still answers comes too late.
+        // A later outcome of the cancelled attempt must be ignored.
         self.next_generation();
         let message = format!("no progress for {} seconds", PULL_SILENCE.as_secs());
         self.pulled(now, Err(EngineError::Api { status: 0, message }));
@@ -325,7 +326,7 @@ impl Core {
                 self.first_pull(now, &wanted);
             }
             Err(EngineError::Conflict(_)) if self.conflicts < CONFLICTS => {
-                // A create of an earlier actor may still be under way under this name.
+                // A create of an earlier actor instance may still be in progress under this name.
                 self.conflicts += 1;
                 self.phase = Phase::Waiting(Some(now.instant + exponential(0, RETRY)));
             }
@@ -341,7 +342,7 @@ impl Core {
         }
     }
 
-    /// Whether the row at hand is still the wanted one.
+    /// Whether the row being started is still the wanted one.
     fn on_target(&self) -> bool {
         self.target.is_some() && self.raft_index() == self.target
     }
@@ -353,7 +354,7 @@ impl Core {
         let known = self.published.as_ref();
         let watch = Watch::new(now.instant, container, index, origin, known);
         self.phase = Phase::Watching(watch);
-        // Right away: for its address, and because it may be dead already.
+        // Inspect at once: to learn its address, and because it may have exited already.
         self.inspect(false);
     }
 }

@@ -1,4 +1,4 @@
-//! One test per rule of a replica's life.
+//! One test per rule of a replica's lifecycle.
 
 use std::time::UNIX_EPOCH;
 
@@ -16,7 +16,7 @@ struct Bench {
     start: Instant,
     now: Now,
     published: Vec<Report>,
-    /// The last effect that expects an outcome.
+    /// Last effect that expects an outcome.
     asked: Option<Effect>,
     cancelled: u32,
     finished: bool,
@@ -109,7 +109,7 @@ impl Bench {
         self
     }
 
-    /// Answers the last effect, which must be the expected one.
+    /// Answers the last effect, which must be a lookup.
     fn found(&mut self, found: Vec<Found>) -> &mut Self {
         match self.asked.take() {
             Some(Effect::Lookup(g)) => self.give(Input::Found(g, Ok(found))),
@@ -162,7 +162,7 @@ impl Bench {
         }
     }
 
-    /// Lets time pass until the core's own deadline and returns how long that took.
+    /// Advances time to the core's deadline and returns the elapsed time.
     fn timeout(&mut self) -> Duration {
         let due = self.core.poll_timeout().expect("a deadline");
         let passed = due - self.now.instant;
@@ -172,7 +172,7 @@ impl Bench {
         passed
     }
 
-    /// From nothing to a container under watch, just created.
+    /// Drives a new row to a watched, just created container.
     fn up(&mut self, raft_index: u64, id: &str) -> &mut Self {
         self.give(Input::Assign(own(raft_index)))
             .found(vec![])
@@ -191,7 +191,7 @@ impl Bench {
         self
     }
 
-    /// The container dies; the restart follows after the returned delay.
+    /// Ends the container; returns the delay until its restart.
     fn crash(&mut self, id: &str, next: &str) -> Duration {
         self.give(Input::Hint)
             .inspected(Ok(seen(Status::Exited, None)));
@@ -214,7 +214,7 @@ impl Bench {
 }
 
 #[test]
-fn a_new_row_pulls_creates_starts_and_proves_itself_in_five_seconds() {
+fn new_row_is_running_after_five_seconds() {
     let mut bench = Bench::new();
     bench.up(7, "c1").prove();
     assert_eq!(bench.states(), [Pulling, Pending, Running]);
@@ -225,7 +225,7 @@ fn a_new_row_pulls_creates_starts_and_proves_itself_in_five_seconds() {
 }
 
 #[test]
-fn a_steady_container_publishes_nothing_and_is_polled_slowly() {
+fn steady_container_is_polled_slowly_without_reports() {
     let mut bench = Bench::new();
     bench.up(7, "c1").prove();
     let before = bench.published.len();
@@ -241,7 +241,7 @@ fn a_steady_container_publishes_nothing_and_is_polled_slowly() {
 }
 
 #[test]
-fn a_running_container_of_the_row_is_adopted_untouched() {
+fn running_container_of_row_is_adopted() {
     let report = Report {
         started_at: Some(UNIX_EPOCH),
         ..Report::new(Running, 7)
@@ -256,11 +256,11 @@ fn a_running_container_of_the_row_is_adopted_untouched() {
         .give(Input::Assign(own(7)))
         .found(vec![container("c1", 7, Status::Running)])
         .inspected(Ok(seen(Status::Running, None)));
-    assert_eq!(bench.states(), [], "the cluster knows all of it already");
+    assert_eq!(bench.states(), [], "the report is already replicated");
 }
 
 #[test]
-fn a_stopped_container_of_the_row_is_started_as_it_is() {
+fn stopped_container_of_row_is_started() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -271,7 +271,7 @@ fn a_stopped_container_of_the_row_is_started_as_it_is() {
 }
 
 #[test]
-fn a_container_that_does_not_start_is_made_anew() {
+fn container_that_fails_to_start_is_recreated() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -286,7 +286,7 @@ fn a_container_that_does_not_start_is_made_anew() {
 }
 
 #[test]
-fn a_container_that_was_never_started_is_not_trusted() {
+fn container_that_never_started_is_recreated() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -295,7 +295,7 @@ fn a_container_that_was_never_started_is_not_trusted() {
 }
 
 #[test]
-fn a_container_of_another_or_unknown_index_is_replaced() {
+fn container_of_other_row_is_replaced() {
     for index in [Some(6), None] {
         let mut bench = Bench::new();
         let mut old = container("c1", 0, Status::Running);
@@ -312,7 +312,7 @@ fn a_container_of_another_or_unknown_index_is_replaced() {
 }
 
 #[test]
-fn of_two_containers_only_the_wanted_one_stays() {
+fn surplus_container_of_other_row_is_removed() {
     let mut bench = Bench::new();
     let both = vec![
         container("old", 6, Status::Running),
@@ -328,7 +328,7 @@ fn of_two_containers_only_the_wanted_one_stays() {
 }
 
 #[test]
-fn of_containers_that_all_fit_the_known_one_stays() {
+fn reported_container_wins_among_duplicates() {
     let mut bench = Bench::new();
     bench.up(7, "c1").prove();
     let published = bench.published.len();
@@ -345,7 +345,7 @@ fn of_containers_that_all_fit_the_known_one_stays() {
 }
 
 #[test]
-fn an_exhausted_pool_fails_the_replica_and_is_retried() {
+fn exhausted_address_pool_fails_replica_and_is_retried() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -366,7 +366,7 @@ fn an_exhausted_pool_fails_the_replica_and_is_retried() {
 }
 
 #[test]
-fn a_start_that_cannot_be_prepared_yet_is_retried_ever_later() {
+fn failed_preparation_is_retried_with_backoff() {
     let mut bench = Bench::new();
     bench.give(Input::Assign(own(7)));
     for seconds in [1, 2, 4, 8, 16, 30, 30] {
@@ -375,13 +375,13 @@ fn a_start_that_cannot_be_prepared_yet_is_retried_ever_later() {
             .prepared(Err(PrepareError::Retry("no leader".into())));
         assert_eq!(bench.timeout(), Duration::from_secs(seconds));
     }
-    // Said once, from the second time on.
+    // Published once, from the second setback on.
     assert_eq!(bench.states(), [Pending]);
     assert_eq!(bench.last().details["reason"], "no leader");
 }
 
 #[test]
-fn a_refused_start_is_published_and_retried_without_using_the_budget() {
+fn failed_create_is_retried_without_using_budget() {
     let mut bench = Bench::new();
     bench.give(Input::Assign(own(7)));
     for _ in 0..6 {
@@ -398,7 +398,7 @@ fn a_refused_start_is_published_and_retried_without_using_the_budget() {
 }
 
 #[test]
-fn a_name_that_is_still_taken_is_looked_up_again() {
+fn name_conflict_triggers_new_lookup() {
     let mut bench = Bench::new();
     let conflict = || Err(EngineError::Conflict("name in use".into()));
     bench
@@ -414,7 +414,7 @@ fn a_name_that_is_still_taken_is_looked_up_again() {
 }
 
 #[test]
-fn a_name_that_stays_taken_becomes_an_error() {
+fn persistent_name_conflict_is_reported() {
     let mut bench = Bench::new();
     bench.give(Input::Assign(own(7)));
     for _ in 0..4 {
@@ -429,7 +429,7 @@ fn a_name_that_stays_taken_becomes_an_error() {
 }
 
 #[test]
-fn the_fourth_failure_in_a_row_exhausts_the_budget() {
+fn fourth_consecutive_failure_exhausts_budget() {
     let mut bench = Bench::new();
     bench.up(7, "c1");
     for (seconds, (id, next)) in [(1, ("c1", "c2")), (2, ("c2", "c3")), (4, ("c3", "c4"))] {
@@ -454,7 +454,7 @@ fn the_fourth_failure_in_a_row_exhausts_the_budget() {
 }
 
 #[test]
-fn a_container_that_ran_in_between_starts_with_a_full_budget() {
+fn running_resets_restart_budget() {
     let mut bench = Bench::new();
     bench.up(7, "c1");
     bench.crash("c1", "c2");
@@ -464,7 +464,7 @@ fn a_container_that_ran_in_between_starts_with_a_full_budget() {
 }
 
 #[test]
-fn the_budget_goes_on_from_the_replicated_counter() {
+fn budget_continues_from_replicated_counter() {
     let mut bench = Bench::seeded(Seed {
         report: None,
         failures: 3,
@@ -477,7 +477,7 @@ fn the_budget_goes_on_from_the_replicated_counter() {
 }
 
 #[test]
-fn an_unhealthy_container_is_degraded_and_restarted() {
+fn unhealthy_container_is_degraded_and_restarted() {
     let mut bench = Bench::new();
     let mut checked = wanted(7);
     checked.checked = true;
@@ -498,7 +498,7 @@ fn an_unhealthy_container_is_degraded_and_restarted() {
 }
 
 #[test]
-fn an_exhausted_replica_recovers_only_by_running_or_a_new_row() {
+fn exhausted_replica_recovers_by_running_or_new_row() {
     let exhausted = Report::new(Failed, 7)
         .because("restart_exhausted", "")
         .of("c1");
@@ -515,7 +515,7 @@ fn an_exhausted_replica_recovers_only_by_running_or_a_new_row() {
         .inspected(Ok(seen(Status::Exited, None)))
         .give(Input::Hint)
         .inspected(Ok(seen(Status::Running, None)));
-    assert_eq!(bench.states(), [], "up, but not proven");
+    assert_eq!(bench.states(), [], "up, but not yet running");
     bench.timeout();
     for _ in 0..4 {
         bench.inspected(Ok(seen(Status::Running, None))).timeout();
@@ -533,7 +533,7 @@ fn an_exhausted_replica_recovers_only_by_running_or_a_new_row() {
 }
 
 #[test]
-fn a_vanished_container_counts_as_a_failure_and_is_made_anew() {
+fn vanished_container_counts_as_failure_and_is_recreated() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
@@ -545,7 +545,7 @@ fn a_vanished_container_counts_as_a_failure_and_is_made_anew() {
 }
 
 #[test]
-fn an_unreachable_engine_is_pending_with_the_reason_and_recovers() {
+fn unreachable_engine_is_reported_and_recovers() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
@@ -573,7 +573,7 @@ fn an_unreachable_engine_is_pending_with_the_reason_and_recovers() {
 }
 
 #[test]
-fn a_dispatch_of_the_same_row_changes_nothing() {
+fn unchanged_assignment_has_no_effect() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -587,7 +587,7 @@ fn a_dispatch_of_the_same_row_changes_nothing() {
 }
 
 #[test]
-fn a_create_that_was_superseded_is_not_kept() {
+fn superseded_create_is_removed() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -604,7 +604,7 @@ fn a_create_that_was_superseded_is_not_kept() {
 }
 
 #[test]
-fn a_removed_row_stops_and_removes_its_container() {
+fn removed_row_stops_and_removes_container() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
@@ -619,7 +619,7 @@ fn a_removed_row_stops_and_removes_its_container() {
 }
 
 #[test]
-fn a_row_that_moved_away_keeps_its_container_until_released() {
+fn moved_row_keeps_container_until_released() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
@@ -641,7 +641,7 @@ fn a_row_that_moved_away_keeps_its_container_until_released() {
 }
 
 #[test]
-fn a_row_that_moved_before_its_start_finished_leaves_nothing() {
+fn row_moved_during_start_leaves_no_container() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -657,7 +657,7 @@ fn a_row_that_moved_before_its_start_finished_leaves_nothing() {
 }
 
 #[test]
-fn outcomes_of_an_older_generation_are_ignored() {
+fn outcomes_of_older_generations_are_ignored() {
     let mut bench = Bench::new();
     bench.give(Input::Assign(own(7)));
     let Some(Effect::Lookup(old)) = bench.asked.take() else {

@@ -1,4 +1,4 @@
-//! Watching a container, and what its failures lead to.
+//! Watches a container and handles its failures.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,16 +16,16 @@ use crate::runtime::{
     },
 };
 
-/// How a container came to be watched.
+/// How the watch of a container began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Just started, so nothing known about it counts.
+    /// Just started, so earlier observations do not apply.
     New,
-    /// Found as it is.
+    /// Found in a listing.
     Adopted,
 }
 
-/// A container under watch.
+/// Watched container.
 #[derive(Debug)]
 pub(super) struct Watch {
     container: String,
@@ -34,9 +34,9 @@ pub(super) struct Watch {
     started_at: Option<SystemTime>,
     state: ReplicaState,
     next: Instant,
-    /// A poll is in flight, and whether it counts towards the five.
+    /// Whether the poll in flight, if any, counts towards [`POLLS_UNTIL_RUNNING`].
     inflight: Option<bool>,
-    /// Something was told while a poll was in flight.
+    /// An event arrived while a poll was in flight.
     again: bool,
 }
 
@@ -57,7 +57,7 @@ impl Watch {
         Self {
             container: container.to_owned(),
             index,
-            // What the cluster already knows to run does not have to prove it again.
+            // A container already reported as running need not prove it again.
             up_polls: known.map_or(0, |_| POLLS_UNTIL_RUNNING),
             started_at: known.and_then(|report| report.started_at),
             state: ReplicaState::Pending,
@@ -75,7 +75,7 @@ impl Watch {
         self.inflight.is_none().then_some(self.next)
     }
 
-    /// The event stream came or went; without it, polls are due sooner.
+    /// Handles a change of the event stream; without events, polls are due sooner.
     pub(super) fn reschedule(&mut self, now: Instant, events: bool) {
         self.next = self.next.min(now + self.interval(events));
     }
@@ -95,7 +95,7 @@ impl Watch {
 }
 
 impl Core {
-    /// The engine told something: look now rather than at the next poll.
+    /// Handles an engine event: inspects now rather than at the next poll.
     pub(super) fn hint(&mut self) {
         if let Phase::Watching(watch) = &mut self.phase {
             if watch.inflight.is_some() {
@@ -148,7 +148,7 @@ impl Core {
         report.started_at = watch.started_at;
         watch.state = report.state;
         let interval = watch.interval(self.events);
-        // A look in between does not shift the polls that count.
+        // An event-driven inspection does not shift the polls that count.
         if timed || now.instant >= watch.next || interval > POLL_PENDING {
             watch.next = now.instant + interval;
         }
@@ -165,8 +165,8 @@ impl Core {
             && !owned
             && report.state != ReplicaState::Running
         {
-            // It was to serve on until its successor may start. Said of the newer row: the cluster
-            // does not listen to what the older one still has to say.
+            // The outdated container was kept until its successor may start. Report its failure
+            // under the newer row, because the cluster ignores reports for older rows.
             report.state = ReplicaState::Pending;
             report.raft_index = report.raft_index.max(row);
             return self.publish(report);
@@ -177,7 +177,7 @@ impl Core {
                 self.failures = 0;
                 self.publish(report);
             }
-            // Only `running` takes back that the budget is spent.
+            // Once the budget is exhausted, only `running` resets it.
             _ if self.exhausted.is_some() => {}
             ReplicaState::Failed | ReplicaState::Degraded if owned => self.fail(now, report),
             ReplicaState::Failed
@@ -190,7 +190,7 @@ impl Core {
         }
     }
 
-    /// Counts one failure: a restart after 1, 2 and 4 seconds, then no more.
+    /// Counts one failure: restarts after 1, 2 and 4 seconds, then gives up.
     fn fail(&mut self, now: Now, mut report: Report) {
         let Phase::Watching(watch) = &self.phase else {
             return;

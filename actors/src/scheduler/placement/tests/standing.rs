@@ -1,4 +1,4 @@
-//! What becomes of replicas whose host is not as it was.
+//! Placement of replicas whose host is unhealthy, draining, offline or removed.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn members(members: &[(&str, Standing)]) -> Hosts {
     members.map(|(host, s)| ((*host).to_owned(), *s)).collect()
 }
 
-/// Hosts of the plan, with a mark where a replica is stuck.
+/// Hosts of the plan, with a mark for each stuck replica.
 fn plan(
     rows: &[(usize, &str)],
     spec: &v1::ServiceSpec,
@@ -27,7 +27,7 @@ fn plan(
 }
 
 #[test]
-fn every_status_has_its_standing() {
+fn every_status_maps_to_an_eligibility() {
     use v1::NodeStatus::{
         DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Unhealthy, Unspecified,
     };
@@ -59,7 +59,7 @@ fn every_status_has_its_standing() {
 }
 
 #[test]
-fn replicas_of_a_silent_host_stay_and_new_ones_go_elsewhere() {
+fn unhealthy_host_keeps_replicas_but_gets_none() {
     let hosts = [("a", Eligible), ("b", Holding)];
     for mode in [PlacementMode::Spread, PlacementMode::Pack] {
         let spec = spec(mode, 4, &[]);
@@ -73,14 +73,14 @@ fn replicas_of_a_silent_host_stay_and_new_ones_go_elsewhere() {
         plan(&[(0, "a")], &pinned, false, &hosts).unwrap_err(),
         "service \"web\": only 1 eligible host(s) but 2 replicas requested"
     );
-    // With nobody left to take one, nothing is missing as long as all keep what they have.
+    // If no host is eligible, the placement still succeeds while all replicas keep their hosts.
     let spec = spec(PlacementMode::Spread, 1, &[]);
     let all_silent = [("b", Holding)];
     assert_eq!(plan(&[(0, "b")], &spec, false, &all_silent).unwrap(), ["b"]);
 }
 
 #[test]
-fn stateless_replicas_leave_a_lost_host_and_stateful_ones_stay() {
+fn only_stateless_replicas_leave_an_offline_host() {
     for lost in [Lost, Leaving(Some(Stuck::IsolationUnavailable))] {
         let hosts = [("a", Eligible), ("b", lost)];
         for mode in [PlacementMode::Spread, PlacementMode::Pack] {
@@ -91,7 +91,7 @@ fn stateless_replicas_leave_a_lost_host_and_stateful_ones_stay() {
             assert_eq!(plan(&rows, &spec, true, &hosts).unwrap(), [&stuck, "a"]);
         }
     }
-    // Who drains has his own word for what cannot move.
+    // A draining host does not count as stuck: the drain itself reports replicas that cannot move.
     let spec = spec(PlacementMode::Spread, 1, &[]);
     let hosts = [("a", Eligible), ("b", Leaving(None))];
     assert_eq!(plan(&[(0, "b")], &spec, true, &hosts).unwrap(), ["b"]);
@@ -99,7 +99,7 @@ fn stateless_replicas_leave_a_lost_host_and_stateful_ones_stay() {
 }
 
 #[test]
-fn data_of_a_host_that_is_no_member_is_given_up() {
+fn stateful_replica_leaves_a_removed_member() {
     let spec = spec(PlacementMode::Spread, 1, &[]);
     let hosts = [("a", Eligible)];
     assert_eq!(plan(&[(0, "gone")], &spec, true, &hosts).unwrap(), ["a"]);
@@ -125,7 +125,7 @@ fn pinned_replicas_take_another_listed_host_or_stay() {
         plan(&rows, &two, false, &hosts).unwrap(),
         ["a", "b:node_offline"]
     );
-    // A host that the service names no more is not its host, whatever is left there.
+    // A host that the service no longer lists cannot keep the replica, whatever data is there.
     let other = spec(PlacementMode::Hosts, 2, &["a", "d"]);
     assert_eq!(plan(&rows, &other, true, &hosts).unwrap(), ["a", "d"]);
     let only = spec(PlacementMode::Hosts, 1, &["a"]);
@@ -137,7 +137,7 @@ fn pinned_replicas_take_another_listed_host_or_stay() {
 }
 
 #[test]
-fn global_rows_of_silent_and_lost_hosts_stay_and_others_end() {
+fn global_rows_stay_on_unhealthy_and_offline_hosts() {
     let hosts = [
         ("a", Eligible),
         ("b", Holding),
@@ -177,7 +177,7 @@ fn standings() -> impl Strategy<Value = Vec<Standing>> {
 
 proptest! {
     #[test]
-    fn only_what_must_move_moves_and_planning_again_changes_nothing(
+    fn only_affected_replicas_move_and_placement_is_idempotent(
         replicas in 0..12_i32, stateful: bool, mode in 1..4_i32,
         rounds in proptest::collection::vec(standings(), 1..5),
     ) {

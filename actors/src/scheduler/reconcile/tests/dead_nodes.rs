@@ -1,4 +1,4 @@
-//! What a pass makes of members that are silent, gone or back.
+//! Passes over members that are unhealthy, offline, removed or back.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn hosts(world: &World) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn an_unhealthy_node_keeps_its_replicas_and_an_offline_one_loses_them_in_one_batch() {
+fn unhealthy_node_keeps_replicas_offline_node_loses_them() {
     let mut world = six();
     world.node("n1", NodeStatus::Unhealthy);
     assert_eq!(world.plan(), Pass::default());
@@ -35,7 +35,7 @@ fn an_unhealthy_node_keeps_its_replicas_and_an_offline_one_loses_them_in_one_bat
         [("n2".to_owned(), 3), ("n3".to_owned(), 3)].into()
     );
     for row in world.state.replicas_desired.values() {
-        assert_eq!(row.previous_host, "", "nothing is expected of a dead host");
+        assert_eq!(row.previous_host, "", "an offline host does not serve");
     }
     assert_eq!(world.plan(), Pass::default());
     world.node("n1", NodeStatus::Ready);
@@ -43,7 +43,7 @@ fn an_unhealthy_node_keeps_its_replicas_and_an_offline_one_loses_them_in_one_bat
 }
 
 #[test]
-fn replicas_with_data_wait_for_their_node_and_the_deployment_says_so() {
+fn stateful_replicas_wait_and_deployment_is_pending() {
     let mut world = World::new(&["n1", "n2"]);
     world.deploy("app", &[("db", 2), ("web", 2)], "db pg data\nweb nginx h");
     world.pass();
@@ -59,7 +59,7 @@ fn replicas_with_data_wait_for_their_node_and_the_deployment_says_so() {
     assert_eq!(world.details("app", "replicas"), Some(db["n1"].as_str()));
     assert_eq!(world.plan(), Pass::default());
 
-    // A new revision of what is stuck is the row it starts from when it is back.
+    // A new revision of a stuck replica is the row it starts from once its host is back.
     world.deploy("app", &[("db", 2), ("web", 2)], "db pg data2\nweb nginx h");
     world.pass();
     assert_eq!(world.row(&db["n1"]).host, "n1");
@@ -70,7 +70,7 @@ fn replicas_with_data_wait_for_their_node_and_the_deployment_says_so() {
 }
 
 #[test]
-fn removing_the_node_gives_its_data_up() {
+fn removing_the_node_moves_stateful_replicas() {
     let mut world = World::new(&["n1", "n2"]);
     world.deploy("app", &[("db", 1)], "db pg data");
     world.pass();
@@ -89,7 +89,7 @@ fn removing_the_node_gives_its_data_up() {
 }
 
 #[test]
-fn a_node_without_isolation_serves_on_while_its_replicas_move() {
+fn node_without_isolation_serves_until_replicas_moved() {
     let mut world = World::new(&["n1", "n2"]);
     world.deploy("app", &[("db", 1), ("web", 2)], "db pg data\nweb nginx h");
     world.pass();
@@ -105,7 +105,7 @@ fn a_node_without_isolation_serves_on_while_its_replicas_move() {
 }
 
 #[test]
-fn a_host_that_dies_before_it_took_over_leaves_the_word_to_the_one_that_still_serves() {
+fn offline_target_keeps_the_earlier_previous_host() {
     let mut world = World::new(&["n1"]);
     world.deploy("app", &[("web", 1)], "web nginx h");
     world.pass();
@@ -118,7 +118,7 @@ fn a_host_that_dies_before_it_took_over_leaves_the_word_to_the_one_that_still_se
     world.node("n3", NodeStatus::Ready);
     assert_eq!(world.pass(), ["upsert app-web-0 n3 nginx"]);
     assert_eq!(world.row("app-web-0").previous_host, "n1");
-    // And one that is back where it was needs nobody to stand in.
+    // A row that returns to the host of its container needs no previous host.
     world.node("n3", NodeStatus::Offline);
     world.node("n1", NodeStatus::Ready);
     assert_eq!(world.pass(), ["upsert app-web-0 n1 nginx"]);
@@ -126,7 +126,7 @@ fn a_host_that_dies_before_it_took_over_leaves_the_word_to_the_one_that_still_se
 }
 
 #[test]
-fn a_new_leader_decides_the_same() {
+fn new_leader_decides_the_same() {
     let mut one = six();
     let mut other = World::new(&[]);
     one.node("n2", NodeStatus::Offline);

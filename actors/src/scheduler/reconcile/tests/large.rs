@@ -1,4 +1,4 @@
-//! More than one batch has room for.
+//! Passes whose commands do not fit into one batch.
 
 use jaco_raftnode::Limits;
 use prost::Message as _;
@@ -6,7 +6,7 @@ use prost::Message as _;
 use super::*;
 
 impl World {
-    /// Passes until nothing is left; the number of them and what each one did.
+    /// Runs passes until no command is left; returns the lines of each.
     fn passes(&mut self) -> Vec<Vec<String>> {
         let mut passes = Vec::new();
         loop {
@@ -33,13 +33,13 @@ impl World {
     }
 }
 
-/// An image reference as long as a registry's names may be.
+/// An image reference of the maximum length.
 fn image(tag: &str) -> String {
     format!("registry.example.com/{}:{tag}", "a".repeat(400))
 }
 
 #[test]
-fn what_a_batch_has_no_room_for_is_planned_next() {
+fn commands_that_do_not_fit_are_planned_next() {
     let mut world = World::new(&["n1", "n2", "n3"]);
     let document = format!("web {} h", image("1"));
     world.deploy("huge", &[("web", 10_000)], &document);
@@ -62,7 +62,7 @@ fn what_a_batch_has_no_room_for_is_planned_next() {
 }
 
 #[test]
-fn deployments_are_kept_whole_if_they_fit() {
+fn deployments_are_not_split_if_they_fit() {
     let mut world = World::new(&["n1"]);
     let document = format!("web {} h", image("1"));
     for name in ["a", "b", "c"] {
@@ -74,7 +74,7 @@ fn deployments_are_kept_whole_if_they_fit() {
 }
 
 #[test]
-fn a_replica_is_issued_anew_together_with_its_budget() {
+fn reissue_and_counter_reset_share_a_batch() {
     let mut world = World::new(&["n1"]);
     world.deploy("huge", &[("web", 10_000)], &format!("web {} h", image("1")));
     world.passes();

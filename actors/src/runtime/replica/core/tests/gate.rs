@@ -1,4 +1,4 @@
-//! What keeps a start waiting, and what goes on meanwhile.
+//! Gates that hold back a start, and the work that continues meanwhile.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn deferred() -> Gate {
 }
 
 #[test]
-fn unmet_dependencies_defer_silently_until_they_are_met() {
+fn unmet_dependencies_defer_start_without_report() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(gated(7, deferred())))
@@ -29,7 +29,7 @@ fn unmet_dependencies_defer_silently_until_they_are_met() {
 }
 
 #[test]
-fn an_unisolated_node_starts_nothing_and_says_so() {
+fn node_without_isolation_reports_and_starts_nothing() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(gated(7, Gate::Isolated)))
@@ -40,7 +40,7 @@ fn an_unisolated_node_starts_nothing_and_says_so() {
 }
 
 #[test]
-fn a_gate_that_closes_ends_a_start_before_it_makes_something() {
+fn closing_gate_cancels_start_before_create() {
     for (gate, published) in [
         (Gate::Behind, vec![Pulling]),
         (Gate::Isolated, vec![Pulling, Pending]),
@@ -82,7 +82,7 @@ fn a_gate_that_closes_ends_a_start_before_it_makes_something() {
 }
 
 #[test]
-fn dependencies_are_looked_at_once() {
+fn dependencies_are_checked_once() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -95,7 +95,7 @@ fn dependencies_are_looked_at_once() {
 }
 
 #[test]
-fn a_restart_goes_on_though_the_node_is_cut_off() {
+fn restart_continues_while_node_is_disconnected() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
@@ -109,7 +109,7 @@ fn a_restart_goes_on_though_the_node_is_cut_off() {
         .found(vec![])
         .prepared(Err(PrepareError::Retry("the bridge did not answer".into())))
         .timeout();
-    // Neither an engine that is gone for a moment nor one that refuses makes it another start.
+    // Neither an unreachable engine nor a failed create turns a restart into a new start.
     bench
         .found(vec![])
         .prepared(Err(PrepareError::Engine(down())))
@@ -130,7 +130,7 @@ fn a_restart_goes_on_though_the_node_is_cut_off() {
 }
 
 #[test]
-fn an_image_that_a_pull_does_not_bring_back_is_not_pulled_in_a_loop() {
+fn unavailable_image_is_not_pulled_in_a_loop() {
     let gone = || Err(EngineError::NotFound("no such image".into()));
     let mut bench = Bench::new();
     bench
@@ -149,7 +149,7 @@ fn an_image_that_a_pull_does_not_bring_back_is_not_pulled_in_a_loop() {
     assert_eq!(bench.timeout(), RETRY);
 }
 
-/// A container of row 6 serves, and row 7 has to wait.
+/// A container of row 6 serves while row 7 has to wait.
 fn serving(gate: Gate) -> Bench {
     let mut bench = Bench::new();
     bench
@@ -163,12 +163,12 @@ fn serving(gate: Gate) -> Bench {
 }
 
 #[test]
-fn an_outdated_container_serves_until_its_successor_may_start() {
+fn outdated_container_serves_until_successor_may_start() {
     for gate in [deferred(), Gate::Behind, Gate::Isolated] {
         let mut bench = serving(gate.clone());
         assert_eq!(bench.timeout(), POLL_SAFETY, "{gate:?}");
         bench.inspected(Ok(seen(Status::Running, None)));
-        assert_eq!(bench.states(), [], "the cluster knows all of it already");
+        assert_eq!(bench.states(), [], "the report is already replicated");
         let waits = (gate == deferred()).then_some("db is not running");
         assert_eq!(bench.core.deferred(), waits);
         bench
@@ -182,7 +182,7 @@ fn an_outdated_container_serves_until_its_successor_may_start() {
 }
 
 #[test]
-fn the_end_of_an_outdated_container_is_said_of_its_successor() {
+fn exit_of_outdated_container_is_reported_for_successor() {
     for gate in [deferred(), Gate::Behind, Gate::Isolated] {
         let mut bench = serving(gate);
         bench
@@ -194,7 +194,7 @@ fn the_end_of_an_outdated_container_is_said_of_its_successor() {
         assert_eq!(bench.timeout(), POLL_SAFETY, "it is not restarted");
         assert_eq!(bench.core.failures, 0);
     }
-    // The actor was away when it happened.
+    // The actor was down when the container exited.
     for left in [vec![], vec![container("c1", 6, Status::Exited)]] {
         let mut bench = Bench::seeded(Seed {
             report: Some(Report::new(Running, 6).of("c1")),
@@ -207,7 +207,7 @@ fn the_end_of_an_outdated_container_is_said_of_its_successor() {
 }
 
 #[test]
-fn an_engine_that_is_gone_for_a_moment_takes_nothing_out_of_service() {
+fn brief_engine_outage_keeps_outdated_container_serving() {
     let mut bench = serving(deferred());
     bench.give(Input::Hint).inspected(Err(down())).timeout();
     bench
@@ -217,7 +217,7 @@ fn an_engine_that_is_gone_for_a_moment_takes_nothing_out_of_service() {
 }
 
 #[test]
-fn an_outdated_container_is_kept_for_a_row_that_moves_before_its_start() {
+fn outdated_container_is_kept_for_moving_row() {
     for gate in [deferred(), Gate::Behind] {
         let mut bench = serving(gate);
         bench
@@ -225,7 +225,7 @@ fn an_outdated_container_is_kept_for_a_row_that_moves_before_its_start() {
             .give(Input::Hint)
             .inspected(Ok(seen(Status::Running, None)));
         assert_eq!((bench.states(), bench.asked.take()), (vec![], None));
-        // Nor if the row moves while the core looks.
+        // The same holds if the row moves during a lookup.
         let mut bench = serving(deferred());
         bench
             .give(Input::Crowded)

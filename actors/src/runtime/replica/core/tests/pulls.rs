@@ -1,16 +1,16 @@
-//! Pulls: attempts, their failures, and giving up on silence.
+//! Pull attempts, their failures, and the timeout of a stalled attempt.
 
 use super::*;
 
 impl Bench {
-    /// From nothing to the first pull attempt.
+    /// Drives a new row to its first pull attempt.
     fn pulling(&mut self, raft_index: u64) -> &mut Self {
         self.give(Input::Assign(own(raft_index)))
             .found(vec![])
             .prepared(Ok(()))
     }
 
-    /// The attempt in flight moves.
+    /// The attempt in flight progresses.
     fn progress(&mut self) -> &mut Self {
         match self.asked {
             Some(Effect::Pull(g)) => self.give(Input::PullProgressed(g)),
@@ -26,7 +26,7 @@ impl Bench {
 }
 
 #[test]
-fn pulls_are_retried_for_ever_at_doubling_intervals() {
+fn failed_pulls_are_retried_with_doubling_delay() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -50,7 +50,7 @@ fn pulls_are_retried_for_ever_at_doubling_intervals() {
 }
 
 #[test]
-fn a_service_that_never_pulls_goes_straight_to_create() {
+fn pull_policy_never_skips_the_pull() {
     let mut bench = Bench::new();
     let mut local = wanted(7);
     local.pull = false;
@@ -63,7 +63,7 @@ fn a_service_that_never_pulls_goes_straight_to_create() {
 }
 
 #[test]
-fn a_superseded_pull_is_cancelled() {
+fn superseded_pull_is_cancelled() {
     let mut bench = Bench::new();
     bench
         .give(Input::Assign(own(7)))
@@ -77,7 +77,7 @@ fn a_superseded_pull_is_cancelled() {
 }
 
 #[test]
-fn a_restart_pulls_only_when_the_image_is_gone() {
+fn restart_pulls_only_missing_image() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
@@ -94,7 +94,7 @@ fn a_restart_pulls_only_when_the_image_is_gone() {
 }
 
 #[test]
-fn an_attempt_without_progress_fails_and_the_next_one_follows() {
+fn attempt_without_progress_fails_and_is_retried() {
     let mut bench = Bench::new();
     bench.pulling(7);
     for attempt in 1..=4u32 {
@@ -112,7 +112,7 @@ fn an_attempt_without_progress_fails_and_the_next_one_follows() {
             last.details["next_retry_at"],
             Timestamp::from(retry).to_string()
         );
-        // What the given-up attempt still answers is not of the next one.
+        // An outcome of the cancelled attempt does not affect the next one.
         let said = bench.published.len();
         bench.progress().pulled(Ok(()));
         assert_eq!((bench.asked.take(), bench.published.len()), (None, said));
@@ -123,7 +123,7 @@ fn an_attempt_without_progress_fails_and_the_next_one_follows() {
 }
 
 #[test]
-fn an_attempt_that_moves_lasts_for_hours() {
+fn progressing_attempt_may_last_for_hours() {
     let mut bench = Bench::new();
     bench.pulling(7);
     let pause = PULL_SILENCE - Duration::from_secs(1);
@@ -136,7 +136,7 @@ fn an_attempt_that_moves_lasts_for_hours() {
 }
 
 #[test]
-fn progress_of_an_older_attempt_keeps_no_newer_one_alive() {
+fn progress_of_older_attempt_is_ignored() {
     let mut bench = Bench::new();
     bench.pulling(7);
     let Some(Effect::Pull(old)) = bench.asked else {
@@ -150,7 +150,7 @@ fn progress_of_an_older_attempt_keeps_no_newer_one_alive() {
 }
 
 #[test]
-fn a_row_that_leaves_during_a_pull_or_its_backoff_leaves_at_once() {
+fn row_removed_during_pull_finishes_at_once() {
     for failed in [false, true] {
         let mut bench = Bench::new();
         bench.pulling(7);
@@ -165,7 +165,7 @@ fn a_row_that_leaves_during_a_pull_or_its_backoff_leaves_at_once() {
 }
 
 #[test]
-fn an_actor_that_wakes_up_in_a_backoff_begins_anew() {
+fn restarted_actor_resets_pull_backoff() {
     let mut earlier = Bench::new();
     earlier.pulling(7).pulled(Err(refused())).timeout();
     earlier.pulled(Err(refused()));
