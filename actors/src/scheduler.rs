@@ -17,7 +17,7 @@ pub mod restarts;
 
 pub use actor::{Args, SchedulerActor};
 
-use crate::supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
+use jaco_supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
 
 /// The scheduler's part of a node's tree.
 #[must_use]

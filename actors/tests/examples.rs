@@ -8,13 +8,6 @@ use std::{
 #[path = "../examples/embed.rs"]
 #[expect(dead_code, reason = "its command line is for people")]
 mod embed;
-#[path = "../examples/supervise.rs"]
-mod supervise;
-
-#[test]
-fn a_tree_loses_actors_and_heals() {
-    supervise::main().expect("the shop closes in good order");
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_runs_containers_by_itself() {

@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::gate::{Due, Gate, Guest, PATIENCE};
-use crate::supervision::lock;
+use crate::lock::lock;
 
 /// A connection that was let in; the gate counts it until the last of these is dropped.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use std::{
 use jaco_raftnode::OutgoingSnapshot;
 use tokio::sync::Notify;
 
-use crate::supervision::lock;
+use crate::lock::lock;
 
 /// Bytes that may wait. Raft sends again what is dropped, so more would only be older.
 const LIMIT: usize = 16 << 20;

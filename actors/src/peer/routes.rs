@@ -10,6 +10,7 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use jaco_net::quic::{Connection, Endpoint, Reason};
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle, Transport};
+use jaco_supervision::Handle;
 use tokio::sync::watch;
 
 use super::{
@@ -21,7 +22,6 @@ use super::{
     refusals::Refusals,
     roster::{Origin, Record, Roster},
 };
-use crate::supervision::Handle;
 
 /// The way to one member, from when it is known until it is not a member any more. It outlives
 /// connections and actors.

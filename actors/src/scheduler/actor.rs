@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jaco_raftnode::{Committed, Propose, ProposeError, State};
+use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard, watch},
     time::{Instant, timeout},
@@ -13,13 +14,7 @@ use super::{
     pace::{Outcome, Pace},
     reconcile::{Memo, Pass, reconcile},
 };
-use crate::{
-    clock::Clock,
-    commit::commit,
-    repeat::Repeats,
-    supervision::{Context, Failure, TaskHandle, Worker},
-    telemetry::Metrics,
-};
+use crate::{clock::Clock, commit::commit, repeat::Repeats, telemetry::Metrics};
 
 /// After this a proposal counts as lost, whatever became of it; far above a commit's budget.
 const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);

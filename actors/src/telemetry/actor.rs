@@ -2,11 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use jaco_supervision::{Context, Failure, Reply, Worker};
+
 use super::{Metrics, server};
-use crate::{
-    repeat::Repeats,
-    supervision::{Context, Failure, Reply, Worker},
-};
+use crate::repeat::Repeats;
 
 /// Time between looks for series whose objects are gone; they go at the second one.
 const SWEEP: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::supervision::lock;
+use crate::lock::lock;
 
 /// Metrics by key; [`Series::sweep`] forgets those whose object is gone.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! A tree that loses actors and heals: `cargo run -p jaco-actors --example supervise`.
+//! A tree that loses actors and heals: `cargo run -p jaco-supervision --example supervise`.
 //!
 //! A shop has a till and one clerk per counter. The till is kept open at all costs; a clerk
 //! who keeps failing goes home, and the shop goes on.
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use jaco_actors::supervision::{
+use jaco_supervision::{
     ActorState, ChildSpec, Context, Failure, Handle, KillMode, OnExhausted, Reply, Strategy,
     SupervisorSpec, Tree, Worker,
 };

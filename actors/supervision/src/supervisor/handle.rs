@@ -9,7 +9,7 @@ use ractor::ActorRef;
 use tokio::sync::watch;
 
 use super::Msg;
-use crate::supervision::{
+use crate::{
     gate::Gate,
     handle::Reply,
     report::{ActorInfo, Entry, lock},
@@ -54,7 +54,7 @@ impl fmt::Debug for SupervisorHandle {
 impl SupervisorHandle {
     /// Adds a child and begins to start it; returns before it is up.
     ///
-    /// Under [`crate::supervision::Strategy::OneForOne`] dynamic children start at once and stop together;
+    /// Under [`crate::Strategy::OneForOne`] dynamic children start at once and stop together;
     /// under the other strategies they line up behind the children already there. A
     /// supervisor that is itself restarted comes back with its static children only: have
     /// one of them start the dynamic ones.
@@ -74,7 +74,7 @@ impl SupervisorHandle {
     /// Works at any point of the child's life. A static child comes back when the supervisor
     /// is restarted.
     ///
-    /// A worker must not wait for its own supervisor to stop it: [`crate::supervision::Context::finish`].
+    /// A worker must not wait for its own supervisor to stop it: [`crate::Context::finish`].
     ///
     /// # Errors
     /// [`ChildError::Unknown`] if no child has the key.
