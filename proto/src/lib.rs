@@ -8,7 +8,9 @@
 //! - [`secret`]: values that never show, and are zeroed.
 //! - [`yaml`]: positioned, bounded YAML trees, the ground the manifests stand on.
 //!
-//! Nothing here does I/O: every function maps bytes to values or to a typed error.
+//! Nothing here does I/O: every function maps bytes to values or to a typed error. Without the
+//! feature `grpc` only messages are left of [`v1`], and errors know no gRPC status: then this
+//! crate depends on no runtime.
 
 mod chain;
 pub mod config;
@@ -28,8 +30,8 @@ pub use error::{Error, ErrorCode};
     reason = "generated; the .proto files carry the documentation"
 )]
 pub mod v1 {
-    tonic::include_proto!("jaco.v1");
+    include!(concat!(env!("OUT_DIR"), "/jaco.v1.rs"));
 }
 
 /// Encoded `FileDescriptorSet` of the contract and its imports.
-pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("jaco.v1");
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/jaco.v1.bin"));
