@@ -51,7 +51,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Equal state must have equal bytes on every node, so maps are sorted.
     config.btree_map(["."]);
     config.type_attribute(".", "#[allow(clippy::all)]");
-    tonic_prost_build::configure().compile_fds_with_config(descriptors, config)?;
+    let services = env::var_os("CARGO_FEATURE_GRPC").is_some();
+    tonic_prost_build::configure()
+        .build_client(services)
+        .build_server(services)
+        .compile_fds_with_config(descriptors, config)?;
     let generated = fs::read_to_string(out.join("jaco.v1.rs"))?;
     fs::write(out.join("messages.rs"), messages(&generated))?;
     Ok(())

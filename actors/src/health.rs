@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::supervision::ChildSpec;
+use jaco_supervision::ChildSpec;
 
 pub mod actor;
 pub mod contact;

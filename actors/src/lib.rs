@@ -171,6 +171,7 @@ mod docker;
 pub mod health;
 pub mod ingress;
 pub mod labels;
+mod lock;
 pub mod membership;
 pub mod network;
 pub mod node;
@@ -178,7 +179,6 @@ pub mod peer;
 mod repeat;
 pub mod runtime;
 pub mod scheduler;
-pub mod supervision;
 pub mod telemetry;
 pub mod testing;
 
@@ -189,3 +189,5 @@ pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};
 pub use jaco_proto as proto;
 /// The replicated state.
 pub use jaco_raftnode as raftnode;
+/// Actors that may fail, and supervisors that restart them.
+pub use jaco_supervision as supervision;

@@ -9,9 +9,8 @@ mod group;
 pub mod policy;
 
 use jaco_proto::{Error, v1};
+use jaco_supervision::{ChildSpec, Handle};
 use tokio::sync::watch;
-
-use crate::supervision::{ChildSpec, Handle};
 
 pub use actor::{Args, Deps, MembershipActor, Msg};
 pub use group::Group;

@@ -15,15 +15,13 @@ pub mod names;
 use std::sync::Arc;
 
 use jaco_raftnode::Propose;
+use jaco_supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::watch;
 
 pub use bridge::BridgeReady;
 pub use manager::BridgeDirectory;
 
-use crate::{
-    clock::Clock,
-    supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec},
-};
+use crate::clock::Clock;
 
 /// Arguments of a node's network vertical.
 #[derive(Clone)]

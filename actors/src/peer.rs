@@ -37,6 +37,7 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use jaco_net::{pki::Fingerprint, tls::CertSlot};
+use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec};
 use tonic::body::Body;
 
 pub use channel::PeerChannel;
@@ -48,10 +49,7 @@ pub(crate) use roster::{Origin, Record};
 pub(crate) use serve::Services;
 pub(crate) use wire::read_frame;
 
-use crate::{
-    supervision::{ChildSpec, Strategy, SupervisorSpec},
-    telemetry::Metrics,
-};
+use crate::telemetry::Metrics;
 
 /// Dependencies of the peer transport.
 pub(crate) struct Args {

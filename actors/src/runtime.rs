@@ -22,14 +22,10 @@ use std::{
 use async_trait::async_trait;
 use jaco_proto::chain;
 use jaco_raftnode::Propose;
+use jaco_supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::{broadcast, watch};
 
-use crate::{
-    clock::Clock,
-    network::BridgeDirectory,
-    supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec},
-    telemetry::Metrics,
-};
+use crate::{clock::Clock, network::BridgeDirectory, telemetry::Metrics};
 use engine::Engine;
 use projection::Attachment;
 

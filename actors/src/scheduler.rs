@@ -18,7 +18,7 @@ pub mod restarts;
 
 pub use actor::{Args, SchedulerActor};
 
-use crate::supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
+use jaco_supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
 
 /// The scheduler's subtree of a node's supervision tree.
 #[must_use]

@@ -8,13 +8,6 @@ use std::{
 #[path = "../examples/embed.rs"]
 #[expect(dead_code, reason = "its command line is for people")]
 mod embed;
-#[path = "../examples/supervise.rs"]
-mod supervise;
-
-#[test]
-fn supervision_example_completes() {
-    supervise::main().expect("the shop closes in good order");
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedding_example_leaves_no_containers() {

@@ -6,14 +6,19 @@
 //! - [`drop_unreadable_details`]: sanitizes headers before a client reads them.
 
 mod code;
+#[cfg(feature = "grpc")]
 mod decoded;
+#[cfg(feature = "grpc")]
 mod headers;
+#[cfg(feature = "grpc")]
 mod status;
 
 use std::{collections::BTreeMap, fmt};
 
 pub use code::{ErrorCode, UnknownCode};
+#[cfg(feature = "grpc")]
 pub use decoded::DecodedError;
+#[cfg(feature = "grpc")]
 pub use headers::drop_unreadable_details;
 
 use crate::v1;

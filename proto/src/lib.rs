@@ -8,7 +8,9 @@
 //! - [`secret`]: values that are redacted in output and zeroed on drop.
 //! - [`yaml`]: bounded YAML trees with positions, used by the manifests.
 //!
-//! This crate does no I/O: its functions convert bytes to values or to a typed error.
+//! This crate does no I/O: its functions convert bytes to values or to a typed error. Without the
+//! feature `grpc`, [`v1`] has the messages only, errors have no gRPC status, and the crate depends
+//! on no async runtime.
 
 mod chain;
 pub mod config;
@@ -28,8 +30,8 @@ pub use error::{Error, ErrorCode};
     reason = "generated; the .proto files carry the documentation"
 )]
 pub mod v1 {
-    tonic::include_proto!("jaco.v1");
+    include!(concat!(env!("OUT_DIR"), "/jaco.v1.rs"));
 }
 
 /// Encoded `FileDescriptorSet` of the contract and its imports.
-pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("jaco.v1");
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/jaco.v1.bin"));

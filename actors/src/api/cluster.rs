@@ -7,6 +7,7 @@ use jaco_proto::{
     v1::{self, cluster_server::Cluster, node_suffrage::Kind},
 };
 use jaco_raftnode::Propose;
+use jaco_supervision::{ActorState, KillMode};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
@@ -16,10 +17,7 @@ use super::{
     digest, join, leave,
     stream::{ResponseStream, guarded},
 };
-use crate::{
-    node::Shared,
-    supervision::{ActorState, KillMode},
-};
+use crate::node::Shared;
 
 pub(super) struct ClusterService(pub(super) Arc<Shared>);
 

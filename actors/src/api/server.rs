@@ -15,6 +15,7 @@ use jaco_proto::v1::{
     internal_server::InternalServer, registry_credentials_server::RegistryCredentialsServer,
     tokens_server::TokensServer, watch_server::WatchServer,
 };
+use jaco_supervision::{Context, Failure, Worker};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener},
@@ -47,10 +48,7 @@ use super::{
     visit::{Visit, Watched},
     watch::WatchService,
 };
-use crate::{
-    node::Shared,
-    supervision::{Context, Failure, Worker},
-};
+use crate::node::Shared;
 
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;

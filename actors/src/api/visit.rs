@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::gate::{Due, Gate, Guest, PATIENCE};
-use crate::supervision::lock;
+use crate::lock::lock;
 
 /// An accepted connection, counted until its last clone is dropped.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use std::{
 
 use jaco_proto::v1::{NodeStatus, NodeStatusUpdate, command::Payload};
 use jaco_raftnode::{Propose, ProposeError, RaftStatus, testing::MemoryRaft};
+use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -21,7 +22,6 @@ use crate::{
     clock::Clock,
     peer::{Heartbeat, Pulse, Sender},
     runtime::engine::fake::FakeEngine,
-    supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree},
 };
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];

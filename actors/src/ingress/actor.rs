@@ -12,17 +12,14 @@ use std::{
 
 use jaco_net::proxy::{Proxy, ProxyServer};
 use jaco_raftnode::{Propose, State};
+use jaco_supervision::{Context, Failure, Reply, TaskHandle, Worker};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
     debounce::Debounce,
     table::{Facts, route_table, same_input},
 };
-use crate::{
-    health::Hosts,
-    repeat::Repeats,
-    supervision::{Context, Failure, Reply, TaskHandle, Worker},
-};
+use crate::{health::Hosts, repeat::Repeats};
 
 /// Debounce time after the last change.
 const QUIET: Duration = Duration::from_millis(200);

@@ -7,6 +7,7 @@ use jaco_proto::{
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{MemberChange, Propose, ProposeError, RaftStatus, Role, State, command};
+use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -17,11 +18,7 @@ use super::{
     leaving,
     policy::{Action, Member, Policy, Progress, Verdict, View},
 };
-use crate::{
-    clock::Clock,
-    repeat::Repeats,
-    supervision::{Context, Failure, TaskHandle, Worker},
-};
+use crate::{clock::Clock, repeat::Repeats};
 
 /// Interval of the checks.
 const TICK: Duration = Duration::from_secs(3);

@@ -7,6 +7,9 @@ use std::{
 };
 
 use jaco_raftnode::State;
+use jaco_supervision::{
+    CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
+};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -15,12 +18,7 @@ use super::{
     engine::{EngineError, EngineNetwork},
     names::NetworkId,
 };
-use crate::{
-    repeat::Repeats,
-    supervision::{
-        CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
-    },
-};
+use crate::repeat::Repeats;
 
 /// Timeout of an ensure request: it may have to stop containers first, and wait for a request on
 /// which the engine hangs.

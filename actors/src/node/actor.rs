@@ -9,6 +9,7 @@ use std::{
 
 use jaco_proto::{Error, ErrorCode, v1};
 use jaco_raftnode::{Propose as _, Role};
+use jaco_supervision::{ChildSpec, Context, Failure, Reply, Worker};
 
 use super::{
     Running, Shared,
@@ -19,10 +20,7 @@ use super::{
     removed, renew,
     start::{fatal, leading, verticals},
 };
-use crate::{
-    runtime::engine::DockerEngine,
-    supervision::{ChildSpec, Context, Failure, Reply, Worker},
-};
+use crate::runtime::engine::DockerEngine;
 
 /// Keys of a member's verticals, in start order.
 const VERTICALS: [&str; 6] = [

@@ -19,6 +19,7 @@ use jaco_proto::{
 use jaco_raftnode::{
     Committed, Limits, Propose, ProposeError, RaftHandle, ReadError, State, Storage,
 };
+use jaco_supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree};
 use tokio::{
     sync::{OwnedMutexGuard, Semaphore, mpsc, watch},
     time::Instant as Deadline,
@@ -47,7 +48,6 @@ use crate::{
         Runtime,
         engine::{DockerEngine, Engine},
     },
-    supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree},
     telemetry::Metrics,
 };
 

@@ -14,6 +14,9 @@ use jaco_proto::chain;
 use jaco_raftnode::{
     Limits, NoTransport, Propose, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
 };
+use jaco_supervision::{
+    ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree,
+};
 use ractor::SpawnErr;
 use tokio::sync::{mpsc, watch};
 
@@ -37,7 +40,6 @@ use crate::{
     peer::{self, Network, Services},
     runtime::{self, engine::DockerEngine},
     scheduler,
-    supervision::{ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree},
     telemetry::{Metrics, TelemetryActor, TelemetryArgs},
 };
 

@@ -58,7 +58,7 @@ mod tests {
     use tokio::sync::{oneshot, watch};
 
     use super::*;
-    use crate::supervision::lock;
+    use crate::lock::lock;
 
     type Outcome = Result<Committed, ProposeError>;
 

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jaco_net::quic::{Closed, ConnectError, Connection, Reason};
+use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::time::Instant;
 
 use super::{
@@ -11,11 +12,7 @@ use super::{
     session::Session,
     settle::{self, Dialled},
 };
-use crate::{
-    repeat::Repeats,
-    supervision::{Context, Failure, TaskHandle, Worker},
-    telemetry::Metrics,
-};
+use crate::{repeat::Repeats, telemetry::Metrics};
 
 /// Minimum lifetime of a connection that resets the dial backoff.
 const STABLE: Duration = Duration::from_secs(10);

@@ -12,13 +12,11 @@ use jaco_net::{
     tls::CertSlot,
 };
 use jaco_proto::chain;
+use jaco_supervision::{Context, Failure, Worker};
 use tokio::sync::mpsc;
 
 use super::{actor, routes::Network, settle};
-use crate::{
-    repeat::Repeats,
-    supervision::{Context, Failure, Worker},
-};
+use crate::repeat::Repeats;
 
 /// Capacity of the channel of arrivals.
 const ARRIVALS: usize = 64;

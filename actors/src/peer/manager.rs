@@ -8,6 +8,7 @@ use std::{
 
 use jaco_net::quic::Reason;
 use jaco_raftnode::{Propose as _, State};
+use jaco_supervision::{ChildSpec, Context, Failure, Worker};
 use tokio::sync::watch;
 
 use super::{
@@ -16,10 +17,7 @@ use super::{
     roster::Record,
     routes::{Network, Route},
 };
-use crate::{
-    supervision::{ChildSpec, Context, Failure, Worker},
-    telemetry::Metrics,
-};
+use crate::telemetry::Metrics;
 
 /// Delay before a failed child start or a failed read index is retried.
 const RETRY: Duration = Duration::from_secs(1);
@@ -131,7 +129,7 @@ impl PeerManager {
                 continue;
             };
             match left.by_host.get(host) {
-                Some(route) if info.state != crate::supervision::ActorState::Stopped => {
+                Some(route) if info.state != jaco_supervision::ActorState::Stopped => {
                     self.routes.insert(host.to_owned(), route.clone());
                 }
                 _ => self.stop_child(ctx, host.to_owned()),

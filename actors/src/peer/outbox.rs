@@ -10,7 +10,7 @@ use std::{
 use jaco_raftnode::OutgoingSnapshot;
 use tokio::sync::Notify;
 
-use crate::supervision::lock;
+use crate::lock::lock;
 
 /// Maximum number of queued bytes. Raft retransmits dropped messages, so a longer queue would only
 /// hold older ones.

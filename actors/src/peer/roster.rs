@@ -20,7 +20,7 @@ use super::{
     Sender,
     hearsay::{Heard, Told, with_told},
 };
-use crate::supervision::lock;
+use crate::lock::lock;
 
 /// Another cluster member.
 #[derive(Clone, Debug, PartialEq, Eq)]

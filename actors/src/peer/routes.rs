@@ -10,6 +10,7 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use jaco_net::quic::{Connection, Endpoint, Reason};
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle, Transport};
+use jaco_supervision::Handle;
 use tokio::sync::watch;
 
 use super::{
@@ -21,7 +22,6 @@ use super::{
     refusals::Refusals,
     roster::{Origin, Record, Roster},
 };
-use crate::supervision::Handle;
 
 /// Route to one member, which lives as long as the membership is known and outlives connections and
 /// actors.

@@ -12,12 +12,12 @@ use hyper::body::Frame;
 use jaco_net::quic::{Closed, Kind, Reason};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::Propose as _;
+use jaco_supervision::KillMode;
 use tokio::sync::Notify;
 use tonic::{Status, body::Body};
 use tower::service_fn;
 
 use super::*;
-use crate::supervision::KillMode;
 use world::{World, until};
 
 /// Returns a service that answers every call with an empty response.

@@ -3,13 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
+use jaco_supervision::{Context, Failure, Handle, Worker};
 use tracing::{info, warn};
 
 use super::{Shared, engine::Event, manager};
-use crate::{
-    repeat::Repeats,
-    supervision::{Context, Failure, Handle, Worker},
-};
+use crate::repeat::Repeats;
 
 /// Delay between attempts to subscribe.
 const RETRY: Duration = Duration::from_secs(1);

@@ -8,6 +8,9 @@ use std::{
 
 use jaco_proto::v1::ReplicaState;
 use jaco_raftnode::State;
+use jaco_supervision::{
+    ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, TaskHandle, Worker,
+};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -21,12 +24,7 @@ use super::{
         report::{Report, code},
     },
 };
-use crate::{
-    repeat::Repeats,
-    supervision::{
-        ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, TaskHandle, Worker,
-    },
-};
+use crate::repeat::Repeats;
 
 mod news;
 mod sweep;

@@ -8,13 +8,11 @@ use std::{
 
 use jaco_proto::v1::{Command, ReplicaObserved, ReplicaObservedUpdate, command::Payload};
 use jaco_raftnode::{Committed, ProposeError};
+use jaco_supervision::{Context, Failure, Worker};
 use tracing::{debug, warn};
 
 use super::{IDENTITY, Shared, replica};
-use crate::{
-    repeat::Repeats,
-    supervision::{Context, Failure, Worker},
-};
+use crate::repeat::Repeats;
 
 /// Delay after a proposal that raft did not accept.
 const RETRY: Duration = Duration::from_millis(500);

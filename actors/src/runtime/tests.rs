@@ -6,6 +6,7 @@ use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_raftnode::{ProposeError, State, testing::MemoryRaft};
 
 use futures::{StreamExt, stream};
+use jaco_supervision::{ActorState, KillMode, Tree};
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     replica::core::PULL_SILENCE,
     *,
 };
-use crate::supervision::{ActorState, KillMode, Tree};
 
 const CLUSTER: &str = "cl-1";
 

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jaco_raftnode::{Committed, Propose, ProposeError, State};
+use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard, watch},
     time::{Instant, timeout},
@@ -13,13 +14,7 @@ use super::{
     pace::{Outcome, Pace},
     reconcile::{Memo, Pass, reconcile},
 };
-use crate::{
-    clock::Clock,
-    commit::commit,
-    repeat::Repeats,
-    supervision::{Context, Failure, TaskHandle, Worker},
-    telemetry::Metrics,
-};
+use crate::{clock::Clock, commit::commit, repeat::Repeats, telemetry::Metrics};
 
 /// Timeout after which the outcome of a proposal counts as unknown; far above the commit budget.
 const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);

@@ -2,11 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use jaco_supervision::{Context, Failure, Reply, Worker};
+
 use super::{Metrics, server};
-use crate::{
-    repeat::Repeats,
-    supervision::{Context, Failure, Reply, Worker},
-};
+use crate::repeat::Repeats;
 
 /// Interval of sweeps; a series is dropped at the second sweep after its object was removed.
 const SWEEP: Duration = Duration::from_secs(60);

@@ -8,6 +8,7 @@ use std::{
 
 use jaco_net::proxy::{self, Meter};
 use jaco_raftnode::{Applied, Observe, RaftHandle, State};
+use jaco_supervision::Tree;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet},
@@ -16,7 +17,7 @@ use prometheus_client::{
 };
 
 use super::{round_trips::RoundTrips, routes::Routes, snapshot::Sources, starts::Starts, text};
-use crate::{clock::Clock, supervision::Tree};
+use crate::clock::Clock;
 
 /// Upper bounds of the buckets of every histogram, in seconds.
 pub const BUCKETS: [f64; 13] = [

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::supervision::lock;
+use crate::lock::lock;
 
 /// Metrics by key; [`Series::sweep`] drops those of removed objects.
 #[derive(Debug)]

@@ -4,12 +4,11 @@ use std::{collections::BTreeMap, fmt, sync::OnceLock};
 
 use jaco_proto::v1::ReplicaState;
 use jaco_raftnode::{Propose, RaftHandle, Role, State};
+use jaco_supervision::Tree;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
-
-use crate::supervision::Tree;
 
 /// Kind of the raft actor, whose mailbox depth the tree does not have.
 const RAFT_ACTOR: &str = "RaftActor";

@@ -3,6 +3,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use http::{StatusCode, Version};
 use jaco_net::proxy::{Finished, Observe as _};
 use jaco_raftnode::{Applied, Limits, Observe as _, RaftHandle, State};
+use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -14,10 +15,7 @@ use super::{
     metrics::{BUCKETS, Metrics},
     *,
 };
-use crate::{
-    clock::Clock,
-    supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree},
-};
+use crate::clock::Clock;
 
 fn clock() -> Clock {
     Clock::from_fn(|| std::time::UNIX_EPOCH + Duration::from_secs(1000))

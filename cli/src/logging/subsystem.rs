@@ -53,7 +53,14 @@ mod tests {
     fn every_event_names_one_known_subsystem() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut files = Vec::new();
-        for part in ["proto", "raftnode", "net", "actors", "cli"] {
+        for part in [
+            "proto",
+            "raftnode",
+            "net",
+            "actors",
+            "actors/supervision",
+            "cli",
+        ] {
             sources(&root.join(part).join("src"), &mut files);
         }
         let (mut events, mut wrong) = (0, BTreeSet::new());

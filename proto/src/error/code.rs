@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+#[cfg(feature = "grpc")]
 use tonic::Code;
 
 macro_rules! error_codes {
@@ -25,6 +26,7 @@ macro_rules! error_codes {
             }
 
             /// Returns the gRPC status code of the failure.
+            #[cfg(feature = "grpc")]
             pub fn grpc(self) -> Code {
                 match self {
                     $(Self::$name => Code::$code,)*

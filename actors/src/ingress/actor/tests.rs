@@ -5,6 +5,7 @@ use std::{io::ErrorKind, net::Ipv6Addr};
 use jaco_net::proxy::Settings;
 use jaco_proto::v1;
 use jaco_raftnode::propose::{ProposeError, ProposeFuture};
+use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -16,7 +17,6 @@ use super::{
     super::table::tests::{add_replica, state_with_route},
     *,
 };
-use crate::supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 
 /// Replicated state without raft.
 struct Fake(watch::Sender<Arc<State>>);

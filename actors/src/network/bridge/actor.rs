@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jaco_proto::chain;
 use jaco_raftnode::{Propose, State};
+use jaco_supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker};
 use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
@@ -21,7 +22,6 @@ use crate::{
         names::NetworkId,
     },
     repeat::Repeats,
-    supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker},
 };
 
 /// Blocks tried per job before the requests fail; callers retry.

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use futures::{FutureExt, future::BoxFuture};
 use jaco_proto::v1::command::Payload;
 use jaco_raftnode::{Committed, Propose, ProposeError, State, command};
+use jaco_supervision::{Context, Failure, Handle, Reply, Worker};
 use tokio::{sync::watch, time::Instant};
 use tracing::{error, info, warn};
 
@@ -12,13 +13,7 @@ use super::{
     Allocator, Decision, Error, Pool, Quarantine, SharedAllocator, SubnetKey, allocation, decide,
     utilisation,
 };
-use crate::{
-    clock::Clock,
-    commit::commit,
-    network::cidr::Cidr,
-    repeat::Repeats,
-    supervision::{Context, Failure, Handle, Reply, Worker},
-};
+use crate::{clock::Clock, commit::commit, network::cidr::Cidr, repeat::Repeats};
 
 /// Identity under which allocations are proposed.
 const IDENTITY: &str = "ipam";

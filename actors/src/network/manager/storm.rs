@@ -1,11 +1,11 @@
 //! Random histories of one host's networks, with and without actor crashes.
 
 use jaco_raftnode::Propose;
+use jaco_supervision::KillMode;
 use proptest::{prelude::*, test_runner::TestCaseError};
 use tokio::time::Instant;
 
 use super::{tests::Lab, *};
-use crate::supervision::KillMode;
 
 const DEPLOYMENT: &str = "app";
 const NETWORKS: [&str; 2] = ["front", "back"];

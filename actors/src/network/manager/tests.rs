@@ -2,6 +2,7 @@ use std::time::SystemTime;
 
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, command, testing::MemoryRaft};
+use jaco_supervision::{ActorState, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 use tokio::time::Instant;
 
@@ -16,7 +17,6 @@ use crate::{
         engine::SharedEngine,
         ipam::{self, Pool},
     },
-    supervision::{ActorState, KillMode, Strategy, SupervisorSpec, Tree},
 };
 
 pub(super) struct Lab {

@@ -19,13 +19,13 @@ use jaco_raftnode::{
     Committed, Limits, Propose, ProposeError, RaftArgs, RaftHandle, State, Storage, actor::spawn,
     batch, command, fsm, storage,
 };
+use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec, Tree};
 use ractor::SpawnErr;
 use tempfile::TempDir;
 
 use crate::{
     clock::Clock,
     peer::{self, Heartbeat, Network, Origin, Pulse, Sender, Services},
-    supervision::{ChildSpec, Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
 

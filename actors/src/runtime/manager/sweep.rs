@@ -2,17 +2,15 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use jaco_supervision::Context;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::{Child, Msg, RETRY, ReplicaManager};
-use crate::{
-    runtime::{
-        assignment,
-        engine::{EngineError, Found},
-        replica::{self, launch::discard},
-    },
-    supervision::Context,
+use crate::runtime::{
+    assignment,
+    engine::{EngineError, Found},
+    replica::{self, launch::discard},
 };
 
 impl ReplicaManager {

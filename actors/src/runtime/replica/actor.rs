@@ -3,6 +3,7 @@
 use std::{future::Future, sync::Arc};
 
 use jaco_proto::v1::ReplicaState;
+use jaco_supervision::{Context, Failure, Handle, TaskHandle, Worker};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -14,7 +15,6 @@ use super::{
 use crate::{
     repeat::Repeats,
     runtime::{Shared, assignment, manager, publisher},
-    supervision::{Context, Failure, Handle, TaskHandle, Worker},
 };
 
 /// Arguments of a [`ReplicaActor`].

@@ -2,10 +2,10 @@ use std::time::{Duration, SystemTime};
 
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{command, testing::MemoryRaft};
+use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 
 use super::*;
-use crate::supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 
 const WEB: &str = "services:\n  web:\n    image: nginx\n";
 

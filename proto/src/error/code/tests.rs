@@ -1,6 +1,7 @@
 use super::*;
 
 /// Text and gRPC status number of every code; clients depend on them.
+#[cfg(feature = "grpc")]
 const CONTRACT: [(&str, i32); 56] = [
     ("cluster_uninitialized", 14),
     ("cluster_already_initialized", 9),
@@ -60,6 +61,7 @@ const CONTRACT: [(&str, i32); 56] = [
     ("logs_stream", 13),
 ];
 
+#[cfg(feature = "grpc")]
 #[test]
 fn every_code_has_its_text_and_grpc_status() {
     let ours: Vec<(&str, i32)> = ErrorCode::ALL

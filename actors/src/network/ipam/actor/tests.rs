@@ -2,10 +2,10 @@ use std::time::SystemTime;
 
 use jaco_proto::v1;
 use jaco_raftnode::testing::MemoryRaft;
+use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 
 use super::*;
-use crate::supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
 
 struct Lab {
     raft: MemoryRaft,

@@ -9,7 +9,7 @@ use ractor::ActorRef;
 use tokio::sync::watch;
 
 use super::Msg;
-use crate::supervision::{
+use crate::{
     gate::Gate,
     handle::Reply,
     report::{ActorInfo, Entry, lock},
@@ -54,7 +54,7 @@ impl fmt::Debug for SupervisorHandle {
 impl SupervisorHandle {
     /// Adds a child and begins its start; returns before it has started.
     ///
-    /// Under [`crate::supervision::Strategy::OneForOne`] dynamic children start immediately and
+    /// Under [`crate::Strategy::OneForOne`] dynamic children start immediately and
     /// stop together; under the other strategies they are ordered after the present children. A
     /// restarted supervisor has its static children only: one of them should start the dynamic
     /// ones.
@@ -75,7 +75,7 @@ impl SupervisorHandle {
     /// restarted.
     ///
     /// A worker must not wait for its own removal; it ends itself with
-    /// [`crate::supervision::Context::finish`].
+    /// [`crate::Context::finish`].
     ///
     /// # Errors
     /// [`ChildError::Unknown`] if no child has the key.

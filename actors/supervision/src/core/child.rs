@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{ChildId, Plan};
-use crate::supervision::window::Window;
+use crate::window::Window;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {

@@ -1,4 +1,4 @@
-//! A tree whose actors fail and are restarted: `cargo run -p jaco-actors --example supervise`.
+//! A tree whose actors fail and are restarted: `cargo run -p jaco-supervision --example supervise`.
 //!
 //! A shop has a till and one clerk per counter. A till that fails is restarted; a clerk that fails
 //! too often is given up, and the shop continues.
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use jaco_actors::supervision::{
+use jaco_supervision::{
     ActorState, ChildSpec, Context, Failure, Handle, KillMode, OnExhausted, Reply, Strategy,
     SupervisorSpec, Tree, Worker,
 };

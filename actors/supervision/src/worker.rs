@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    iter,
     marker::PhantomData,
     panic::AssertUnwindSafe,
     sync::{
@@ -12,7 +13,6 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use jaco_proto::chain;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::watch;
 
@@ -94,9 +94,19 @@ impl Failure {
     }
 }
 
+/// The reason and its causes in one line, without a cause that the text ends with already.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&chain(&*self.0))
+        let causes = iter::successors(self.0.source(), |cause| cause.source());
+        let text = causes.fold(self.0.to_string(), |text, cause| {
+            let cause = cause.to_string();
+            if text.ends_with(&cause) {
+                text
+            } else {
+                format!("{text}: {cause}")
+            }
+        });
+        f.write_str(&text)
     }
 }
 

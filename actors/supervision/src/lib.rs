@@ -40,7 +40,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use jaco_actors::supervision::{
+//! use jaco_supervision::{
 //!     ChildSpec, Context, Failure, Reply, Strategy, SupervisorSpec, Tree, Worker,
 //! };
 //!
@@ -99,7 +99,6 @@ mod worker;
 
 pub use context::{Context, TaskHandle};
 pub use handle::{CallError, Handle, Reply, Unavailable};
-pub(crate) use report::lock;
 pub use report::{ActorInfo, ActorState, ChildReport};
 pub use spec::{ChildSpec, OnExhausted, Restart, Strategy, SupervisorSpec};
 pub use supervisor::{ChildError, StartChildError, SupervisorHandle};
