@@ -105,7 +105,8 @@ pub(super) fn found(
         identity,
     } = founding.clone();
     let ca = ClusterCa::generate(now).map_err(internal)?;
-    let files = NodeFiles::found(&ca, hostname, &config.certificate_ips, now).map_err(internal)?;
+    let files =
+        NodeFiles::bootstrap(&ca, hostname, &config.certificate_ips, now).map_err(internal)?;
 
     let command = v1::Command {
         cluster_id: cluster_id.clone(),

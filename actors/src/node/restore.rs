@@ -19,7 +19,7 @@ use jaco_net::{
         self, ClusterCa, check_hostname,
         files::{NodeFiles, SECRET, SECRET_DIR, Staging},
     },
-    process::ActingAs,
+    process::UserSwitch,
 };
 use jaco_proto::{secret::SecretString, v1};
 use jaco_raftnode::{
@@ -337,13 +337,13 @@ fn identity(
     );
     let ca = ClusterCa::from_pem(&String::from_utf8_lossy(&ca_cert), &ca_key)
         .map_err(RestoreError::Authority)?;
-    let files = NodeFiles::found(&ca, hostname, &config.certificate_ips, config.clock.now())
+    let files = NodeFiles::bootstrap(&ca, hostname, &config.certificate_ips, config.clock.now())
         .map_err(RestoreError::Authority)?;
     Ok((files, cluster_id))
 }
 
 /// Assumes the rights of the data directory's owner, if this process is root and the owner is not.
-fn act_as_owner(data_dir: &Path) -> Result<Option<ActingAs>, FilesError> {
+fn act_as_owner(data_dir: &Path) -> Result<Option<UserSwitch>, FilesError> {
     let found = match fs::metadata(data_dir) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -352,7 +352,7 @@ fn act_as_owner(data_dir: &Path) -> Result<Option<ActingAs>, FilesError> {
     if found.uid() == 0 || !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let acting = ActingAs::begin(found.uid(), found.gid());
+    let acting = UserSwitch::begin(found.uid(), found.gid());
     acting
         .map(Some)
         .map_err(FilesError::io("act as the owner of", data_dir))

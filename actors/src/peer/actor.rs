@@ -183,7 +183,7 @@ impl PeerActor {
 
     fn not_dialled(&mut self, ctx: &Context<Self>, error: &ConnectError) {
         let network = &self.args.network;
-        network.note_refusal(&self.key, error.is_refusal());
+        network.note_refusal(&self.key, error.is_not_member());
         if self.live.is_some() {
             return;
         }
@@ -198,7 +198,7 @@ impl PeerActor {
     fn offer(&mut self, ctx: &Context<Self>, connection: Connection) {
         let own = self.args.network.origin().raft_id;
         let dialled = Dialled {
-            by: if connection.dialled_here() {
+            by: if connection.is_outgoing() {
                 own
             } else {
                 self.raft_id
@@ -207,7 +207,7 @@ impl PeerActor {
         };
         // The record changed after the handshake; the next handshake decides by the new one.
         if !connection
-            .shown()
+            .fingerprints()
             .contains(&self.args.route.record().fingerprint)
         {
             connection.close(Reason::Leaving);
@@ -247,7 +247,7 @@ impl PeerActor {
             subsystem = "peer",
             peer = %self.host,
             address = %connection.remote_address(),
-            dialled_here = connection.dialled_here(),
+            dialled_here = connection.is_outgoing(),
             "connected"
         );
         let number = route.connect(serial, connection.clone());
@@ -260,7 +260,7 @@ impl PeerActor {
             services,
             pulse,
             metrics,
-            member: Sender::new(&self.host, self.raft_id, connection.shown().clone()),
+            member: Sender::new(&self.host, self.raft_id, connection.fingerprints().clone()),
             key: self.key.clone(),
             number,
         };
@@ -287,7 +287,7 @@ impl PeerActor {
         }
         drop(live);
         tracing::warn!(subsystem = "peer", peer = %self.host, reason = %closed, "disconnected");
-        if closed.is_refusal() {
+        if closed.is_not_member() {
             self.args.network.note_refusal(&self.key, true);
         }
         self.dial_later(ctx);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use jaco_net::{
-    quic::{self, Arrival, ConnectError, Endpoint, Reason, Settings},
+    quic::{self, ConnectError, Endpoint, IncomingPeer, Reason, Settings},
     tls::CertSlot,
 };
 use jaco_proto::chain;
@@ -40,7 +40,7 @@ pub enum Msg {
     /// Bind the socket, again after a failure.
     Bind,
     /// An incoming connection, and the channel of further ones.
-    Came(Arrival, mpsc::Receiver<Arrival>),
+    Came(IncomingPeer, mpsc::Receiver<IncomingPeer>),
     /// Log repeated refusals.
     Retell,
     /// The endpoint accepts no more connections.
@@ -147,9 +147,9 @@ impl EndpointActor {
         }
     }
 
-    fn came(&mut self, arrival: Arrival) {
+    fn came(&mut self, arrival: IncomingPeer) {
         match arrival {
-            Arrival::Member(connection) => {
+            IncomingPeer::Member(connection) => {
                 let route = self.args.network.route_to(connection.member().raft_id);
                 let actor = route.as_ref().and_then(|route| route.actor.get());
                 let taken = actor.map(|actor| actor.cast(actor::Msg::Arrived(connection.clone())));
@@ -158,7 +158,7 @@ impl EndpointActor {
                     connection.close(Reason::Leaving);
                 }
             }
-            Arrival::Refused(address, error) => {
+            IncomingPeer::Refused(address, error) => {
                 let cause = error.to_string();
                 if self.refusals.note(address.ip(), &error) {
                     tracing::warn!(subsystem = "peer", address = %address.ip(), %cause, "peer refused");
@@ -169,7 +169,7 @@ impl EndpointActor {
 }
 
 /// Sends one message for the next arrival.
-fn next(ctx: &Context<EndpointActor>, mut arrivals: mpsc::Receiver<Arrival>) {
+fn next(ctx: &Context<EndpointActor>, mut arrivals: mpsc::Receiver<IncomingPeer>) {
     ctx.spawn(async move {
         match arrivals.recv().await {
             Some(arrival) => Msg::Came(arrival, arrivals),
@@ -222,15 +222,15 @@ mod tests {
     fn each_cause_is_logged_once_and_overflow_once() {
         let mut refusals = Refusals::default();
         let ip = |last| IpAddr::from([10, 0, 0, last]);
-        assert!(refusals.note(ip(1), &ConnectError::Slow));
-        assert!(!refusals.note(ip(1), &ConnectError::Slow));
-        assert!(refusals.note(ip(1), &ConnectError::Stranger));
+        assert!(refusals.note(ip(1), &ConnectError::TimedOut));
+        assert!(!refusals.note(ip(1), &ConnectError::TimedOut));
+        assert!(refusals.note(ip(1), &ConnectError::NotMember));
         assert_eq!(
             refusals.retell(),
-            [(ip(1), ConnectError::Slow.to_string(), 1)]
+            [(ip(1), ConnectError::TimedOut.to_string(), 1)]
         );
         assert!(refusals.retell().is_empty());
-        let told = (0..=255).filter(|last| refusals.note(ip(*last), &ConnectError::Slow));
+        let told = (0..=255).filter(|last| refusals.note(ip(*last), &ConnectError::TimedOut));
         assert_eq!(told.count(), CAUSES + 1);
         assert_eq!(refusals.counts.len(), CAUSES);
     }

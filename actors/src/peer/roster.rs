@@ -192,7 +192,7 @@ impl quic::Roster for Roster {
         found.map(|record| record.member.clone())
     }
 
-    fn is_at(&self, address: IpAddr) -> bool {
+    fn has_member_at(&self, address: IpAddr) -> bool {
         let at = |record: &Record| record.member.address.map(|at| at.ip());
         self.members()
             .iter()

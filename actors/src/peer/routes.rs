@@ -57,7 +57,7 @@ impl Route {
     /// on which the member did not present the new certificate; the next handshake decides.
     pub(super) fn update(&self, record: Record) {
         if let Some(live) = &*self.live.load()
-            && !live.connection.shown().contains(&record.fingerprint)
+            && !live.connection.fingerprints().contains(&record.fingerprint)
         {
             live.connection.close(Reason::Leaving);
         }

@@ -445,14 +445,14 @@ async fn duplicate_connection_of_smaller_id_stays() {
         .connection()
         .unwrap();
     assert_eq!(used.close_reason(), None);
-    if used.dialled_here() {
+    if used.is_outgoing() {
         let second = dial(1, 0).await;
-        assert_eq!(second.closed().await, Closed::There(Reason::Duplicate));
+        assert_eq!(second.closed().await, Closed::Remote(Reason::Duplicate));
         assert_eq!(used.close_reason(), None);
     }
     // A second dial of the same side means that it lost the first connection.
     let third = dial(0, 1).await;
-    assert_eq!(used.closed().await, Closed::There(Reason::Duplicate));
+    assert_eq!(used.closed().await, Closed::Remote(Reason::Duplicate));
     drop(third);
     world.write("after").await;
     world.stop().await;
@@ -473,7 +473,7 @@ async fn protocol_violation_disconnects_member_until_it_redials() {
     let mut stream = first.open_uni(Kind::Raft).await.unwrap();
     // The frame header announces 32 MiB, over the limit.
     let _ = stream.frame(vec![0; 32 << 20]).await;
-    assert_eq!(first.closed().await, Closed::There(Reason::Protocol));
+    assert_eq!(first.closed().await, Closed::Remote(Reason::Protocol));
     until(|| connection().filter(|now| now.close_reason().is_none())).await;
     world.write("after").await;
     world.stop().await;

@@ -85,7 +85,7 @@ impl Refusal {
                 error,
                 ConnectError::Handshake(Closed::Other(why)) if why.contains("error 51")
             ),
-            Self::Unknown => error.is_refusal(),
+            Self::Unknown => error.is_not_member(),
         }
     }
 

@@ -101,7 +101,7 @@ async fn removed_node_is_rejected_and_rejoins_as_new() {
     let mut refusing = 0;
     for target in &stay {
         let answer = shown(&lab, &files, *target).await;
-        refusing += usize::from(answer.as_ref().is_err_and(ConnectError::is_refusal));
+        refusing += usize::from(answer.as_ref().is_err_and(ConnectError::is_not_member));
         println!("n{target} answers {answer:?}");
     }
     assert!(refusing >= 2, "{refusing} of {stay:?}");
@@ -111,7 +111,7 @@ async fn removed_node_is_rejected_and_rejoins_as_new() {
     println!("it knows after {took:?}");
     for target in &stay {
         let answer = shown(&lab, &files, *target).await.unwrap_err();
-        assert!(answer.is_refusal(), "n{target}: {answer}");
+        assert!(answer.is_not_member(), "n{target}: {answer}");
     }
 
     running(&lab, stay[0], &workload, |on| on != host).await;
@@ -161,7 +161,7 @@ async fn removed_node_is_rejected_and_rejoins_as_new() {
     // The certificate from before the removal is still rejected.
     for target in &stay {
         let answer = shown(&lab, &files, *target).await.unwrap_err();
-        assert!(answer.is_refusal(), "n{target}: {answer}");
+        assert!(answer.is_not_member(), "n{target}: {answer}");
     }
 }
 
@@ -255,7 +255,7 @@ async fn dead_node_is_rejected_after_its_removal() {
     two_are_left(&lab, &clients, dead).await;
     for target in [leader, other] {
         let answer = shown(&lab, &files, target).await.unwrap_err();
-        assert!(answer.is_refusal(), "n{target}: {answer}");
+        assert!(answer.is_not_member(), "n{target}: {answer}");
     }
 
     // The node was down during its removal, and learns of it by being rejected.

@@ -67,7 +67,7 @@ async fn refused(lab: &Lab, files: &NodeFiles, target: u8) {
     let error = endpoint.dial(&host, peer_address(lab, target)).await;
     let error = error.unwrap_err();
     assert!(
-        error.is_refusal(),
+        error.is_not_member(),
         "{} at n{target}: {error}",
         files.hostname
     );

@@ -451,7 +451,10 @@ async fn large_log_is_compacted_despite_few_entries() {
     fixture.restart().await;
     assert!((5..30).contains(&kept(&fixture)), "{}", kept(&fixture));
     let storage = &fixture.args.storage;
-    assert!(storage.log_excess(100).is_some(), "sizes are recomputed on open");
+    assert!(
+        storage.log_excess(100).is_some(),
+        "sizes are recomputed on open"
+    );
     assert_eq!(storage.log_excess(2000), None);
     handle.propose(store("more")).await.unwrap();
     assert_eq!(handle.state().cert_blobs.len(), 101);

@@ -104,7 +104,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let nodes: Vec<_> = (1..=n)
             .map(|id| {
-                let files = NodeFiles::found(&ca, &name(id), &[], SystemTime::now()).unwrap();
+                let files = NodeFiles::bootstrap(&ca, &name(id), &[], SystemTime::now()).unwrap();
                 (id, address(), files)
             })
             .collect();

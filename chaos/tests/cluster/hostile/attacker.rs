@@ -29,7 +29,7 @@ impl Roster for Gullible {
         (*fingerprint == self.1).then(|| Arc::clone(&self.0))
     }
 
-    fn is_at(&self, _: IpAddr) -> bool {
+    fn has_member_at(&self, _: IpAddr) -> bool {
         true
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn files_of(lab: &Lab, index: u8) -> NodeFiles {
 
 /// Key and certificate signed by `ca`.
 pub(crate) fn forged(ca: &ClusterCa, hostname: &str, address: IpAddr) -> NodeFiles {
-    NodeFiles::found(ca, hostname, &[address], SystemTime::now()).unwrap()
+    NodeFiles::bootstrap(ca, hostname, &[address], SystemTime::now()).unwrap()
 }
 
 /// The archive of a backup taken through a node.

@@ -13,9 +13,9 @@ use super::{blocking, failure::Failure};
 
 /// Flag that is set when Ctrl-C interrupts the command before the work is done.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ended(Arc<AtomicBool>);
+pub(crate) struct Cancelled(Arc<AtomicBool>);
 
-impl Ended {
+impl Cancelled {
     /// Whether the work should continue.
     pub(crate) fn flow(&self) -> ControlFlow<()> {
         match self.0.load(Ordering::Relaxed) {
@@ -25,10 +25,10 @@ impl Ended {
     }
 
     /// Wraps a reader or writer so that it fails once the command was interrupted.
-    pub(crate) fn until<T>(&self, inner: T) -> Until<T> {
-        Until {
+    pub(crate) fn wrap<T>(&self, inner: T) -> CancellableIo<T> {
+        CancellableIo {
             inner,
-            ended: self.clone(),
+            cancelled: self.clone(),
         }
     }
 
@@ -42,7 +42,7 @@ impl Ended {
 }
 
 /// Sets the flag when it is dropped with the waiting future.
-struct Guard(Ended);
+struct Guard(Cancelled);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -51,37 +51,37 @@ impl Drop for Guard {
 }
 
 /// Runs blocking `work` on a thread. Ctrl-C still ends the command; `work` sees that by its
-/// [`Ended`].
-pub(crate) async fn winding_up<T: Send + 'static>(
-    work: impl FnOnce(&Ended) -> T + Send + 'static,
+/// [`Cancelled`].
+pub(crate) async fn cancellable<T: Send + 'static>(
+    work: impl FnOnce(&Cancelled) -> T + Send + 'static,
 ) -> Result<T, Failure> {
-    let guard = Guard(Ended::default());
-    let ended = guard.0.clone();
-    blocking(move || work(&ended)).await
+    let guard = Guard(Cancelled::default());
+    let cancelled = guard.0.clone();
+    blocking(move || work(&cancelled)).await
 }
 
-/// Reader or writer made by [`Ended::until`].
+/// Reader or writer made by [`Cancelled::wrap`].
 #[derive(Debug)]
-pub(crate) struct Until<T> {
+pub(crate) struct CancellableIo<T> {
     inner: T,
-    ended: Ended,
+    cancelled: Cancelled,
 }
 
-impl<T: Read> Read for Until<T> {
+impl<T: Read> Read for CancellableIo<T> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.ended.check()?;
+        self.cancelled.check()?;
         self.inner.read(buffer)
     }
 }
 
-impl<T: Write> Write for Until<T> {
+impl<T: Write> Write for CancellableIo<T> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.ended.check()?;
+        self.cancelled.check()?;
         self.inner.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.ended.check()?;
+        self.cancelled.check()?;
         self.inner.flush()
     }
 }
@@ -94,16 +94,16 @@ mod tests {
     async fn work_stops_when_its_caller_is_dropped() {
         let (began, beginning) = tokio::sync::oneshot::channel();
         let (told, telling) = tokio::sync::oneshot::channel();
-        let waiting = winding_up(move |ended| {
-            assert_eq!(ended.flow(), ControlFlow::Continue(()));
-            let mut copied = ended.until(io::sink());
+        let waiting = cancellable(move |cancelled| {
+            assert_eq!(cancelled.flow(), ControlFlow::Continue(()));
+            let mut copied = cancelled.wrap(io::sink());
             copied.write_all(b"x").unwrap();
             began.send(()).unwrap();
             // Fails once the future below is dropped.
-            let mut endless = ended.until(io::repeat(0));
+            let mut endless = cancelled.wrap(io::repeat(0));
             let error = io::copy(&mut endless, &mut io::sink()).unwrap_err();
             copied.write_all(b"x").unwrap_err();
-            told.send((error.to_string(), ended.flow())).unwrap();
+            told.send((error.to_string(), cancelled.flow())).unwrap();
         });
         tokio::select! {
             _ = waiting => panic!("the work cannot be done"),

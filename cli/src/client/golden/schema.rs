@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Document;
 use crate::client::output::yaml::Tree;
 
-const SHAPES: &[(&str, &str)] = &[
+const SCHEMAS: &[(&str, &str)] = &[
     ("cluster-init", "{cluster_id, operator_token, systemd}"),
     (
         "cluster-status",
@@ -124,17 +124,17 @@ const WORDS: &[(&str, &[&str])] = &[
 ];
 
 /// The schema of a command's output.
-pub(super) fn of(command: &str) -> Option<Shape> {
-    let (_, text) = SHAPES.iter().find(|(name, _)| *name == command)?;
-    Some(Shape::parse(&text.replace("REPLICA", REPLICA)))
+pub(super) fn of(command: &str) -> Option<Schema> {
+    let (_, text) = SCHEMAS.iter().find(|(name, _)| *name == command)?;
+    Some(Schema::parse(&text.replace("REPLICA", REPLICA)))
 }
 
 /// The schema of a document.
 #[derive(Debug, PartialEq)]
-pub(super) enum Shape {
+pub(super) enum Schema {
     Scalar,
     Texts,
-    List(Box<Shape>),
+    List(Box<Schema>),
     Object(Vec<Field>),
 }
 
@@ -142,16 +142,16 @@ pub(super) enum Shape {
 pub(super) struct Field {
     name: String,
     optional: bool,
-    shape: Shape,
+    schema: Schema,
 }
 
-impl Shape {
+impl Schema {
     fn parse(text: &str) -> Self {
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let mut rest = text.as_str();
-        let shape = Self::read(&mut rest);
+        let schema = Self::read(&mut rest);
         assert_eq!(rest, "", "{text}");
-        shape
+        schema
     }
 
     fn read(rest: &mut &str) -> Self {
@@ -174,14 +174,14 @@ impl Shape {
             let name = rest[..end].to_owned();
             *rest = &rest[end..];
             let optional = take(rest, "?");
-            let shape = match take(rest, ":") {
+            let schema = match take(rest, ":") {
                 true => Self::read(rest),
                 false => Self::Scalar,
             };
             fields.push(Field {
                 name,
                 optional,
-                shape,
+                schema,
             });
             if !take(rest, ",") {
                 assert!(take(rest, "}"), "{rest}");
@@ -204,8 +204,8 @@ impl Shape {
                 fits.then_some(())
                     .ok_or("not a sorted map of texts".to_owned())
             }
-            (Self::List(shape), Document::List(items)) => {
-                items.iter().try_for_each(|item| shape.check(item))
+            (Self::List(schema), Document::List(items)) => {
+                items.iter().try_for_each(|item| schema.check(item))
             }
             (Self::Object(fields), Document::Object(entries)) => {
                 let mut entries = entries.iter().peekable();
@@ -229,7 +229,7 @@ impl Shape {
 impl Field {
     fn check(&self, value: &Document) -> Result<(), String> {
         let named = |problem: String| format!("{}: {problem}", self.name);
-        self.shape.check(value).map_err(named)?;
+        self.schema.check(value).map_err(named)?;
         let empty = match value {
             Document::Scalar(value) => value == "",
             Document::List(items) => items.is_empty(),
@@ -316,7 +316,7 @@ impl From<&Node> for Document {
 
 #[test]
 fn deviating_document_is_refused() {
-    let shape = Shape::parse("{state, at?, list: [{n}], map?: {*}}");
+    let schema = Schema::parse("{state, at?, list: [{n}], map?: {*}}");
     let sound = r#"{"state": "ok", "at": "x", "list": [{"n": 1}], "map": {"a": "b"}}"#;
     for (text, sound) in [
         (sound, true),
@@ -332,6 +332,6 @@ fn deviating_document_is_refused() {
         (r#"{"state": "ok", "list": [], "more": 1}"#, false),
     ] {
         let documents = documents(text);
-        assert_eq!(shape.check(&documents[0]).is_ok(), sound, "{text}");
+        assert_eq!(schema.check(&documents[0]).is_ok(), sound, "{text}");
     }
 }

@@ -35,13 +35,13 @@ pub(crate) const HOST: &str = "a.example";
 pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
 /// A running proxy with one listener.
-pub(crate) struct World {
+pub(crate) struct ProxyFixture {
     pub(crate) proxy: Proxy,
     pub(crate) addr: SocketAddr,
     pub(crate) server: JoinHandle<()>,
 }
 
-impl World {
+impl ProxyFixture {
     #[expect(clippy::unused_async, reason = "binding needs a runtime")]
     pub(crate) async fn start(settings: Settings) -> Self {
         Self::bind(([127, 0, 0, 1], 0).into(), &Proxy::new(settings))
@@ -68,7 +68,7 @@ impl World {
     }
 }
 
-impl World {
+impl ProxyFixture {
     /// A connection on which the replica has switched protocols.
     pub(crate) async fn switched(&self) -> TcpStream {
         let mut client = self.connect().await;

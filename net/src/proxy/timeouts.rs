@@ -20,28 +20,28 @@ use tokio::{
 
 /// State of a client connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
+enum ClientActivity {
     /// Idle since then.
-    Resting(Instant),
+    Idle(Instant),
     /// Sending the head of a request since then.
-    Asking(Instant),
+    ReceivingHead(Instant),
     /// Waiting for the response.
-    Served,
+    Responding,
 }
 
 /// Timeouts of one client connection.
 #[derive(Debug)]
-pub(super) struct Clock {
-    doing: Mutex<Doing>,
+pub(super) struct ClientTimeouts {
+    activity: Mutex<ClientActivity>,
     head: Duration,
     idle: Duration,
 }
 
-impl Clock {
+impl ClientTimeouts {
     /// The timeouts of an accepted connection: the head of its first request is due.
     pub(super) fn new(head: Duration, idle: Duration) -> Arc<Self> {
         Arc::new(Self {
-            doing: Mutex::new(Doing::Asking(Instant::now())),
+            activity: Mutex::new(ClientActivity::ReceivingHead(Instant::now())),
             head,
             idle,
         })
@@ -49,49 +49,49 @@ impl Clock {
 
     /// When the connection times out; `None` while a request is being served.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match *self.doing() {
-            Doing::Resting(since) => Some(since + self.idle),
-            Doing::Asking(since) => Some(since + self.head),
-            Doing::Served => None,
+        match *self.activity() {
+            ClientActivity::Idle(since) => Some(since + self.idle),
+            ClientActivity::ReceivingHead(since) => Some(since + self.head),
+            ClientActivity::Responding => None,
         }
     }
 
     /// Suspends the timeouts until the guard is dropped; called when a request has arrived.
-    pub(super) fn serve(self: &Arc<Self>) -> Serving {
-        *self.doing() = Doing::Served;
-        Serving(self.clone())
+    pub(super) fn serve(self: &Arc<Self>) -> ServingGuard {
+        *self.activity() = ClientActivity::Responding;
+        ServingGuard(self.clone())
     }
 
-    fn doing(&self) -> MutexGuard<'_, Doing> {
-        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn activity(&self) -> MutexGuard<'_, ClientActivity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn heard(&self) {
-        let mut doing = self.doing();
-        if matches!(*doing, Doing::Resting(_)) {
-            *doing = Doing::Asking(Instant::now());
+    fn bytes_received(&self) {
+        let mut activity = self.activity();
+        if matches!(*activity, ClientActivity::Idle(_)) {
+            *activity = ClientActivity::ReceivingHead(Instant::now());
         }
     }
 }
 
 /// Guard that suspends the timeouts while a request of the connection is being served.
 #[derive(Debug)]
-pub(super) struct Serving(Arc<Clock>);
+pub(super) struct ServingGuard(Arc<ClientTimeouts>);
 
-impl Drop for Serving {
+impl Drop for ServingGuard {
     fn drop(&mut self) {
-        *self.0.doing() = Doing::Resting(Instant::now());
+        *self.0.activity() = ClientActivity::Idle(Instant::now());
     }
 }
 
-/// A client's stream that reports arriving bytes to its `Clock`.
+/// A client's stream that reports arriving bytes to its `ClientTimeouts`.
 #[derive(Debug)]
-pub(super) struct Clocked {
+pub(super) struct TimedStream {
     pub(super) stream: TcpStream,
-    pub(super) clock: Arc<Clock>,
+    pub(super) timeouts: Arc<ClientTimeouts>,
 }
 
-impl AsyncRead for Clocked {
+impl AsyncRead for TimedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -100,13 +100,13 @@ impl AsyncRead for Clocked {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
-            self.clock.heard();
+            self.timeouts.bytes_received();
         }
         polled
     }
 }
 
-impl AsyncWrite for Clocked {
+impl AsyncWrite for TimedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -146,29 +146,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn head_and_idle_timeouts_are_separate() {
         let start = Instant::now();
-        let clock = Clock::new(HEAD, IDLE);
+        let timeouts = ClientTimeouts::new(HEAD, IDLE);
         assert_eq!(
-            clock.deadline(),
+            timeouts.deadline(),
             Some(start + HEAD),
             "the first request is due"
         );
 
-        let serving = clock.serve();
-        clock.heard(); // a part of the request body
-        assert_eq!(clock.deadline(), None, "no timeout while serving");
+        let serving = timeouts.serve();
+        timeouts.bytes_received(); // a part of the request body
+        assert_eq!(timeouts.deadline(), None, "no timeout while serving");
 
         tokio::time::advance(Duration::from_secs(1000)).await;
         drop(serving);
         let rest = Instant::now();
-        assert_eq!(clock.deadline(), Some(rest + IDLE));
+        assert_eq!(timeouts.deadline(), Some(rest + IDLE));
 
         tokio::time::advance(Duration::from_secs(100)).await;
-        clock.heard();
+        timeouts.bytes_received();
         let asked = Instant::now();
         tokio::time::advance(Duration::from_secs(10)).await;
-        clock.heard();
+        timeouts.bytes_received();
         assert_eq!(
-            clock.deadline(),
+            timeouts.deadline(),
             Some(asked + HEAD),
             "further bytes do not extend the timeout"
         );

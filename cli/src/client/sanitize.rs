@@ -12,9 +12,9 @@ use tower::Service;
 /// A service that removes status details on which tonic would panic from the responses of the inner
 /// one.
 #[derive(Clone)]
-pub(crate) struct Checked<S>(pub(crate) S);
+pub(crate) struct Sanitized<S>(pub(crate) S);
 
-impl<S> Service<Request<Body>> for Checked<S>
+impl<S> Service<Request<Body>> for Sanitized<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
@@ -29,11 +29,11 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let answer = self.0.call(request);
-        answer.map(|answer| answer.map(checked)).boxed()
+        answer.map(|answer| answer.map(sanitize)).boxed()
     }
 }
 
-fn checked(mut response: Response<Body>) -> Response<Body> {
+fn sanitize(mut response: Response<Body>) -> Response<Body> {
     drop_unreadable_details(response.headers_mut());
     response.map(|body| {
         Body::new(body.map_frame(|mut frame| {
@@ -70,7 +70,7 @@ mod tests {
     async fn code_of(answer: fn() -> Response<Body>) -> (Code, String) {
         let server =
             service_fn(move |_: Request<Body>| async move { Ok::<_, Infallible>(answer()) });
-        let mut client = ClusterClient::new(Checked(server));
+        let mut client = ClusterClient::new(Sanitized(server));
         let status = client.status(ClusterStatusRequest {}).await.unwrap_err();
         (status.code(), status.message().to_owned())
     }
