@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut daemon = Daemon::found(Settings {
+    let mut daemon = Daemon::bootstrap(Settings {
         quiet: true,
         ..Settings::default()
     })

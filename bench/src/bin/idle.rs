@@ -13,7 +13,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut daemon = Daemon::found(Settings {
+    let mut daemon = Daemon::bootstrap(Settings {
         quiet: true,
         ..Settings::default()
     })

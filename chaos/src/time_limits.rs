@@ -10,10 +10,10 @@ use anyhow::{Result, ensure};
 /// The environment variable that enables the limits.
 const VARIABLE: &str = "JACO_LIMITS";
 /// Number of times up to which all are printed.
-const FEW: usize = 10;
+const PRINTED_MAX: usize = 10;
 
 /// Prints the median and the 99th percentile of times, and all of them if there are at most
-/// [`FEW`].
+/// [`PRINTED_MAX`].
 ///
 /// # Errors
 /// When limits are enabled and the 99th percentile is not below `limit`, or nothing was measured.
@@ -26,10 +26,10 @@ pub fn times(what: &str, mut times: Vec<Duration>, limit: Duration) -> Result<()
         "{what}: n={} p50={median:?} p99={high:?} max={max:?} limit={limit:?}",
         times.len()
     );
-    if times.len() <= FEW {
+    if times.len() <= PRINTED_MAX {
         println!("  {times:?}");
     }
-    judge(are_held(), what, high, limit)
+    check(enabled(), what, high, limit)
 }
 
 /// Prints one time.
@@ -39,16 +39,16 @@ pub fn times(what: &str, mut times: Vec<Duration>, limit: Duration) -> Result<()
 #[expect(clippy::print_stdout, reason = "for whoever reads what a test prints")]
 pub fn time(what: &str, took: Duration, limit: Duration) -> Result<()> {
     println!("{what}: {took:?} limit={limit:?}");
-    judge(are_held(), what, Some(took), limit)
+    check(enabled(), what, Some(took), limit)
 }
 
 /// Whether limits are enabled.
 #[must_use]
-pub fn are_held() -> bool {
+pub fn enabled() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
 }
 
-fn judge(held: bool, what: &str, time: Option<Duration>, limit: Duration) -> Result<()> {
+fn check(held: bool, what: &str, time: Option<Duration>, limit: Duration) -> Result<()> {
     ensure!(
         !held || time.is_some_and(|time| time < limit),
         "{what}: {time:?} is not below {limit:?}"
@@ -93,7 +93,7 @@ mod tests {
             (true, Some(limit), false),
             (true, None, false),
         ] {
-            let judged = judge(held, "it", time, limit).is_ok();
+            let judged = check(held, "it", time, limit).is_ok();
             assert_eq!(judged, good, "{held} {time:?}");
         }
     }

@@ -15,9 +15,9 @@ use jaco_actors::{
 };
 use jaco_chaos::{
     Engine, Registry, engine,
-    registry::{Fault, Outcome, Part},
-    rng, turn, until,
-    wait::PATIENCE,
+    registry::{Fault, Outcome, RequestKind},
+    rng, test_permits, until,
+    wait::WAIT_TIMEOUT,
 };
 use jaco_proto::v1::{self, ReplicaObserved, ReplicaState, command::Payload};
 use jaco_raftnode::{Propose, State, testing::MemoryRaft};
@@ -124,7 +124,7 @@ impl Node {
         wanted: impl Fn(&ReplicaObserved) -> bool,
     ) -> Result<ReplicaObserved> {
         let id = self.id();
-        until(what, PATIENCE, || async {
+        until(what, WAIT_TIMEOUT, || async {
             let state = self.raft.state();
             let seen = state.replicas_observed.get(&id);
             let found = seen.filter(|seen| wanted(seen.as_ref()));
@@ -152,21 +152,21 @@ async fn put_forward(time: Duration) {
 
 #[tokio::test]
 async fn pull_without_progress_fails_and_is_retried() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     for (part, fault) in [
-        (Part::Manifests, Fault::Hang),
-        (Part::Blobs, Fault::StallAt(10_000)),
+        (RequestKind::Manifests, Fault::Hang),
+        (RequestKind::Blobs, Fault::StallAt(10_000)),
     ] {
         let registry = Registry::public().await?;
         registry.push("deaf:1", "deaf").await?;
-        let front = registry.front();
-        front.spoil(part, "", fault);
+        let proxy = registry.proxy();
+        proxy.inject(part, "", fault);
         let node = Node::new().await?;
         let image = registry.image("deaf:1");
         node.start(&image).await?;
-        until("a request that hangs", PATIENCE, || async {
-            let seen = front.seen();
-            let held = |seen: &jaco_chaos::registry::Seen| seen.outcome == Outcome::Open;
+        until("a request that hangs", WAIT_TIMEOUT, || async {
+            let seen = proxy.requests();
+            let held = |seen: &jaco_chaos::registry::RecordedRequest| seen.outcome == Outcome::Open;
             ensure!(seen.iter().any(held), "{seen:?}");
             Ok(())
         })
@@ -183,7 +183,7 @@ async fn pull_without_progress_fails_and_is_retried() -> Result<()> {
             PULL_SILENCE.as_secs()
         );
         ensure!(seen.details["reason"] == reason, "{seen:?}");
-        front.mend();
+        proxy.clear_faults();
         node.observed("it runs", |seen| seen.state() == ReplicaState::Running)
             .await?;
         node.tree.stop().await;

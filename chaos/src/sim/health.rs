@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use jaco_actors::health::{contact, core as judge, ready};
+use jaco_actors::health::{contact, core as detector, ready};
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 
 use super::{
-    calls::{Ask, Reply, Who},
+    calls::{Change, Reply, Requester},
+    cluster::{Cluster, Event, Heartbeat, Local},
     mutation::Mutation,
     node::{Input, Reader},
     time::{MS, SECOND},
-    world::{Event, Heartbeat, Local, World},
 };
 
-impl World {
+impl Cluster {
     /// Ticks the failure detector and the node's own fencing.
     pub(super) fn health_tick(&mut self, id: u64) {
         let now = self.now;
@@ -26,25 +26,27 @@ impl World {
         control
             .followers
             .extend(answering.map(|p| (p.raft_id, now)));
-        let mut verdicts = control.judge.handle(instant, judge::Input::Leads(leads));
-        verdicts.extend(control.judge.handle(instant, judge::Input::Tick));
+        let mut verdicts = control
+            .detector
+            .handle(instant, detector::Input::Leads(leads));
+        verdicts.extend(control.detector.handle(instant, detector::Input::Tick));
         let own = if leads {
             contact::Input::Listed(true)
         } else {
             contact::Input::Tick
         };
-        let confirm = control.contact.handle(instant, own);
+        let confirm = control.fencing.handle(instant, own);
         self.health_effects(id, verdicts, confirm);
-        self.come_back(id);
+        self.propose_ready(id);
     }
 
     pub(super) fn health_effects(
         &mut self,
         id: u64,
-        verdicts: Vec<judge::Effect>,
+        verdicts: Vec<detector::Effect>,
         confirm: Option<contact::Effect>,
     ) {
-        for judge::Effect::Propose {
+        for detector::Effect::Propose {
             host,
             status,
             missed,
@@ -55,7 +57,10 @@ impl World {
                 NodeStatus::Offline => "found offline",
                 _ => "found unhealthy",
             });
-            if status == NodeStatus::Offline && self.plan.nuisance.is_some() && !self.calm {
+            if status == NodeStatus::Offline
+                && self.plan.benign_fault.is_some()
+                && !self.faults_over
+            {
                 let found = format!("n{id} marks {host} offline");
                 self.oracle.violate("nuisances move nothing", found);
             }
@@ -73,9 +78,9 @@ impl World {
             let leads = self.daemon(id).is_some_and(|d| d.status.leading);
             match command {
                 Some(command) if leads => {
-                    self.submit(id, Who::Health(host), Ask::Command(command));
+                    self.submit(id, Requester::Health(host), Change::Command(command));
                 }
-                _ => self.verdict_over(id, host),
+                _ => self.verdict_proposed(id, host),
             }
         }
         if let Some(contact::Effect::Confirm { attempt }) = confirm
@@ -88,10 +93,10 @@ impl World {
         self.caught_up_changed(id);
     }
 
-    pub(super) fn verdict_over(&mut self, id: u64, host: String) {
+    pub(super) fn verdict_proposed(&mut self, id: u64, host: String) {
         if let Some((instant, daemon)) = self.running(id) {
-            let proposed = judge::Input::Proposed(host);
-            daemon.control.judge.handle(instant, proposed);
+            let proposed = detector::Input::Proposed(host);
+            daemon.control.detector.handle(instant, proposed);
         }
     }
 
@@ -101,12 +106,12 @@ impl World {
             return;
         };
         let input = contact::Input::Confirmed { attempt, current };
-        let confirm = daemon.control.contact.handle(instant, input);
+        let confirm = daemon.control.fencing.handle(instant, input);
         self.health_effects(id, Vec::new(), confirm);
     }
 
     /// Sends a heartbeat to every other member.
-    pub(super) fn beat(&mut self, id: u64) {
+    pub(super) fn send_heartbeat(&mut self, id: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
@@ -114,31 +119,31 @@ impl World {
         let Some(daemon) = &machine.daemon else {
             return;
         };
-        let mut hears = BTreeSet::new();
+        let mut receives_from = BTreeSet::new();
         if daemon.status.leading {
-            hears.extend(daemon.control.judge.heard().map(str::to_owned));
-            hears.insert(machine.host.clone());
+            receives_from.extend(daemon.control.detector.heard().map(str::to_owned));
+            receives_from.insert(machine.host.clone());
         }
-        let beat = Heartbeat {
+        let heartbeat = Heartbeat {
             from: id,
             leads: daemon.status.leading,
             term: daemon.status.term,
-            hears,
+            receives_from,
         };
         let others: Vec<u64> = daemon.state.nodes.values().map(|n| n.raft_id).collect();
-        self.later(id, after, Local::Beat);
+        self.schedule_local(id, after, Local::Heartbeat);
         for to in others.into_iter().filter(|to| *to != id) {
             if let Some(after) = self.network.deliveries(id, to, 60).first() {
-                let event = Event::Beat(to, beat.clone());
+                let event = Event::Heartbeat(to, heartbeat.clone());
                 self.agenda.add(self.now + after, event);
             }
         }
     }
 
     /// Handles a heartbeat of another node.
-    pub(super) fn heard(&mut self, id: u64, beat: Heartbeat) {
+    pub(super) fn handle_heartbeat(&mut self, id: u64, heartbeat: Heartbeat) {
         let now = self.now;
-        let from = format!("n{}", beat.from);
+        let from = format!("n{}", heartbeat.from);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
@@ -150,21 +155,23 @@ impl World {
             return;
         }
         let control = &mut daemon.control;
-        let verdicts = control.judge.handle(instant, judge::Input::Heard(from));
+        let verdicts = control
+            .detector
+            .handle(instant, detector::Input::Heard(from));
         let term = daemon.status.term.max(control.leader_term);
         let mut confirm = None;
-        if beat.leads && beat.term >= term {
-            control.leader_term = beat.term;
-            let listed = contact::Input::Listed(beat.hears.contains(host));
-            confirm = control.contact.handle(instant, listed);
+        if heartbeat.leads && heartbeat.term >= term {
+            control.leader_term = heartbeat.term;
+            let listed = contact::Input::Listed(heartbeat.receives_from.contains(host));
+            confirm = control.fencing.handle(instant, listed);
         }
         self.health_effects(id, verdicts, confirm);
     }
 
     /// Proposes that this node is ready, once it may be.
-    fn come_back(&mut self, id: u64) {
+    fn propose_ready(&mut self, id: u64) {
         let now = self.now;
-        let hasty = self.has(Mutation::ReadyTooSoon);
+        let skip_checks = self.has(Mutation::ReadyTooSoon);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
@@ -173,16 +180,16 @@ impl World {
             return;
         };
         let control = &mut daemon.control;
-        if control.returning || now < control.next_return || machine.engine.away {
+        if control.proposing_ready || now < control.next_ready_attempt || machine.engine.away {
             return;
         }
         let mut facts = ready::Facts {
-            current: control.contact.is_current(),
-            listed: control.contact.is_listed(instant),
-            settled: daemon.runtime.settled(),
+            current: control.fencing.is_current(),
+            listed: control.fencing.is_listed(instant),
+            settled: daemon.runtime.orphans_cleared(),
             started: !control.was_ready,
         };
-        if hasty {
+        if skip_checks {
             (facts.current, facts.settled) = (true, true);
         }
         let node = daemon.state.nodes.get(&host);
@@ -192,21 +199,21 @@ impl World {
         let Some(update) = ready::update(&daemon.state, &host, facts) else {
             return;
         };
-        control.returning = true;
+        control.proposing_ready = true;
         self.count("came back");
         self.note(&[27, id], || format!("n{id} reports itself ready"));
-        self.says_ready(id);
+        self.check_ready(id);
         if let Some(command) = self.node_command(id, |_| Payload::NodeStatusUpdate(update)) {
-            self.submit(id, Who::Ready, Ask::Command(command));
+            self.submit(id, Requester::Ready, Change::Command(command));
         }
     }
 
-    pub(super) fn returned(&mut self, id: u64, reply: &Reply) {
+    pub(super) fn ready_proposed(&mut self, id: u64, reply: &Reply) {
         let now = self.now;
         if let Some(daemon) = self.daemon(id) {
-            daemon.control.returning = false;
+            daemon.control.proposing_ready = false;
             if !matches!(reply, Reply::Done(_)) {
-                daemon.control.next_return = now + 1_000 * MS;
+                daemon.control.next_ready_attempt = now + 1_000 * MS;
             }
         }
     }

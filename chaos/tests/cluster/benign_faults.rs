@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Rng, Workload, lab::Impairment, turn};
+use jaco_chaos::{Lab, Rng, Workload, lab::Impairment, test_permits};
 
 use crate::{
+    setup::{cluster, containers, running, stateless},
     size,
-    world::{cluster, containers, running, stateless},
 };
 
 #[derive(Clone, Copy, Debug)]
-enum Nuisance {
+enum BenignFault {
     ShortPauses,
     Loss,
     Delay,
@@ -18,28 +18,37 @@ enum Nuisance {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_pauses_loss_and_delay_move_nothing() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(3, rng.number()).await;
     lab.wait_voters(3).await.unwrap();
     let workload = stateless(6);
     lab.node(1).api().apply(&workload).await.unwrap();
     running(&lab, 1, &workload, |_| true).await;
-    for nuisance in [Nuisance::ShortPauses, Nuisance::Loss, Nuisance::Delay] {
-        nothing_moves(&mut lab, &workload, nuisance, &mut rng).await;
+    for benign_fault in [
+        BenignFault::ShortPauses,
+        BenignFault::Loss,
+        BenignFault::Delay,
+    ] {
+        nothing_moves(&mut lab, &workload, benign_fault, &mut rng).await;
     }
 }
 
-async fn nothing_moves(lab: &mut Lab, workload: &Workload, nuisance: Nuisance, rng: &mut Rng) {
+async fn nothing_moves(
+    lab: &mut Lab,
+    workload: &Workload,
+    benign_fault: BenignFault,
+    rng: &mut Rng,
+) {
     let before = containers(lab).await;
     let start = Instant::now();
-    let how = match nuisance {
-        Nuisance::ShortPauses => Impairment::default(),
-        Nuisance::Loss => Impairment {
+    let how = match benign_fault {
+        BenignFault::ShortPauses => Impairment::default(),
+        BenignFault::Loss => Impairment {
             loss: 0.05,
             ..Impairment::default()
         },
-        Nuisance::Delay => Impairment {
+        BenignFault::Delay => Impairment {
             delay: Duration::from_millis(200),
             ..Impairment::default()
         },
@@ -49,11 +58,13 @@ async fn nothing_moves(lab: &mut Lab, workload: &Workload, nuisance: Nuisance, r
     }
     let end = start + Duration::from_secs(size("JACO_CALM_SECONDS", 10));
     while Instant::now() < end {
-        match nuisance {
-            Nuisance::ShortPauses => pause_one(lab, rng).await,
-            Nuisance::Loss | Nuisance::Delay => tokio::time::sleep(Duration::from_secs(1)).await,
+        match benign_fault {
+            BenignFault::ShortPauses => pause_one(lab, rng).await,
+            BenignFault::Loss | BenignFault::Delay => {
+                tokio::time::sleep(Duration::from_secs(1)).await
+            }
         }
-        assert_eq!(containers(lab).await, before, "{nuisance:?}");
+        assert_eq!(containers(lab).await, before, "{benign_fault:?}");
     }
     lab.heal_all().unwrap();
     let replicas = running(lab, 1, workload, |_| true).await;
@@ -63,12 +74,12 @@ async fn nothing_moves(lab: &mut Lab, workload: &Workload, nuisance: Nuisance, r
             .any(|container| container.replica == replica.id);
         assert!(
             there,
-            "{nuisance:?} moved {} to {}",
+            "{benign_fault:?} moved {} to {}",
             replica.id, replica.host
         );
     }
-    lab.same_state().await.unwrap();
-    println!("{nuisance:?}: nothing moved in {:?}", start.elapsed());
+    lab.wait_same_state().await.unwrap();
+    println!("{benign_fault:?}: nothing moved in {:?}", start.elapsed());
 }
 
 /// Pauses a random node for up to five seconds, then waits for as long.

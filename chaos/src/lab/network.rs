@@ -22,7 +22,7 @@ use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
-    impair::{Direction, Impairment, Line},
+    impair::{Direction, Impairment, PacketQueue},
     netns,
 };
 
@@ -53,15 +53,15 @@ pub fn address(index: u8) -> Ipv4Addr {
 
 /// The namespace that connects the others.
 #[derive(Debug)]
-pub struct Wire {
+pub struct LabNetwork {
     namespace: String,
     cut: BTreeSet<Direction>,
     impaired: BTreeMap<Direction, Impairment>,
     seed: u64,
-    relay: Option<Relay>,
+    relay: Option<TunRelay>,
 }
 
-impl Wire {
+impl LabNetwork {
     /// Creates the namespace and its bridge; `seed` decides the outcomes of impaired packets.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Wire {
         )
     }
 
-    /// Removes the interface of [`Wire::attach`]: the kernel would do so only later, when it
+    /// Removes the interface of [`LabNetwork::attach`]: the kernel would do so only later, when it
     /// removes the other end with its namespace.
     ///
     /// # Errors
@@ -222,10 +222,10 @@ impl Wire {
     }
 
     /// The thread behind the TUN interface, started on first use.
-    fn relay(&mut self) -> Result<&Relay> {
+    fn relay(&mut self) -> Result<&TunRelay> {
         let relay = match self.relay.take() {
             Some(relay) => relay,
-            None => Relay::start(&self.namespace, self.seed)?,
+            None => TunRelay::start(&self.namespace, self.seed)?,
         };
         Ok(self.relay.insert(relay))
     }
@@ -251,14 +251,14 @@ fn rules(
 
 /// The thread that reads packets from the TUN interface and writes them back.
 #[derive(Debug)]
-struct Relay {
-    line: Arc<Mutex<Line>>,
+struct TunRelay {
+    queue: Arc<Mutex<PacketQueue>>,
     /// Closing it ends the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Relay {
+impl TunRelay {
     fn start(namespace: &str, seed: u64) -> Result<Self> {
         let tun = netns::within(namespace, || jaco_net::tun::open(TUN))??;
         netns::batch(
@@ -268,9 +268,9 @@ impl Relay {
                  route add default dev {TUN} table {TABLE}\n"
             ),
         )?;
-        let line = Arc::new(Mutex::new(Line::new(seed)));
+        let queue = Arc::new(Mutex::new(PacketQueue::new(seed)));
         let (stop, stopped) = UnixStream::pair()?;
-        let shared = Arc::clone(&line);
+        let shared = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name("lab-relay".to_owned())
             .spawn(move || {
@@ -278,19 +278,19 @@ impl Relay {
                 let _ = relay(tun, &stopped, &shared);
             })?;
         Ok(Self {
-            line,
+            queue,
             stop: Some(stop),
             thread: Some(thread),
         })
     }
 
     fn set(&self, impaired: BTreeMap<Direction, Impairment>) {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.set(impaired);
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.set(impaired);
     }
 }
 
-impl Drop for Relay {
+impl Drop for TunRelay {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -300,10 +300,10 @@ impl Drop for Relay {
 }
 
 /// Relays packets until the other end of `stopped` is closed.
-fn relay(mut tun: File, stopped: &UnixStream, line: &Mutex<Line>) -> io::Result<()> {
+fn relay(mut tun: File, stopped: &UnixStream, queue: &Mutex<PacketQueue>) -> io::Result<()> {
     let mut packet = vec![0; PACKET_MAX];
     loop {
-        let due = line
+        let due = queue
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .poll_timeout();
@@ -323,15 +323,15 @@ fn relay(mut tun: File, stopped: &UnixStream, line: &Mutex<Line>) -> io::Result<
         if !ready[1].revents().is_empty() {
             return Ok(());
         }
-        let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..BURST {
             match tun.read(&mut packet) {
-                Ok(length) => line.handle_packet(Instant::now(), &packet[..length]),
+                Ok(length) => queue.handle_packet(Instant::now(), &packet[..length]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
-        while let Some(packet) = line.poll_packet(Instant::now()) {
+        while let Some(packet) = queue.poll_packet(Instant::now()) {
             // The kernel refuses packets that are neither IPv4 nor IPv6; these are dropped.
             let _ = tun.write(&packet);
         }

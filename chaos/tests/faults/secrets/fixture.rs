@@ -1,10 +1,10 @@
 //! A node with its operators and HTTP clients, and a record of all its outputs.
 
 mod failures;
-mod guests;
+mod http_clients;
 mod manifests;
 mod operators;
-mod sights;
+mod outputs;
 
 use std::{
     fs,
@@ -17,42 +17,42 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use jaco_chaos::{Api, Daemon, Markers, Settings, Workload, disk, until, wait::PATIENCE};
+use jaco_chaos::{Api, Daemon, SecretScanner, Settings, Workload, disk, until, wait::WAIT_TIMEOUT};
 use jaco_proto::error::DecodedError;
 use jaco_raftnode::{State, Storage};
 use tempfile::TempDir;
 
 /// Log format of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum LogFormat {
     Text,
     Json,
     Journal,
 }
 
-pub(super) struct Scene {
+pub(super) struct Fixture {
     daemon: Daemon,
-    markers: Markers,
+    scanner: SecretScanner,
     /// Every output with its source.
-    told: Vec<(String, Vec<u8>)>,
+    outputs: Vec<(String, Vec<u8>)>,
     metrics: u16,
     deployment: String,
     journal: Arc<Mutex<Vec<u8>>>,
     _dir: TempDir,
 }
 
-impl Scene {
-    pub(super) async fn start(form: Form) -> Result<Self> {
+impl Fixture {
+    pub(super) async fn start(format: LogFormat) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("jaco-journal-").tempdir()?;
         let journal = Arc::<Mutex<Vec<u8>>>::default();
         let mut settings = Settings::default();
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         settings.config = format!("metrics_addr: :{metrics}\nlog_level: debug\n");
-        if form != Form::Text {
+        if format != LogFormat::Text {
             let invocation = ("INVOCATION_ID".to_owned(), "1".to_owned());
             settings.environment.push(invocation);
         }
-        if form == Form::Journal {
+        if format == LogFormat::Journal {
             let path = dir.path().join("socket");
             listen(&path, journal.clone())?;
             // A mount namespace in which the journal's socket is ours.
@@ -66,11 +66,11 @@ impl Scene {
         let mut daemon = Daemon::new(settings).await?;
         daemon.spawn()?;
         let api = daemon.api().clone();
-        until("the API answers", PATIENCE, || api.status()).await?;
+        until("the API answers", WAIT_TIMEOUT, || api.status()).await?;
         Ok(Self {
             daemon,
-            markers: Markers::default(),
-            told: Vec::new(),
+            scanner: SecretScanner::default(),
+            outputs: Vec::new(),
             metrics,
             deployment: Workload::new("secret", []).name,
             journal,
@@ -82,8 +82,8 @@ impl Scene {
         self.daemon.api().clone()
     }
 
-    fn tell(&mut self, place: &str, text: impl Into<Vec<u8>>) {
-        self.told.push((place.to_owned(), text.into()));
+    fn record(&mut self, place: &str, text: impl Into<Vec<u8>>) {
+        self.outputs.push((place.to_owned(), text.into()));
     }
 
     fn refused<T>(
@@ -95,7 +95,7 @@ impl Scene {
             anyhow::bail!("{place}: was not refused");
         };
         let error: DecodedError = error.into();
-        self.tell(place, format!("{error} {error:?}"));
+        self.record(place, format!("{error} {error:?}"));
         Ok(())
     }
 
@@ -110,9 +110,9 @@ impl Scene {
         command.arg("-v").args(line.split(' '));
         edit(&mut command);
         let ended = command.output()?;
-        self.tell(&format!("stderr of jaco {line}"), ended.stderr);
+        self.record(&format!("stderr of jaco {line}"), ended.stderr);
         if output == Output::Checked {
-            self.tell(&format!("stdout of jaco {line}"), ended.stdout);
+            self.record(&format!("stdout of jaco {line}"), ended.stdout);
         }
         Ok(ended.status.success())
     }
@@ -122,7 +122,7 @@ impl Scene {
         let body: Vec<&str> = pem.lines().filter(|line| !line.starts_with("--")).collect();
         ensure!(!body.is_empty(), "{name}: no key");
         for line in body {
-            self.markers.add(name, line.as_bytes());
+            self.scanner.add(name, line.as_bytes());
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ impl Scene {
             (place.clone(), String::from_utf8_lossy(text).into_owned())
         };
         let stderr = |(place, _): &&(String, Vec<u8>)| place.starts_with("stderr");
-        self.told.iter().rev().find(stderr).map(tell)
+        self.outputs.iter().rev().find(stderr).map(tell)
     }
 
     fn file(&self, name: &str, content: &str) -> Result<PathBuf> {
@@ -142,7 +142,7 @@ impl Scene {
     }
 
     /// Stops the daemon; returns its whole log.
-    pub(super) async fn ends(&mut self) -> Result<String> {
+    pub(super) async fn stop(&mut self) -> Result<String> {
         let deployment = self.deployment.clone();
         self.api().delete(&deployment).await?;
         let status = self.daemon.stop().await?;
@@ -167,9 +167,9 @@ impl Scene {
 
     /// Fails if any output or the log contains a secret.
     pub(super) fn check(&self, log: &str) -> Result<()> {
-        let mut found = self.markers.found_in("the log", log.as_bytes());
-        for (place, text) in &self.told {
-            found.extend(self.markers.found_in(place, text));
+        let mut found = self.scanner.found_in("the log", log.as_bytes());
+        for (place, text) in &self.outputs {
+            found.extend(self.scanner.found_in(place, text));
         }
         ensure!(
             found.is_empty(),

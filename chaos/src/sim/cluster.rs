@@ -11,18 +11,18 @@ use jaco_raftnode::Role;
 use raft::eraftpb::{ConfState, Message};
 
 use super::{
-    boot::founded,
-    calls::{Ask, Reply},
+    boot::bootstrap_state,
+    calls::{Change, Reply},
     client::Clients,
     disk::{Crash, Disk},
     engine::Engine,
-    fault::{Fault, Nuisance, Promise, Victim},
+    fault::{BenignFault, Fault, Promise, Victim},
     mutation::Mutation,
     network::Network,
     node::Daemon,
     oracle::{Oracle, hash},
-    overstay::Overstays,
-    runtime::Doing,
+    orphan_check::Orphans,
+    runtime::EngineRequest,
     time::{Agenda, Clock, MS, SECOND, Time},
     trace::Trace,
 };
@@ -56,20 +56,20 @@ pub(super) enum Event {
     /// A raft message arrives.
     Raft(Box<Message>),
     /// A request from another node arrives.
-    Ask {
+    Call {
         from: u64,
         to: u64,
         call: u64,
-        ask: Box<Ask>,
+        change: Box<Change>,
     },
     /// The reply to a call arrives.
-    Answer { to: u64, call: u64, reply: Reply },
+    Reply { to: u64, call: u64, reply: Reply },
     /// A heartbeat of another node arrives.
-    Beat(u64, Heartbeat),
+    Heartbeat(u64, Heartbeat),
     /// A client retries an operation.
     Retry(u64),
     /// The engine of this machine carries out a request.
-    Engine(u64, u64, Doing),
+    Engine(u64, u64, EngineRequest),
     /// A client begins its next operation.
     Client(usize),
     /// A fault begins.
@@ -77,7 +77,7 @@ pub(super) enum Event {
     /// A fault ends.
     FaultOver(usize),
     /// A trap springs: the node crashes, and restarts after the given time.
-    Sprung(u64, Crash, Time),
+    TrapSprung(u64, Crash, Time),
     /// Membership has changed.
     Members,
     /// Periodic check of all machines.
@@ -91,7 +91,7 @@ pub(super) struct Heartbeat {
     pub(super) leads: bool,
     pub(super) term: u64,
     /// Hosts whose heartbeats a leader receives; empty from other nodes.
-    pub(super) hears: BTreeSet<String>,
+    pub(super) receives_from: BTreeSet<String>,
 }
 
 /// An event within one daemon.
@@ -104,7 +104,7 @@ pub(super) enum Local {
     /// Writes that were held back are done.
     Flush,
     /// The actors look at the newest state.
-    Notice,
+    Notification,
     /// The scheduler's deadline.
     Schedule,
     /// An observation may be written again.
@@ -114,9 +114,9 @@ pub(super) enum Local {
     /// A replica's deadline.
     Due(String),
     /// The engine emitted an event about a replica.
-    Hint(String),
+    EngineEvent(String),
     /// The engine's answer to a request.
-    Engine(Doing),
+    Engine(EngineRequest),
     /// A call to another node times out.
     CallTimeout(u64),
     /// A raft message could not be delivered.
@@ -124,9 +124,9 @@ pub(super) enum Local {
     /// The membership policy runs.
     Membership,
     /// A heartbeat is due.
-    Beat,
+    Heartbeat,
     /// A runtime that still has orphans lists containers again.
-    LookAgain,
+    SweepAgain,
 }
 
 /// Parameters of one run.
@@ -135,13 +135,13 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) mutation: Option<Mutation>,
     /// The only disturbance of the run; marking a node offline because of it is a violation.
-    pub(super) nuisance: Option<Nuisance>,
+    pub(super) benign_fault: Option<BenignFault>,
     /// Time in which faults are injected.
-    pub(super) storm: Time,
+    pub(super) fault_window: Time,
     pub(super) faults: Vec<Fault>,
 }
 
-pub(super) struct World {
+pub(super) struct Cluster {
     pub(super) now: Time,
     pub(super) plan: Plan,
     pub(super) agenda: Agenda<Event>,
@@ -166,10 +166,10 @@ pub(super) struct World {
     pub(super) compact_entries: u64,
     pub(super) calls: u64,
     /// Number of members from which on no further machine joins.
-    pub(super) most_members: usize,
-    pub(super) overstays: Overstays,
+    pub(super) max_members: usize,
+    pub(super) orphans: Orphans,
     /// Faults have stopped.
-    pub(super) calm: bool,
+    pub(super) faults_over: bool,
     pub(super) steps: u64,
     zero: Instant,
     /// Daemons ever started.
@@ -179,7 +179,7 @@ pub(super) struct World {
     pub(super) in_force: BTreeMap<usize, u64>,
 }
 
-impl World {
+impl Cluster {
     pub(super) fn new(plan: Plan, trace: Trace) -> Self {
         let seed = plan.seed;
         let stream = |name: &str| Rng::new(seed ^ hash(name.as_bytes()));
@@ -187,14 +187,14 @@ impl World {
         let members = *chance
             .choose(&[1, 1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 5, 7])
             .unwrap_or(&3);
-        let founded = founded(members);
+        let bootstrap_state = bootstrap_state(members);
         let zero = Instant::now();
-        let mut world = Self {
+        let mut cluster = Self {
             now: 0,
             agenda: Agenda::new(),
             machines: BTreeMap::new(),
             network: Network::new(stream("network")),
-            oracle: Oracle::new(founded.clone(), plan.mutation),
+            oracle: Oracle::new(bootstrap_state.clone(), plan.mutation),
             clients: Clients::new(stream("clients")),
             trace,
             disk_chance: stream("disks"),
@@ -205,9 +205,9 @@ impl World {
             counts: BTreeMap::new(),
             traps: BTreeMap::new(),
             calls: 0,
-            most_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
-            overstays: Overstays::default(),
-            calm: false,
+            max_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
+            orphans: Orphans::default(),
+            faults_over: false,
             steps: 0,
             zero,
             runs: 0,
@@ -215,46 +215,46 @@ impl World {
             chance,
             plan,
         };
-        match world.chance.within(0..6) {
+        match cluster.chance.within(0..6) {
             0 => {
-                world.ticks = (1, 3);
-                world.network.base_delay = world.chance.within(0..300 * MS);
+                cluster.ticks = (1, 3);
+                cluster.network.base_delay = cluster.chance.within(0..300 * MS);
             }
             // No leadership lasts long.
             1 => {
-                world.ticks = (1, 2);
-                world.network.base_delay = world.chance.within(100 * MS..600 * MS);
+                cluster.ticks = (1, 2);
+                cluster.network.base_delay = cluster.chance.within(100 * MS..600 * MS);
             }
             _ => {}
         }
-        world.network.base_loss = *world.chance.choose(&[0, 0, 1, 10]).unwrap_or(&0);
-        if world.plan.nuisance.is_some() {
-            world.oracle.nothing_moves = true;
-            world.ticks = (3, 10);
-            world.network.base_delay = 0;
-            world.network.base_loss = 0;
+        cluster.network.base_loss = *cluster.chance.choose(&[0, 0, 1, 10]).unwrap_or(&0);
+        if cluster.plan.benign_fault.is_some() {
+            cluster.oracle.nothing_moves = true;
+            cluster.ticks = (3, 10);
+            cluster.network.base_delay = 0;
+            cluster.network.base_loss = 0;
         }
         let conf_state = ConfState {
             voters: (1..=members).collect(),
             ..ConfState::default()
         };
         for id in 1..=members {
-            let disk = Disk::founded(&founded, conf_state.clone());
-            world.place(id, disk);
+            let disk = Disk::bootstrapped(&bootstrap_state, conf_state.clone());
+            cluster.add_machine(id, disk);
         }
-        for client in 0..world.clients.count() {
-            let at = world.chance.within(0..SECOND);
-            world.agenda.add(at, Event::Client(client));
+        for client in 0..cluster.clients.count() {
+            let at = cluster.chance.within(0..SECOND);
+            cluster.agenda.add(at, Event::Client(client));
         }
-        for (number, fault) in world.plan.faults.iter().enumerate() {
-            world.agenda.add(fault.at, Event::Fault(number));
+        for (number, fault) in cluster.plan.faults.iter().enumerate() {
+            cluster.agenda.add(fault.at, Event::Fault(number));
         }
-        world.agenda.add(SECOND, Event::Audit);
-        world
+        cluster.agenda.add(SECOND, Event::Audit);
+        cluster
     }
 
     /// Adds a machine; its daemon starts at once.
-    pub(super) fn place(&mut self, id: u64, disk: Disk) {
+    pub(super) fn add_machine(&mut self, id: u64, disk: Disk) {
         let drift = self.chance.within(0..2_001).cast_signed() - 1_000;
         let skew = match self.chance.within(0..3) {
             0 => self.chance.within(0..120 * SECOND).cast_signed() - 60 * SECOND.cast_signed(),
@@ -283,14 +283,14 @@ impl World {
         };
         self.now = at;
         self.steps += 1;
-        self.happen(event);
+        self.handle(event);
         true
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Start(id) => self.start(id),
-            Event::Node(id, run, local) => self.happen_on(id, run, local),
+            Event::Node(id, run, local) => self.handle_local(id, run, local),
             Event::Raft(message) => {
                 let id = message.to;
                 if let Some(until) = self.paused(id) {
@@ -298,47 +298,47 @@ impl World {
                 }
                 self.deliver(*message);
             }
-            Event::Ask {
+            Event::Call {
                 from,
                 to,
                 call,
-                ask,
+                change,
             } => {
                 if let Some(until) = self.paused(to) {
-                    let event = Event::Ask {
+                    let event = Event::Call {
                         from,
                         to,
                         call,
-                        ask,
+                        change,
                     };
                     return self.agenda.add(until, event);
                 }
-                self.asked(from, to, call, *ask);
+                self.handle_call(from, to, call, *change);
             }
-            Event::Answer { to, call, reply } => {
+            Event::Reply { to, call, reply } => {
                 if let Some(until) = self.paused(to) {
-                    return self.agenda.add(until, Event::Answer { to, call, reply });
+                    return self.agenda.add(until, Event::Reply { to, call, reply });
                 }
-                self.answered(to, call, reply);
+                self.handle_reply(to, call, reply);
             }
-            Event::Beat(to, beat) => {
+            Event::Heartbeat(to, heartbeat) => {
                 if let Some(until) = self.paused(to) {
-                    return self.agenda.add(until, Event::Beat(to, beat));
+                    return self.agenda.add(until, Event::Heartbeat(to, heartbeat));
                 }
-                self.heard(to, beat);
+                self.handle_heartbeat(to, heartbeat);
             }
             Event::Retry(op) => self.retry(op),
-            Event::Engine(id, run, doing) => self.engine(id, run, doing),
+            Event::Engine(id, run, request) => self.engine(id, run, request),
             Event::Client(client) => self.client(client),
-            Event::Fault(number) => self.strike(number),
-            Event::FaultOver(number) => self.relent(number),
-            Event::Sprung(id, crash, span) => {
+            Event::Fault(number) => self.inject(number),
+            Event::FaultOver(number) => self.end_fault(number),
+            Event::TrapSprung(id, crash, span) => {
                 self.crash(id, crash);
                 self.agenda.add(self.now + span, Event::Start(id));
             }
             Event::Members => {
-                self.bury();
-                self.welcome();
+                self.stop_removed();
+                self.start_joined();
             }
             Event::Audit => {
                 self.audit();
@@ -347,7 +347,7 @@ impl World {
         }
     }
 
-    fn happen_on(&mut self, id: u64, run: u64, local: Local) {
+    fn handle_local(&mut self, id: u64, run: u64, local: Local) {
         let current = self.machines.get(&id);
         if current.is_none_or(|m| m.run != run || m.daemon.is_none()) {
             return;
@@ -360,18 +360,18 @@ impl World {
             Local::Tick => self.tick(id),
             Local::Written => self.written(id),
             Local::Flush => self.flush(id),
-            Local::Notice => self.noticed(id),
+            Local::Notification => self.handle_notification(id),
             Local::Schedule => self.schedule_due(id),
             Local::Publish => self.publish_again(id),
             Local::Sweep => self.runtime_tick(id),
             Local::Due(replica) => self.replica_due(id, &replica),
-            Local::Hint(replica) => self.replica_hint(id, &replica),
-            Local::Engine(doing) => self.engine_answered(id, doing),
+            Local::EngineEvent(replica) => self.replica_engine_event(id, &replica),
+            Local::Engine(request) => self.engine_answered(id, request),
             Local::CallTimeout(call) => self.call_timeout(id, call),
             Local::Unreachable(peer) => self.unreachable(id, peer),
             Local::Membership => self.membership(id),
-            Local::Beat => self.beat(id),
-            Local::LookAgain => self.looks_again(id),
+            Local::Heartbeat => self.send_heartbeat(id),
+            Local::SweepAgain => self.sweep_again(id),
         }
     }
 
@@ -382,7 +382,7 @@ impl World {
     }
 
     /// Schedules an event within the daemon that runs on `id` now.
-    pub(super) fn later(&mut self, id: u64, after: Time, local: Local) {
+    pub(super) fn schedule_local(&mut self, id: u64, after: Time, local: Local) {
         if let Some(machine) = self.machines.get(&id) {
             let at = self.now + after;
             self.agenda.add(at, Event::Node(id, machine.run, local));

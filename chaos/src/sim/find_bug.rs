@@ -11,7 +11,7 @@ use super::{
 /// # Errors
 /// If no seed of `count` from `first` on fails, one fails by a property unrelated to the bug, or
 /// one fails without the bug too.
-pub fn hunt(
+pub fn find_bug(
     mutation: Mutation,
     first: u64,
     count: u64,

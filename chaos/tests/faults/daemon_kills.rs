@@ -13,9 +13,9 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use jaco_chaos::{
     Container, Daemon, History, Rng, Service, Settings, Workload,
-    disk::{self, Remains},
-    figures, turn, until,
-    wait::PATIENCE,
+    disk::{self, OfflineDatabase},
+    test_permits, time_limits, until,
+    wait::WAIT_TIMEOUT,
 };
 
 use crate::script::work;
@@ -53,7 +53,7 @@ fn examine_torn(data_dir: &Path, copy: &Path, rng: &mut Rng, history: &History) 
         .write(true)
         .open(&newest)?
         .set_len(kept)?;
-    let Ok(remains) = Remains::open(copy) else {
+    let Ok(remains) = OfflineDatabase::open(copy) else {
         return Ok(false);
     };
     let ahead = remains.replay(remains.state.clone(), remains.last_index())?;
@@ -67,15 +67,15 @@ fn examine_torn(data_dir: &Path, copy: &Path, rng: &mut Rng, history: &History) 
 fn examine(
     data_dir: &Path,
     copy: &Path,
-    last: Option<&Remains>,
+    last: Option<&OfflineDatabase>,
     history: &History,
     compacted: &mut usize,
-) -> Result<Remains> {
+) -> Result<OfflineDatabase> {
     disk::copy(data_dir, copy)?;
-    let first = Remains::open(copy)?;
+    let first = OfflineDatabase::open(copy)?;
     let (digest, index) = (first.state.digest(), first.state.applied_index);
     drop(first);
-    let remains = Remains::open(copy)?;
+    let remains = OfflineDatabase::open(copy)?;
     ensure!(
         remains.state.digest() == digest,
         "reopening shows another state"
@@ -86,7 +86,7 @@ fn examine(
     );
     if let Some(last) = last {
         // The log leads from the state after the previous cut exactly to this one.
-        if remains.follows(&last.state) {
+        if remains.reaches_back_to(&last.state) {
             let replayed = remains.replay(last.state.clone(), index)?;
             ensure!(
                 replayed.digest() == digest,
@@ -112,9 +112,9 @@ fn of<'a>(containers: &'a [Container], workload: &Workload) -> Vec<&'a Container
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_daemon_recovers_all_acknowledged_writes() -> Result<()> {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    let mut daemon = Daemon::bootstrap(Settings::default()).await?;
     let steady = Workload::new("steady", [Service::new("web").replicas(2)]);
     let revision = daemon.api().apply(&steady).await?;
     daemon.api().converged(&steady).await?;
@@ -125,7 +125,7 @@ async fn killed_daemon_recovers_all_acknowledged_writes() -> Result<()> {
     let mut history = History::default();
     history.applied(&steady.name, revision);
 
-    let mut last: Option<Remains> = None;
+    let mut last: Option<OfflineDatabase> = None;
     let mut times = Vec::new();
     let mut tails = [0; 2];
     let mut compacted = 0;
@@ -165,11 +165,11 @@ async fn killed_daemon_recovers_all_acknowledged_writes() -> Result<()> {
             .check_deployments(&shown)
             .map_err(anyhow::Error::msg)?;
         // A client has read the outcome of all requests in doubt.
-        history.settle(&shown);
+        history.resolve_doubts(&shown);
         last = Some(remains);
     }
     println!("torn logs refused and accepted: {tails:?}");
-    let in_time = figures::times("back after a cut", times, BACK_WITHIN);
+    let in_time = time_limits::times("back after a cut", times, BACK_WITHIN);
     ensure!(
         compacted < CUTS / 4,
         "after {compacted} cuts of {CUTS} the log was too short to check"
@@ -182,13 +182,13 @@ async fn killed_daemon_recovers_all_acknowledged_writes() -> Result<()> {
     // Everything that is wanted runs, and nothing else.
     let wanted: Vec<&Workload> = workloads
         .iter()
-        .filter(|w| history.is_there(&w.name))
+        .filter(|w| history.exists(&w.name))
         .collect();
     for workload in wanted.iter().copied().chain([&steady]) {
         daemon.api().converged(workload).await?;
     }
     let count = wanted.len() + 2;
-    until("no container too many", PATIENCE, || async {
+    until("no container too many", WAIT_TIMEOUT, || async {
         let found = daemon.engine().containers(daemon.cluster_id()).await?;
         ensure!(
             found.len() == count && found.iter().all(|c| c.running),
@@ -207,7 +207,7 @@ async fn killed_daemon_recovers_all_acknowledged_writes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_init_interrupted_by_kill_is_atomic() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut daemon = Daemon::new(Settings::default()).await?;
     let mut outcomes = [0; 2];
     // The first initialisation is not interrupted, to measure its duration.
@@ -215,7 +215,7 @@ async fn cluster_init_interrupted_by_kill_is_atomic() -> Result<()> {
     for round in 0..=FOUNDINGS {
         daemon.spawn()?;
         let api = daemon.api().clone();
-        until("the API answers", PATIENCE, || api.status()).await?;
+        until("the API answers", WAIT_TIMEOUT, || api.status()).await?;
         let started = Instant::now();
         let founding = tokio::spawn({
             let api = api.clone();
@@ -234,7 +234,7 @@ async fn cluster_init_interrupted_by_kill_is_atomic() -> Result<()> {
         };
 
         daemon.spawn()?;
-        let status = until("the API answers", PATIENCE, || api.status()).await?;
+        let status = until("the API answers", WAIT_TIMEOUT, || api.status()).await?;
         ensure!(
             status.initialized || !acknowledged,
             "round {round}: the cluster is forgotten"
@@ -243,7 +243,7 @@ async fn cluster_init_interrupted_by_kill_is_atomic() -> Result<()> {
         if !status.initialized {
             api.init().await?;
         }
-        until("a leader", PATIENCE, || async {
+        until("a leader", WAIT_TIMEOUT, || async {
             let status = api.status().await?;
             ensure!(!status.leader_hostname.is_empty(), "{status:?}");
             Ok(())

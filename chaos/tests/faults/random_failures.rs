@@ -11,7 +11,8 @@ use std::{
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{
-    Daemon, History, Rng, Service, Settings, Witness, Workload, turn, until, wait::PATIENCE,
+    ContainerLog, Daemon, History, Rng, Service, Settings, Workload, test_permits, until,
+    wait::WAIT_TIMEOUT,
 };
 use jaco_proto::v1::FailureMode;
 
@@ -21,10 +22,10 @@ const ROUNDS: usize = 12;
 const NAMES: usize = 3;
 /// Longest pause between two failures.
 const PAUSE: Duration = Duration::from_millis(250);
-const BLOWS: usize = 6;
+const FAILURES: usize = 6;
 
 /// Kills a random container or actor, if it still exists.
-async fn strike(daemon: &Daemon, rng: &mut Rng) {
+async fn inject_failure(daemon: &Daemon, rng: &mut Rng) {
     if rng.within(0..4) == 0 {
         let containers = daemon.engine().containers(daemon.cluster_id()).await;
         if let Some(victim) = rng.choose(&containers.unwrap_or_default()) {
@@ -48,7 +49,7 @@ async fn strike(daemon: &Daemon, rng: &mut Rng) {
 }
 
 /// Restarts a daemon that has exited, as init would.
-async fn revive(daemon: &mut Daemon) -> Result<()> {
+async fn restart_if_exited(daemon: &mut Daemon) -> Result<()> {
     let Some(status) = daemon.exited()? else {
         return Ok(());
     };
@@ -60,7 +61,7 @@ async fn revive(daemon: &mut Daemon) -> Result<()> {
 
 /// Calls until there is an answer. A supervision tree that gives up takes a moment to end its
 /// process, which is then restarted.
-async fn answered<T, E: Display>(
+async fn retry_until_answered<T, E: Display>(
     daemon: &mut Daemon,
     mut call: impl AsyncFnMut() -> Result<T, E>,
 ) -> Result<T> {
@@ -68,19 +69,19 @@ async fn answered<T, E: Display>(
     loop {
         match call().await {
             Ok(answer) => return Ok(answer),
-            Err(error) => ensure!(start.elapsed() < PATIENCE, "no answer, last: {error}"),
+            Err(error) => ensure!(start.elapsed() < WAIT_TIMEOUT, "no answer, last: {error}"),
         }
-        revive(daemon).await?;
+        restart_if_exited(daemon).await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn random_failures_lose_no_acknowledged_write() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut rng = Rng::announced();
-    let mut daemon = Daemon::found(Settings::default()).await?;
-    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let mut daemon = Daemon::bootstrap(Settings::default()).await?;
+    let log = ContainerLog::watch(daemon.engine(), daemon.cluster_id()).await?;
     let mut workloads: Vec<Workload> = (0..NAMES)
         .map(|n| Workload::new(&format!("storm{n}"), [Service::new("web")]))
         .collect();
@@ -89,33 +90,33 @@ async fn random_failures_lose_no_acknowledged_write() -> Result<()> {
         let stop = Arc::<AtomicBool>::default();
         let (api, choices) = (daemon.api().clone(), Rng::new(rng.number()));
         let worker = tokio::spawn(work(api, workloads, history, choices, Arc::clone(&stop)));
-        for _ in 0..BLOWS {
+        for _ in 0..FAILURES {
             tokio::time::sleep(rng.below(PAUSE)).await;
-            strike(&daemon, &mut rng).await;
-            revive(&mut daemon).await?;
+            inject_failure(&daemon, &mut rng).await;
+            restart_if_exited(&mut daemon).await?;
         }
         stop.store(true, Ordering::Release);
         (workloads, history) = worker.await?;
         let api = daemon.api().clone();
-        let shown = answered(&mut daemon, async || api.deployments().await).await?;
+        let shown = retry_until_answered(&mut daemon, async || api.deployments().await).await?;
         let shown = shown.deployments;
         history
             .check_deployments(&shown)
             .map_err(anyhow::Error::msg)?;
-        history.settle(&shown);
-        witness.check()?;
+        history.resolve_doubts(&shown);
+        log.check()?;
     }
     // Restart budgets may be spent by now; one more revision of all deployments resets them.
     for workload in &mut workloads {
         workload.revise(rng.number());
         let api = daemon.api().clone();
-        answered(&mut daemon, async || api.apply(workload).await).await?;
+        retry_until_answered(&mut daemon, async || api.apply(workload).await).await?;
     }
     for workload in &workloads {
         daemon.api().converged(workload).await?;
     }
     let wanted: Vec<String> = workloads.iter().map(|w| w.replica("web", 0)).collect();
-    until("exactly what is wanted", PATIENCE, || async {
+    until("exactly what is wanted", WAIT_TIMEOUT, || async {
         let found = daemon.engine().containers(daemon.cluster_id()).await?;
         ensure!(
             found.len() == wanted.len() && found.iter().all(|c| c.running),
@@ -125,5 +126,5 @@ async fn random_failures_lose_no_acknowledged_write() -> Result<()> {
     })
     .await?;
     ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
-    witness.check()
+    log.check()
 }

@@ -27,11 +27,11 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use super::fault::{Fault, Faults, Part, is_under, repository};
-use crate::daemon::place;
+use super::fault::{Fault, Faults, RequestKind, has_path_prefix, repository};
+use crate::daemon::resources;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-type Body = UnsyncBoxBody<Bytes, Failure>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum Outcome {
 
 /// A recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RecordedRequest {
     /// HTTP method.
     pub method: String,
     /// Path, without the query.
@@ -57,57 +57,57 @@ pub struct Seen {
     pub outcome: Outcome,
 }
 
-impl Seen {
+impl RecordedRequest {
     /// Whether it requests a manifest.
     #[must_use]
     pub fn is_manifest(&self) -> bool {
-        repository(&self.path).1 == Part::Manifests
+        repository(&self.path).1 == RequestKind::Manifests
     }
 
     /// Whether it requests a layer or a configuration.
     #[must_use]
     pub fn is_blob(&self) -> bool {
-        repository(&self.path).1 == Part::Blobs
+        repository(&self.path).1 == RequestKind::Blobs
     }
 }
 
 /// A proxy on the loopback interface.
 #[derive(Debug)]
-pub struct Front {
+pub struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     task: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     registry: SocketAddr,
     faults: watch::Sender<Faults>,
-    seen: Mutex<BTreeMap<u64, Seen>>,
-    requests: AtomicU64,
+    requests: Mutex<BTreeMap<u64, RecordedRequest>>,
+    next_request: AtomicU64,
     /// Repositories that only one account may access, and that account.
     owners: Mutex<Vec<(String, String)>>,
 }
 
-impl Front {
+impl Proxy {
     /// Starts a proxy on a port of its own.
     pub(super) async fn open(registry: SocketAddr) -> Result<Self> {
         // Not an ephemeral port, so that the port is still free after the proxy was closed for a
         // while.
-        let [port] = place::free_ports()?;
-        let mut front = Self {
+        let [port] = resources::free_ports()?;
+        let mut proxy = Self {
             address: (Ipv4Addr::LOCALHOST, port).into(),
-            shared: Arc::new(Shared {
+            shared: Arc::new(ProxyState {
                 registry,
                 faults: watch::Sender::default(),
-                seen: Mutex::default(),
-                requests: AtomicU64::default(),
+                requests: Mutex::default(),
+                next_request: AtomicU64::default(),
                 owners: Mutex::default(),
             }),
             task: None,
         };
-        front.reopen().await?;
-        Ok(front)
+        proxy.reopen().await?;
+        Ok(proxy)
     }
 
     /// Listening address.
@@ -140,36 +140,36 @@ impl Front {
     /// if it is empty.
     ///
     /// A newer fault takes precedence over an older one.
-    pub fn spoil(&self, part: Part, repository: &str, fault: Fault) {
+    pub fn inject(&self, part: RequestKind, repository: &str, fault: Fault) {
         self.shared
             .faults
             .send_modify(|faults| faults.add(part, repository, fault));
     }
 
     /// Ends all faults; delayed requests continue.
-    pub fn mend(&self) {
+    pub fn clear_faults(&self) {
         self.shared.faults.send_replace(Faults::default());
     }
 
     /// Answers 403 to all accounts but `user` for `repository` and all below it, unless a
     /// repository below it is reserved for another account.
-    pub fn reserve(&self, repository: &str, user: &str) {
+    pub fn restrict(&self, repository: &str, user: &str) {
         lock(&self.shared.owners).push((repository.to_owned(), user.to_owned()));
     }
 
-    /// The requests since the last [`Front::forget`], in the order of their arrival.
+    /// The requests since the last [`Proxy::clear_requests`], in the order of their arrival.
     #[must_use]
-    pub fn seen(&self) -> Vec<Seen> {
-        lock(&self.shared.seen).values().cloned().collect()
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        lock(&self.shared.requests).values().cloned().collect()
     }
 
     /// Clears the recorded requests.
-    pub fn forget(&self) {
-        lock(&self.shared.seen).clear();
+    pub fn clear_requests(&self) {
+        lock(&self.shared.requests).clear();
     }
 }
 
-impl Drop for Front {
+impl Drop for Proxy {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -178,22 +178,22 @@ impl Drop for Front {
 }
 
 /// A request in progress; its outcome is recorded on drop.
-struct Ticket {
-    shared: Arc<Shared>,
+struct RequestGuard {
+    shared: Arc<ProxyState>,
     id: u64,
     outcome: Outcome,
 }
 
-impl Ticket {
-    fn new(shared: &Arc<Shared>, request: &Request<Incoming>) -> Self {
-        let id = shared.requests.fetch_add(1, Ordering::Relaxed);
-        let seen = Seen {
+impl RequestGuard {
+    fn new(shared: &Arc<ProxyState>, request: &Request<Incoming>) -> Self {
+        let id = shared.next_request.fetch_add(1, Ordering::Relaxed);
+        let seen = RecordedRequest {
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
             user: user(request),
             outcome: Outcome::Open,
         };
-        lock(&shared.seen).insert(id, seen);
+        lock(&shared.requests).insert(id, seen);
         Self {
             shared: Arc::clone(shared),
             id,
@@ -202,23 +202,23 @@ impl Ticket {
     }
 
     /// Waits until no fault applies to `path`.
-    async fn held(&self, path: &str) {
+    async fn wait_fault_cleared(&self, path: &str) {
         let mut faults = self.shared.faults.subscribe();
         // `shared` holds the sender, so the channel cannot close.
         let _ = faults.wait_for(|faults| faults.of(path).is_none()).await;
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        if let Some(seen) = lock(&self.shared.seen).get_mut(&self.id) {
+        if let Some(seen) = lock(&self.shared.requests).get_mut(&self.id) {
             seen.outcome = self.outcome;
         }
     }
 }
 
 /// Accepts connections; they belong to the set, so they end with this task.
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<ProxyState>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -235,24 +235,24 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn answer(
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Failure> {
-    let mut ticket = Ticket::new(&shared, &request);
+) -> Result<Response<Body>, BoxError> {
+    let mut guard = RequestGuard::new(&shared, &request);
     let path = request.uri().path().to_owned();
     let fault = shared.faults.borrow().of(&path).cloned();
     if fault == Some(Fault::Hang) {
-        ticket.held(&path).await;
+        guard.wait_fault_cleared(&path).await;
     }
     let response = match fault {
         Some(Fault::Answer {
             status,
             content_type,
             body,
-        }) => whole(status, content_type, body),
+        }) => response(status, content_type, body),
         _ if !allowed(&shared, &path, user(&request).as_deref()) => {
             let body = r#"{"errors":[{"code":"DENIED","message":"requested access is denied"}]}"#;
-            whole(403, "application/json", body.into())
+            response(403, "application/json", body.into())
         }
         fault => {
             let mut response = forward(shared.registry, request).await?;
@@ -260,15 +260,15 @@ async fn answer(
                 let kind = HeaderValue::from_static(kind);
                 response.headers_mut().insert(CONTENT_TYPE, kind);
             }
-            ticket.outcome = Outcome::Answered(response.status().as_u16());
-            return Ok(response.map(|body| spoiled(body, fault, path, ticket)));
+            guard.outcome = Outcome::Answered(response.status().as_u16());
+            return Ok(response.map(|body| faulty_body(body, fault, path, guard)));
         }
     };
-    ticket.outcome = Outcome::Answered(response.status().as_u16());
+    guard.outcome = Outcome::Answered(response.status().as_u16());
     Ok(response)
 }
 
-fn whole(status: u16, content_type: &'static str, body: Bytes) -> Response<Body> {
+fn response(status: u16, content_type: &'static str, body: Bytes) -> Response<Body> {
     let body = Full::new(body).map_err(|never| match never {});
     let mut response = Response::new(body.boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -281,7 +281,7 @@ fn whole(status: u16, content_type: &'static str, body: Bytes) -> Response<Body>
 async fn forward(
     registry: SocketAddr,
     request: Request<Incoming>,
-) -> Result<Response<Incoming>, Failure> {
+) -> Result<Response<Incoming>, BoxError> {
     let stream = TokioIo::new(TcpStream::connect(registry).await?);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
     tokio::spawn(connection);
@@ -289,33 +289,33 @@ async fn forward(
 }
 
 /// The body of an answer on its way to the client.
-struct Passage {
+struct FaultyBody {
     from: Incoming,
     rest: Bytes,
     passed: usize,
     fault: Option<Fault>,
     path: String,
-    ticket: Ticket,
+    guard: RequestGuard,
 }
 
-fn spoiled(from: Incoming, fault: Option<Fault>, path: String, ticket: Ticket) -> Body {
-    let passage = Passage {
+fn faulty_body(from: Incoming, fault: Option<Fault>, path: String, guard: RequestGuard) -> Body {
+    let passage = FaultyBody {
         from,
         rest: Bytes::new(),
         passed: 0,
         fault,
         path,
-        ticket,
+        guard,
     };
     let chunks = futures::stream::try_unfold(passage, |mut passage| async move {
         let chunk = passage.next().await?;
-        Ok::<_, Failure>(chunk.map(|chunk| (Frame::data(chunk), passage)))
+        Ok::<_, BoxError>(chunk.map(|chunk| (Frame::data(chunk), passage)))
     });
     StreamBody::new(chunks).boxed_unsync()
 }
 
-impl Passage {
-    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+impl FaultyBody {
+    async fn next(&mut self) -> Result<Option<Bytes>, BoxError> {
         while self.rest.is_empty() {
             match self.from.frame().await.transpose()? {
                 Some(frame) => self.rest = frame.into_data().unwrap_or_default(),
@@ -325,9 +325,9 @@ impl Passage {
         let ahead = |at: usize| at.saturating_sub(self.passed).min(self.rest.len());
         let length = match self.fault {
             Some(Fault::StallAt(at)) if self.passed >= at => {
-                let status = std::mem::replace(&mut self.ticket.outcome, Outcome::Abandoned);
-                self.ticket.held(&self.path).await;
-                self.ticket.outcome = status;
+                let status = std::mem::replace(&mut self.guard.outcome, Outcome::Abandoned);
+                self.guard.wait_fault_cleared(&self.path).await;
+                self.guard.outcome = status;
                 self.fault = None;
                 self.rest.len()
             }
@@ -336,7 +336,7 @@ impl Passage {
             _ => self.rest.len(),
         };
         let mut chunk = self.rest.split_to(length);
-        if let Some(Fault::SpoilAt(at)) = self.fault
+        if let Some(Fault::CorruptAt(at)) = self.fault
             && (self.passed..self.passed + length).contains(&at)
         {
             let mut bytes = chunk.to_vec();
@@ -356,12 +356,14 @@ fn user(request: &Request<Incoming>) -> Option<String> {
     Some(login.split(':').next()?.to_owned())
 }
 
-fn allowed(shared: &Shared, path: &str, user: Option<&str>) -> bool {
+fn allowed(shared: &ProxyState, path: &str, user: Option<&str>) -> bool {
     let Some(name) = repository(path).0 else {
         return true;
     };
     let owners = lock(&shared.owners);
-    let covering = owners.iter().filter(|(under, _)| is_under(name, under));
+    let covering = owners
+        .iter()
+        .filter(|(under, _)| has_path_prefix(name, under));
     let owner = covering.max_by_key(|(under, _)| under.len());
     owner.is_none_or(|(_, owner)| user == Some(owner))
 }

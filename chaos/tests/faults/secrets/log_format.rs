@@ -4,18 +4,18 @@ use anyhow::{Context, Result, bail, ensure};
 use jaco_proto::config::SUBSYSTEMS;
 use serde_json::{Map, Value};
 
-use super::scene::Form;
+use super::fixture::LogFormat;
 
 /// Checks every line; the text format is for people and is not checked.
-pub(super) fn check(form: Form, log: &str) -> Result<()> {
-    let check: fn(&str) -> Result<()> = match form {
-        Form::Text => return Ok(()),
-        Form::Json => json,
-        Form::Journal => entry,
+pub(super) fn check(format: LogFormat, log: &str) -> Result<()> {
+    let check: fn(&str) -> Result<()> = match format {
+        LogFormat::Text => return Ok(()),
+        LogFormat::Json => json,
+        LogFormat::Journal => entry,
     };
-    let lines: Vec<&str> = match form {
-        Form::Text | Form::Json => log.lines().collect(),
-        Form::Journal => log
+    let lines: Vec<&str> = match format {
+        LogFormat::Text | LogFormat::Json => log.lines().collect(),
+        LogFormat::Journal => log
             .split("\n\n")
             .filter(|entry| !entry.is_empty())
             .collect(),

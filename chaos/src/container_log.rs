@@ -15,7 +15,7 @@ use crate::engine::{Engine, LABEL_REPLICA, by_cluster};
 
 /// An event of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incident {
+pub struct ContainerEvent {
     /// Nanoseconds since the Unix epoch, by the engine's clock.
     pub at_nanos: i64,
     /// The engine's name of the event: `create`, `start`, `die`, `destroy`, ...
@@ -28,12 +28,12 @@ pub struct Incident {
 
 /// Records the events of a cluster's containers.
 #[derive(Debug)]
-pub struct Witness {
-    seen: Arc<Mutex<Vec<Incident>>>,
+pub struct ContainerLog {
+    seen: Arc<Mutex<Vec<ContainerEvent>>>,
     task: JoinHandle<()>,
 }
 
-impl Witness {
+impl ContainerLog {
     /// Begins to record; no event after the return is missed.
     ///
     /// # Errors
@@ -54,13 +54,13 @@ impl Witness {
             until: None,
             filters: Some(filters),
         };
-        let seen = Arc::<Mutex<Vec<Incident>>>::default();
+        let seen = Arc::<Mutex<Vec<ContainerEvent>>>::default();
         let into = Arc::clone(&seen);
         let task = tokio::spawn(async move {
             let mut events = std::pin::pin!(docker.events(Some(options)));
             while let Some(Ok(event)) = events.next().await {
-                if let Some(incident) = incident(event) {
-                    lock(&into).push(incident);
+                if let Some(event) = container_event(event) {
+                    lock(&into).push(event);
                 }
             }
         });
@@ -69,17 +69,18 @@ impl Witness {
 
     /// Events so far of the containers of one replica, in order.
     #[must_use]
-    pub fn of(&self, replica: &str) -> Vec<Incident> {
-        let mut incidents = lock(&self.seen).clone();
-        incidents.retain(|incident| incident.replica == replica);
-        incidents
+    pub fn events_of(&self, replica: &str) -> Vec<ContainerEvent> {
+        let mut events = lock(&self.seen).clone();
+        events.retain(|event| event.replica == replica);
+        events
     }
 
     /// Times of the events `action` of a replica's containers.
     #[must_use]
     pub fn times(&self, replica: &str, action: &str) -> Vec<i64> {
-        let of = self.of(replica);
-        of.iter()
+        let events = self.events_of(replica);
+        events
+            .iter()
             .filter(|i| i.action == action)
             .map(|i| i.at_nanos)
             .collect()
@@ -104,10 +105,10 @@ impl Witness {
     ///
     /// # Errors
     /// When it does not in time.
-    pub async fn caught_up(&self, replica: &str, container: &str) -> Result<()> {
-        crate::until("the engine's events", crate::wait::PATIENCE, || async {
+    pub async fn wait_started(&self, replica: &str, container: &str) -> Result<()> {
+        crate::until("the engine's events", crate::wait::WAIT_TIMEOUT, || async {
             let known = self
-                .of(replica)
+                .events_of(replica)
                 .iter()
                 .any(|i| i.container == container && i.action == "start");
             if known {
@@ -121,15 +122,15 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for ContainerLog {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-fn incident(event: EventMessage) -> Option<Incident> {
+fn container_event(event: EventMessage) -> Option<ContainerEvent> {
     let actor = event.actor?;
-    Some(Incident {
+    Some(ContainerEvent {
         at_nanos: event.time_nano?,
         action: event.action?,
         replica: actor.attributes?.remove(LABEL_REPLICA)?,
@@ -138,14 +139,14 @@ fn incident(event: EventMessage) -> Option<Incident> {
 }
 
 /// Describes the first event after which a replica had more than one container, if there is one.
-fn overlap(incidents: &[Incident]) -> Option<String> {
+fn overlap(events: &[ContainerEvent]) -> Option<String> {
     let mut existing = BTreeMap::<&str, BTreeSet<&str>>::new();
     let mut running = BTreeMap::<&str, BTreeSet<&str>>::new();
-    for incident in incidents {
-        let (replica, container) = (&*incident.replica, &*incident.container);
+    for event in events {
+        let (replica, container) = (&*event.replica, &*event.container);
         let existing = existing.entry(replica).or_default();
         let running = running.entry(replica).or_default();
-        match &*incident.action {
+        match &*event.action {
             "create" => {
                 existing.insert(container);
             }
@@ -176,10 +177,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn story(actions: &[(&str, &str, &str)]) -> Vec<Incident> {
+    fn events(actions: &[(&str, &str, &str)]) -> Vec<ContainerEvent> {
         actions
             .iter()
-            .map(|(action, replica, container)| Incident {
+            .map(|(action, replica, container)| ContainerEvent {
                 at_nanos: 0,
                 action: (*action).to_owned(),
                 replica: (*replica).to_owned(),
@@ -199,7 +200,7 @@ mod tests {
             ("create", "web-0", "b"),
             ("start", "web-0", "b"),
         ];
-        assert_eq!(overlap(&story(&replaced)), None);
+        assert_eq!(overlap(&events(&replaced)), None);
     }
 
     #[test]
@@ -210,6 +211,6 @@ mod tests {
             ("die", "web-0", "a"),
             ("create", "web-0", "b"),
         ];
-        assert!(overlap(&story(&twins)).unwrap().contains("web-0"));
+        assert!(overlap(&events(&twins)).unwrap().contains("web-0"));
     }
 }

@@ -12,14 +12,14 @@ use jaco_chaos::{
     daemon::{proc, program},
     engine::IMAGE,
     lab::{Name, clean},
-    turn, until,
-    wait::PATIENCE,
+    test_permits, until,
+    wait::WAIT_TIMEOUT,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
 #[tokio::test]
 async fn concurrent_labs_are_cleaned_up_independently() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut one = Lab::builder().nodes(2).start().await.unwrap();
     let mut two = Lab::builder().nodes(1).start().await.unwrap();
     one.init().await.unwrap();
@@ -42,7 +42,7 @@ async fn concurrent_labs_are_cleaned_up_independently() {
 
 #[tokio::test]
 async fn failed_lab_is_cleaned_up() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let broken = Lab::builder()
         .nodes(1)
         .config("no_such_key: 1\n")
@@ -69,18 +69,22 @@ async fn building(dir: &Path) -> (Child, Name) {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let name = until("a machine on which something runs", PATIENCE, || async {
-        let mut labs = clean::list().into_iter();
-        let parent = |name: &Name| proc::parent(name.owner()?).ok();
-        let mine = labs.find(|name| parent(name) == Some(up.id()));
-        let name = mine.ok_or("no lab yet")?;
-        let left = clean::leftovers(&name).join(", ");
-        if left.contains("process") {
-            Ok(name)
-        } else {
-            Err("nothing runs yet")
-        }
-    });
+    let name = until(
+        "a machine on which something runs",
+        WAIT_TIMEOUT,
+        || async {
+            let mut labs = clean::list().into_iter();
+            let parent = |name: &Name| proc::parent(name.owner()?).ok();
+            let mine = labs.find(|name| parent(name) == Some(up.id()));
+            let name = mine.ok_or("no lab yet")?;
+            let left = clean::leftovers(&name).join(", ");
+            if left.contains("process") {
+                Ok(name)
+            } else {
+                Err("nothing runs yet")
+            }
+        },
+    );
     let name = name.await.unwrap();
     (up, name)
 }
@@ -92,7 +96,7 @@ fn send(signal: Signal, pid: u32) {
 
 #[tokio::test]
 async fn lab_interrupted_while_building_is_cleaned_up() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let dir = tempfile::tempdir().unwrap();
         let (mut up, name) = building(dir.path()).await;
@@ -104,7 +108,7 @@ async fn lab_interrupted_while_building_is_cleaned_up() {
 
 #[tokio::test]
 async fn lab_of_owner_killed_while_building_is_removed() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let dir = tempfile::tempdir().unwrap();
     let (mut up, name) = building(dir.path()).await;
     send(Signal::KILL, name.owner().unwrap());
@@ -115,7 +119,7 @@ async fn lab_of_owner_killed_while_building_is_removed() {
 /// Covers all resources of a lab: engines, containers' control groups, mounts, a relay.
 #[tokio::test]
 async fn lab_of_killed_owner_is_found_and_removed() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let lab = program("jaco-lab").unwrap();
     let mut owner = Command::new(&lab)
         .args(["serve", "1", "--disk", "64"])
@@ -123,7 +127,7 @@ async fn lab_of_killed_owner_is_found_and_removed() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let name = until("a lab of the owner", PATIENCE, || async {
+    let name = until("a lab of the owner", WAIT_TIMEOUT, || async {
         let mut labs = clean::list().into_iter();
         let mine = labs.find(|name| name.owner() == Some(owner.id()));
         let name = mine.ok_or("none yet")?;

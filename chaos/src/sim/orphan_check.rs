@@ -13,32 +13,32 @@ use jaco_proto::v1::{ReplicaDesired, ReplicaState};
 use jaco_raftnode::State;
 
 use super::{
+    cluster::{Cluster, Machine},
     engine::{Container, GRACE},
-    network::Trouble,
+    network::NetworkFault,
     runtime::SWEEP,
     time::{SECOND, Time},
-    world::{Machine, World},
 };
 
 /// Bound for a replica actor that holds the row: it finishes the start under way, inspects, and
 /// stops.
-const LEAVE: Time = GRACE + 2 * SECOND;
+const STOP_BOUND: Time = GRACE + 2 * SECOND;
 /// Bound for a node that has just started: no actor holds the row, so the node first has to catch
 /// up, which may take it a few attempts.
-const RETURN: Time = LEAVE + 10 * SECOND;
+const CATCH_UP_BOUND: Time = STOP_BOUND + 10 * SECOND;
 /// Bound for a container of an older row: containers of moved rows are stopped first.
-const REPLACE: Time = RETURN + LEAVE;
+const REPLACE_BOUND: Time = CATCH_UP_BOUND + STOP_BOUND;
 /// Bound for a node in touch with the leader, regardless of what it has applied: the next sweep
 /// finds containers without an actor.
-const OUTSTAY: Time = SWEEP + LEAVE;
+const SWEEP_BOUND: Time = SWEEP + STOP_BOUND;
 
 /// Time for which a node relies on a confirmed state: a heartbeat counts for three intervals, and
 /// this check runs every second.
-const STALE: Time = 8 * SECOND;
+const CONFIRMATION_LIFETIME: Time = 8 * SECOND;
 
 /// Reason why a container should not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Excess {
+enum OrphanReason {
     /// No row assigns the replica to this host.
     Gone,
     /// The row was issued again after the container was made.
@@ -48,25 +48,25 @@ enum Excess {
 /// Containers that should not run and the time since when, by machine, run of its daemon, and
 /// container.
 #[derive(Debug, Default)]
-pub(super) struct Overstays {
+pub(super) struct Orphans {
     /// Judged by the state that the node itself has applied.
-    told: BTreeMap<(u64, u64, String), (Excess, Time)>,
+    by_applied: BTreeMap<(u64, u64, String), (OrphanReason, Time)>,
     /// Judged by the newest committed state, regardless of what the node has applied.
-    committed: BTreeMap<(u64, u64, String), Time>,
+    by_committed: BTreeMap<(u64, u64, String), Time>,
     /// Time at which each machine was last out of touch with the leader.
-    apart: BTreeMap<u64, Time>,
+    out_of_touch_at: BTreeMap<u64, Time>,
 }
 
 /// Reason why `container` should not run on `host` by `state`, if there is one.
-fn excess(state: &State, host: &str, container: &Container) -> Option<Excess> {
+fn orphan_reason(state: &State, host: &str, container: &Container) -> Option<OrphanReason> {
     let Some(row) = state.replicas_desired.get(&container.replica) else {
-        return Some(Excess::Gone);
+        return Some(OrphanReason::Gone);
     };
     if row.host == host {
-        return (row.raft_index > container.raft_index).then_some(Excess::Superseded);
+        return (row.raft_index > container.raft_index).then_some(OrphanReason::Superseded);
     }
     let serves = row.previous_host == host && !is_taken_over(state, row);
-    (!serves).then_some(Excess::Gone)
+    (!serves).then_some(OrphanReason::Gone)
 }
 
 /// Whether the new host of a moved row runs the replica.
@@ -78,69 +78,69 @@ fn is_taken_over(state: &State, row: &ReplicaDesired) -> bool {
     })
 }
 
-impl World {
+impl Cluster {
     /// Updates the overstays of node `id` after a change of its containers or its state.
-    pub(super) fn look_at(&mut self, id: u64) {
+    pub(super) fn update_orphans(&mut self, id: u64) {
         let now = self.now;
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
-        let told = &mut self.overstays.told;
-        let known = take(told, id);
+        let by_applied = &mut self.orphans.by_applied;
+        let known = take(by_applied, id);
         let Some(daemon) = machine.daemon.as_ref().filter(|_| !machine.removed) else {
             return;
         };
         for container in machine.engine.running() {
-            let Some(why) = excess(&daemon.state, &machine.host, container) else {
+            let Some(why) = orphan_reason(&daemon.state, &machine.host, container) else {
                 continue;
             };
             let key = (id, machine.run, container.id.clone());
             let since = known.get(&key).filter(|(known, _)| *known == why);
-            told.insert(key, (why, since.map_or(now, |(_, since)| *since)));
+            by_applied.insert(key, (why, since.map_or(now, |(_, since)| *since)));
         }
     }
 
     /// Updates the overstays of every machine, and reports a container that has run too long.
-    pub(super) fn look_for_overstays(&mut self) {
+    pub(super) fn check_orphans(&mut self) {
         let now = self.now;
         for id in self.machines.keys().copied().collect::<Vec<_>>() {
-            self.look_at(id);
+            self.update_orphans(id);
             let apart = self.machines.get(&id).is_some_and(|m| !self.in_touch(m));
             if apart {
-                self.overstays.apart.insert(id, now);
+                self.orphans.out_of_touch_at.insert(id, now);
             }
-            self.look_at_committed(id);
+            self.update_committed_orphans(id);
         }
         let late = self
             .machines
             .values()
-            .find_map(|machine| self.overstayed(machine));
+            .find_map(|machine| self.overdue_orphan(machine));
         if let Some(what) = late {
             self.oracle.violate("one container per replica", what);
         }
     }
 
-    /// Like [`World::look_at`], judged by the newest committed state.
-    fn look_at_committed(&mut self, id: u64) {
+    /// Like [`Cluster::update_orphans`], judged by the newest committed state.
+    fn update_committed_orphans(&mut self, id: u64) {
         let now = self.now;
         let state = self.oracle.newest();
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
-        let committed = &mut self.overstays.committed;
-        let known = take(committed, id);
+        let by_committed = &mut self.orphans.by_committed;
+        let known = take(by_committed, id);
         for container in machine.engine.running() {
-            if excess(state, &machine.host, container) == Some(Excess::Gone) {
+            if orphan_reason(state, &machine.host, container) == Some(OrphanReason::Gone) {
                 // Run 0: restarts of the daemon do not restart this clock.
                 let key = (id, 0, container.id.clone());
                 let since = known.get(&key).copied().unwrap_or(now);
-                committed.insert(key, since);
+                by_committed.insert(key, since);
             }
         }
     }
 
     /// Describes the first container on `machine` that has run longer than its bound.
-    fn overstayed(&self, machine: &Machine) -> Option<String> {
+    fn overdue_orphan(&self, machine: &Machine) -> Option<String> {
         let (now, id) = (self.now, machine.id);
         let daemon = machine.daemon.as_ref().filter(|_| !machine.removed)?;
         if machine.paused_until > now {
@@ -148,24 +148,25 @@ impl World {
         }
         let refused = machine.engine.refused.map(|at| at + micros(RETRY));
         let able = machine.paused_until.max(refused.unwrap_or(0));
-        let in_touch = able.max(self.overstays.apart.get(&id).copied().unwrap_or(0));
-        let told = mine(&self.overstays.told, id).map(|((_, _, container), (why, since))| {
-            let held = machine
-                .engine
-                .containers()
-                .find(|known| known.id == *container)
-                .is_some_and(|known| daemon.runtime.holds(&known.replica));
-            let (from, bound) = match why {
-                Excess::Gone if held => (able, LEAVE),
-                Excess::Gone => (in_touch, RETURN),
-                Excess::Superseded => (in_touch, REPLACE),
-            };
-            (container, *since, from, bound)
-        });
-        let committed = mine(&self.overstays.committed, id)
-            .map(|((_, _, container), since)| (container, *since, in_touch, OUTSTAY));
-        let late = told
-            .chain(committed)
+        let in_touch = able.max(self.orphans.out_of_touch_at.get(&id).copied().unwrap_or(0));
+        let by_applied =
+            of_machine(&self.orphans.by_applied, id).map(|((_, _, container), (why, since))| {
+                let held = machine
+                    .engine
+                    .containers()
+                    .find(|known| known.id == *container)
+                    .is_some_and(|known| daemon.runtime.has_actor(&known.replica));
+                let (from, bound) = match why {
+                    OrphanReason::Gone if held => (able, STOP_BOUND),
+                    OrphanReason::Gone => (in_touch, CATCH_UP_BOUND),
+                    OrphanReason::Superseded => (in_touch, REPLACE_BOUND),
+                };
+                (container, *since, from, bound)
+            });
+        let by_committed = of_machine(&self.orphans.by_committed, id)
+            .map(|((_, _, container), since)| (container, *since, in_touch, SWEEP_BOUND));
+        let late = by_applied
+            .chain(by_committed)
             .find(|(_, since, from, bound)| now > from.max(since) + bound);
         late.map(|(container, since, from, bound)| {
             let running = machine.engine.containers().find(|c| c.id == *container);
@@ -182,10 +183,10 @@ impl World {
 
     /// Node `id` reports itself ready: containers of rows that moved away before it confirmed its
     /// state must be gone from it.
-    pub(super) fn says_ready(&mut self, id: u64) {
+    pub(super) fn check_ready(&mut self, id: u64) {
         let now = self.now;
-        let left = mine(&self.overstays.committed, id)
-            .find(|(_, since)| now - **since > STALE)
+        let left = of_machine(&self.orphans.by_committed, id)
+            .find(|(_, since)| now - **since > CONFIRMATION_LIFETIME)
             .map(|((_, _, container), _)| container.clone());
         let Some(container) = left else {
             return;
@@ -207,10 +208,16 @@ impl World {
             return false;
         };
         let (id, leader) = (machine.id, self.leader());
-        let troubled = self.network.troubles.values().any(|trouble| match trouble {
-            Trouble::Loss(_) | Trouble::Delay(_) => true,
-            Trouble::Partition(_) | Trouble::OneWay(..) | Trouble::Twice(_) => false,
-        });
+        let troubled = self
+            .network
+            .faults
+            .values()
+            .any(|network_fault| match network_fault {
+                NetworkFault::Loss(_) | NetworkFault::Delay(_) => true,
+                NetworkFault::Partition(_) | NetworkFault::OneWay(..) | NetworkFault::Twice(_) => {
+                    false
+                }
+            });
         let standing_still = machine.paused_until > self.now;
         leader.is_some_and(|leader| {
             daemon.status.leader_id == Some(leader)
@@ -226,7 +233,7 @@ impl World {
 }
 
 /// The entries of machine `id`.
-fn mine<T>(
+fn of_machine<T>(
     map: &BTreeMap<(u64, u64, String), T>,
     id: u64,
 ) -> impl Iterator<Item = (&(u64, u64, String), &T)> {
@@ -238,7 +245,7 @@ fn take<T: Clone>(
     map: &mut BTreeMap<(u64, u64, String), T>,
     id: u64,
 ) -> BTreeMap<(u64, u64, String), T> {
-    let taken: BTreeMap<_, _> = mine(map, id)
+    let taken: BTreeMap<_, _> = of_machine(map, id)
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     map.retain(|(machine, _, _), _| *machine != id);

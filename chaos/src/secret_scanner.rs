@@ -10,26 +10,26 @@ use crate::rng;
 
 /// A set of secrets, and the encodings in which each is looked for.
 #[derive(Debug, Default)]
-pub struct Markers(Vec<Marker>);
+pub struct SecretScanner(Vec<Secret>);
 
 #[derive(Debug)]
-struct Marker {
+struct Secret {
     name: String,
     /// Encodings of the secret.
-    forms: Vec<Form>,
+    encodings: Vec<Encoding>,
 }
 
 #[derive(Debug)]
-struct Form {
+struct Encoding {
     encoding: &'static str,
     needle: Vec<u8>,
     /// Whether the comparison ignores case; the needle is in lower case then.
     folded: bool,
 }
 
-impl Markers {
+impl SecretScanner {
     /// Creates a random secret of letters and digits only, which no quoting changes.
-    pub fn plant(&mut self, name: &str) -> String {
+    pub fn generate(&mut self, name: &str) -> String {
         let secret = format!("mark{name}{:016x}{:016x}", rng::unique(), rng::unique());
         self.add(name, secret.as_bytes());
         secret
@@ -37,12 +37,12 @@ impl Markers {
 
     /// Adds an existing secret, and its hash.
     pub fn add(&mut self, name: &str, secret: &[u8]) {
-        let mut forms = forms(secret);
+        let mut encodings = encodings(secret);
         let digest = Sha256::digest(secret);
-        forms.extend(forms_of_bytes(&digest, ["hash in hex", "hash in numbers"]));
-        self.0.push(Marker {
+        encodings.extend(byte_encodings(&digest, ["hash in hex", "hash in numbers"]));
+        self.0.push(Secret {
             name: name.to_owned(),
-            forms,
+            encodings,
         });
     }
 
@@ -53,14 +53,14 @@ impl Markers {
         let folded = text.to_ascii_lowercase();
         let mut found = Vec::new();
         for marker in &self.0 {
-            for form in &marker.forms {
-                let text = if form.folded { &folded } else { text };
-                let Some(at) = position(text, &form.needle) else {
+            for encoding in &marker.encodings {
+                let text = if encoding.folded { &folded } else { text };
+                let Some(at) = position(text, &encoding.needle) else {
                     continue;
                 };
                 let from = at.saturating_sub(200);
                 let around = String::from_utf8_lossy(&text[from..at]);
-                let (name, encoding) = (&marker.name, form.encoding);
+                let (name, encoding) = (&marker.name, encoding.encoding);
                 found.push(format!("{name} ({encoding}) in {place}, after: {around}"));
             }
         }
@@ -68,13 +68,13 @@ impl Markers {
     }
 }
 
-fn forms(secret: &[u8]) -> Vec<Form> {
-    let mut forms = vec![Form {
+fn encodings(secret: &[u8]) -> Vec<Encoding> {
+    let mut encodings = vec![Encoding {
         encoding: "plain",
         needle: secret.to_ascii_lowercase(),
         folded: true,
     }];
-    forms.extend(forms_of_bytes(secret, ["hex", "numbers"]));
+    encodings.extend(byte_encodings(secret, ["hex", "numbers"]));
     // Within a longer text a secret starts at any of three offsets of a base64 group.
     for offset in 0..3 {
         let padded = [&vec![0; offset][..], secret].concat();
@@ -86,29 +86,29 @@ fn forms(secret: &[u8]) -> Vec<Form> {
             // The first and last characters depend on the neighbouring bytes.
             let from = if offset == 0 { 0 } else { offset + 1 };
             let inner = &text.as_bytes()[from..text.len() - 2];
-            forms.push(Form {
+            encodings.push(Encoding {
                 encoding,
                 needle: inner.to_vec(),
                 folded: false,
             });
         }
     }
-    forms
+    encodings
 }
 
-fn forms_of_bytes(bytes: &[u8], encodings: [&'static str; 2]) -> [Form; 2] {
+fn byte_encodings(bytes: &[u8], encodings: [&'static str; 2]) -> [Encoding; 2] {
     let [hex, numbers] = encodings;
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     // The format of `Debug` for a byte slice; JSON without spaces after the commas is rare.
     let list = format!("{bytes:?}");
     let list = list.trim_matches(['[', ']']).to_owned();
     [
-        Form {
+        Encoding {
             encoding: hex,
             needle: digits.into_bytes(),
             folded: true,
         },
-        Form {
+        Encoding {
             encoding: numbers,
             needle: list.into_bytes(),
             folded: false,
@@ -134,9 +134,9 @@ mod tests {
 
     #[test]
     fn planted_secret_is_found_in_every_encoding() {
-        let mut markers = Markers::default();
-        let secret = markers.plant("token");
-        markers.plant("other");
+        let mut scanner = SecretScanner::default();
+        let secret = scanner.generate("token");
+        scanner.generate("other");
         let hash = Sha256::digest(secret.as_bytes());
         for (encoding, text) in [
             ("plain", format!("a {secret} b")),
@@ -152,7 +152,7 @@ mod tests {
             ),
             ("base64", STANDARD_NO_PAD.encode(format!("u{secret}"))),
         ] {
-            let found = markers.found_in("log", text.as_bytes());
+            let found = scanner.found_in("log", text.as_bytes());
             let expected = format!("token ({encoding}) in log");
             assert!(
                 found.iter().any(|line| line.starts_with(&expected)),
@@ -167,13 +167,13 @@ mod tests {
 
     #[test]
     fn harmless_text_yields_no_findings() {
-        let mut markers = Markers::default();
-        let secret = markers.plant("token");
-        markers.add("key", b"-----BEGIN");
+        let mut scanner = SecretScanner::default();
+        let secret = scanner.generate("token");
+        scanner.add("key", b"-----BEGIN");
         let half = &secret[..secret.len() - 1];
         for text in ["", "mark", half, "[109, 97, 114, 107]", "bWFyaw"] {
             assert_eq!(
-                markers.found_in("log", text.as_bytes()),
+                scanner.found_in("log", text.as_bytes()),
                 Vec::<String>::new()
             );
         }
