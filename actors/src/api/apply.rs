@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::{caller::Caller, diff::diff};
 use crate::{
-    node::Running,
+    node::MemberContext,
     scheduler::reconcile::{Memo, reconcile},
 };
 
@@ -57,11 +57,11 @@ impl ClusterView for View<'_> {
 ///
 /// Applies are serialised: each validates against the outcome of the one before.
 pub(super) async fn apply(
-    node: &Running,
+    node: &MemberContext,
     caller: &Caller,
     request: v1::ApplyRequest,
 ) -> Result<v1::ApplyResponse, Error> {
-    let turn = node.applies.take().await;
+    let guard = node.apply_lock.lock().await;
     let state = node.raft.state();
     let view = View {
         state: &state,
@@ -80,7 +80,7 @@ pub(super) async fn apply(
             diff: Some(changes),
         });
     }
-    turn.propose(&node.raft, command).await?;
+    guard.propose(&node.raft, command).await?;
     Ok(v1::ApplyResponse {
         applied_revision: highest + 1,
         diff: Some(changes),
@@ -90,7 +90,7 @@ pub(super) async fn apply(
 /// Builds the command of a revision. The audit events of privileged services are in the same log
 /// entry, so that neither exists without the other.
 fn command(
-    node: &Running,
+    node: &MemberContext,
     caller: &Caller,
     request: &v1::ApplyRequest,
     resolved: &Resolved,
@@ -187,11 +187,11 @@ fn unknown(error: fsm::UnknownVariant) -> Error {
 
 /// Serves `Deploy.Rollback`.
 pub(super) async fn rollback(
-    node: &Running,
+    node: &MemberContext,
     caller: &Caller,
     deployment: String,
 ) -> Result<v1::RollbackResponse, Error> {
-    let turn = node.applies.take().await;
+    let guard = node.apply_lock.lock().await;
     let state = node.raft.state();
     let Some(current) = state.deployments.get(&deployment) else {
         return Err(Error::new(
@@ -234,6 +234,6 @@ pub(super) async fn rollback(
         revision,
     });
     let command = node.command(&caller.identity, payload);
-    turn.propose(&node.raft, command).await?;
+    guard.propose(&node.raft, command).await?;
     Ok(v1::RollbackResponse { revision })
 }

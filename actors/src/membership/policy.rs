@@ -24,7 +24,7 @@ pub const HEIRLESS: Duration = Duration::from_secs(10);
 pub const MAX_LAG: u64 = 100;
 
 /// Reason reported while a leaving leader has no transfer target.
-pub const NO_HEIR: &str = "no other member can lead";
+pub const NO_TRANSFER_TARGET: &str = "no other member can lead";
 
 /// Number of voters for a cluster of `members`: the largest odd number up to it and to
 /// [`MAX_VOTERS`]; 0 without members.
@@ -176,7 +176,7 @@ impl Policy {
         }
         Verdict::Blocked {
             raft_id: leader,
-            reason: NO_HEIR,
+            reason: NO_TRANSFER_TARGET,
         }
     }
 
@@ -274,21 +274,21 @@ impl View {
 
     /// How a leaving leader gives up leadership.
     fn hand_over(&self, eligible: &[u64]) -> Verdict {
-        let heirs = self
+        let targets = self
             .by_name(self.voters.iter().copied())
             .into_iter()
             .filter(|&id| id != self.leader && !self.leaves(id) && self.active(id));
         let matched = |id: u64| self.progress.get(&id).map_or(0, |p| p.matched);
         // Longest matching log first, then the first hostname: `max_by_key` returns the last
         // maximum.
-        if let Some(id) = heirs.rev().max_by_key(|&id| matched(id)) {
+        if let Some(id) = targets.rev().max_by_key(|&id| matched(id)) {
             return Verdict::Act(Action::Transfer(id));
         }
         match eligible.first() {
             Some(&id) if self.voters.len() < MAX_VOTERS => Verdict::Act(Action::Promote(id)),
             Some(_) | None => Verdict::Blocked {
                 raft_id: self.leader,
-                reason: NO_HEIR,
+                reason: NO_TRANSFER_TARGET,
             },
         }
     }

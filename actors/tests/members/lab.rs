@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock, testing::own_address};
+use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock, testing::unique_loopback_address};
 use jaco_net::pki::{ClusterCa, NodeCert, files::NodeFiles};
 use jaco_proto::{
     error::DecodedError,
@@ -340,6 +340,6 @@ impl Stopped {
 
 /// Returns addresses for the API and for peers.
 fn free_addresses() -> (SocketAddr, SocketAddr) {
-    let host = own_address();
+    let host = unique_loopback_address();
     ((host, 7000).into(), (host, 7001).into())
 }

@@ -3,20 +3,20 @@
 use jaco_proto::v1::ReplicaState;
 use jaco_raftnode::Propose;
 
-use super::world::{FOREVER, World, docker, is_podman, try_docker};
+use super::fixture::{EngineFixture, FOREVER, docker, is_podman, try_docker};
 
-async fn replaced(world: &World, service: &str, old: &str) -> String {
-    let seen = world.observed(service, "another container runs", |seen| {
+async fn replaced(fixture: &EngineFixture, service: &str, old: &str) -> String {
+    let seen = fixture.observed(service, "another container runs", |seen| {
         seen.state() == ReplicaState::Running && seen.container_id != old
     });
     let id = seen.await.container_id;
-    assert_eq!(world.containers(service), [id.as_str()]);
+    assert_eq!(fixture.containers(service), [id.as_str()]);
     id
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exits_are_reported_with_their_reason() {
-    let world = World::new("ends").await;
+    let fixture = EngineFixture::new("ends").await;
     let eater = "busybox sleep 6; exec busybox tail /dev/zero";
     let cases = [
         ("clean", "busybox sleep 6; exit 0", "", None, "code 0"),
@@ -37,17 +37,19 @@ async fn exits_are_reported_with_their_reason() {
     ];
     let services: String = cases
         .iter()
-        .map(|(name, script, extra, ..)| world.service(name, script, extra))
+        .map(|(name, script, extra, ..)| fixture.service(name, script, extra))
         .collect();
     let rows: Vec<(&str, &[&str])> = cases.iter().map(|case| (case.0, [].as_slice())).collect();
-    world.apply(&format!("services:\n{services}"), &rows).await;
+    fixture
+        .apply(&format!("services:\n{services}"), &rows)
+        .await;
     for (service, _, _, code, words) in cases {
-        let seen = world
-            .told(service, "its end", |seen| seen.code == "container_exited")
+        let seen = fixture
+            .reported(service, "its end", |seen| seen.code == "container_exited")
             .await;
         assert_eq!(seen.state(), ReplicaState::Failed, "{service}");
-        let told = seen.details.get("exit_code").map(String::as_str);
-        assert_eq!(told, code, "{service}");
+        let reports = seen.details.get("exit_code").map(String::as_str);
+        assert_eq!(reports, code, "{service}");
         // Podman 4.3 does not report that memory ran out.
         let words = if is_podman() && service == "eating" {
             "137"
@@ -56,43 +58,44 @@ async fn exits_are_reported_with_their_reason() {
         };
         assert!(seen.message.contains(words), "{service}: {}", seen.message);
     }
-    world.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn external_changes_leave_exactly_one_container() {
-    let world = World::new("others").await;
-    world.apply_one(FOREVER, "").await;
-    let first = world.running("web").await.container_id;
+    let fixture = EngineFixture::new("others").await;
+    fixture.apply_one(FOREVER, "").await;
+    let first = fixture.running("web").await.container_id;
 
     // A busy machine may fail to freeze the container at once.
     let pause = || try_docker(&["pause", &first]).is_ok();
-    world.until("it can be paused", pause).await;
-    world
+    fixture.until("it can be paused", pause).await;
+    fixture
         .observed("web", "it is paused", |seen| {
             seen.state() == ReplicaState::Pending
         })
         .await;
     docker(&["unpause", &first]);
-    assert_eq!(world.running("web").await.container_id, first);
+    assert_eq!(fixture.running("web").await.container_id, first);
 
     // A container is identified by its labels, not by its name.
-    docker(&["rename", &first, &format!("{}-x", world.deployment)]);
-    let written = world.raft.committed().len();
+    docker(&["rename", &first, &format!("{}-x", fixture.deployment)]);
+    let written = fixture.raft.committed().len();
     docker(&["kill", &first]);
-    let second = replaced(&world, "web", &first).await;
-    assert!(world.raft.committed().len() > written);
+    let second = replaced(&fixture, "web", &first).await;
+    assert!(fixture.raft.committed().len() > written);
 
     docker(&["rm", "-f", &second]);
-    let third = replaced(&world, "web", &second).await;
-    let told = world.reports("web").into_iter();
+    let third = replaced(&fixture, "web", &second).await;
+    let reports = fixture.reports("web").into_iter();
     assert!(
-        told.filter(|seen| seen.container_id == second)
+        reports
+            .filter(|seen| seen.container_id == second)
             .any(|seen| seen.state() == ReplicaState::Failed)
     );
 
     docker(&["stop", "-t", "1", &third]);
-    let fourth = replaced(&world, "web", &third).await;
+    let fourth = replaced(&fixture, "web", &third).await;
 
     // A copy with all the labels is removed by the next sweep; the known container stays.
     let labels = docker(&["inspect", "-f", "{{json .Config.Labels}}", &fourth]);
@@ -106,20 +109,20 @@ async fn external_changes_leave_exactly_one_container() {
     copy.extend(labels.iter().map(String::as_str));
     copy.extend(["jaco-test/rules:2", "/bin/busybox", "sleep", "600"]);
     let copy = docker(&copy);
-    world
+    fixture
         .until("the copy is gone", || {
             try_docker(&["inspect", &copy]).is_err()
         })
         .await;
-    assert_eq!(world.containers("web"), [fourth]);
-    world.close().await;
+    assert_eq!(fixture.containers("web"), [fourth]);
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exhausted_container_started_externally_changes_nothing() {
-    let world = World::new("again").await;
-    world.apply_one("exit 3", "").await;
-    let spent = world
+    let fixture = EngineFixture::new("again").await;
+    fixture.apply_one("exit 3", "").await;
+    let spent = fixture
         .observed("web", "the budget is spent", |seen| {
             seen.code == "restart_exhausted"
         })
@@ -127,24 +130,24 @@ async fn exhausted_container_started_externally_changes_nothing() {
     let container = spent.container_id;
     // It exits again, which changes no state, and is left in place.
     docker(&["start", &container]);
-    let written = world.raft.committed().len();
-    world
+    let written = fixture.raft.committed().len();
+    fixture
         .until("it ended again", || {
             docker(&["inspect", "-f", "{{.State.Running}}", &container]) == "false"
         })
         .await;
-    assert_eq!(world.raft.committed().len(), written);
-    assert_eq!(world.containers("web"), [container]);
-    world.close().await;
+    assert_eq!(fixture.raft.committed().len(), written);
+    assert_eq!(fixture.containers("web"), [container]);
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn incomplete_and_outdated_containers_are_replaced() {
-    let world = World::new("leftover").await;
+    let fixture = EngineFixture::new("leftover").await;
     let image = "jaco-test/rules:2";
     let label = |key: &str, value: &str| format!("jaco.{key}={value}");
-    let replica = label("replica_id", &world.id("web"));
-    let cluster = label("cluster_id", &world.cluster_id);
+    let replica = label("replica_id", &fixture.id("web"));
+    let cluster = label("cluster_id", &fixture.cluster_id);
     let make = |verb: &[&str], index: &str| {
         let index = label("raft_index", index);
         let labels = ["--label", &cluster, "--label", &replica, "--label", &index];
@@ -159,29 +162,29 @@ async fn incomplete_and_outdated_containers_are_replaced() {
         make(&["run", "-d"], "1"),
         make(&["run", "-d"], "nonsense"),
     ];
-    world.apply_one(FOREVER, "stop_grace_period: 1s").await;
-    let seen = world.running("web").await;
+    fixture.apply_one(FOREVER, "stop_grace_period: 1s").await;
+    let seen = fixture.running("web").await;
     assert_eq!(
-        world.raft.state().replicas_desired[&world.id("web")].raft_index,
+        fixture.raft.state().replicas_desired[&fixture.id("web")].raft_index,
         2
     );
-    assert_eq!(world.containers("web"), [seen.container_id.as_str()]);
+    assert_eq!(fixture.containers("web"), [seen.container_id.as_str()]);
     assert!(!old.contains(&seen.container_id));
 
     // A container without our labels that has the name is not touched.
-    let taken = world.container("later");
+    let taken = fixture.container("later");
     docker(&["create", "--name", &taken, image, "/bin/busybox", "true"]);
     let services = [
-        world.service("web", FOREVER, ""),
-        world.service("later", FOREVER, ""),
+        fixture.service("web", FOREVER, ""),
+        fixture.service("later", FOREVER, ""),
     ];
-    world
+    fixture
         .apply(
             &format!("services:\n{}", services.concat()),
             &[("later", &[])],
         )
         .await;
-    let seen = world
+    let seen = fixture
         .observed("later", "the name is taken", |seen| {
             seen.code == "docker_error"
         })
@@ -189,6 +192,6 @@ async fn incomplete_and_outdated_containers_are_replaced() {
     assert!(seen.details["reason"].contains("in use"), "{seen:?}");
     assert!(try_docker(&["inspect", &taken]).is_ok());
     docker(&["rm", "-f", &taken]);
-    world.running("later").await;
-    world.close().await;
+    fixture.running("later").await;
+    fixture.close().await;
 }

@@ -6,29 +6,29 @@ use jaco_proto::{Error, v1};
 use jaco_raftnode::{Committed, Propose, ProposeError};
 use tokio::{sync::OwnedMutexGuard, task::JoinError};
 
-use super::shared::outcome;
+use super::context::outcome;
 
 /// Mutex held from reading the state until the resulting command is applied or has definitely
 /// failed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Turn(Arc<tokio::sync::Mutex<()>>);
+pub(crate) struct CommitLock(Arc<tokio::sync::Mutex<()>>);
 
-/// Guard of a [`Turn`]; dropping it releases the lock.
+/// Guard of a [`CommitLock`]; dropping it releases the lock.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct CommitGuard {
     _until_dropped: OwnedMutexGuard<()>,
 }
 
-impl Turn {
+impl CommitLock {
     /// Waits for the lock.
-    pub(crate) async fn take(&self) -> Taken {
-        Taken {
+    pub(crate) async fn lock(&self) -> CommitGuard {
+        CommitGuard {
             _until_dropped: Arc::clone(&self.0).lock_owned().await,
         }
     }
 }
 
-impl Taken {
+impl CommitGuard {
     /// Proposes as [`propose`](super::propose). The lock is held until the proposal ends, not until
     /// this call returns: when the caller is cancelled, or gets an unknown outcome, the next
     /// request must not read a state that this command may still change.
@@ -88,10 +88,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lock_is_held_until_the_proposal_ends() {
         for leaves in [true, false] {
-            let turns = Turn::default();
+            let lock = CommitLock::default();
             let (end, raft) = slow();
-            let turn = turns.take().await;
-            let mut call = Box::pin(turn.propose(&raft, v1::Command::default()));
+            let guard = lock.lock().await;
+            let mut call = Box::pin(guard.propose(&raft, v1::Command::default()));
             if leaves {
                 assert!(poll!(&mut call).is_pending());
                 drop(call);
@@ -99,7 +99,7 @@ mod tests {
                 let error = call.await.unwrap_err();
                 assert_eq!(error.details["outcome"], "unknown");
             }
-            let mut next = pin!(turns.take());
+            let mut next = pin!(lock.lock());
             let waits = tokio::time::timeout(Duration::from_secs(60), &mut next).await;
             assert!(waits.is_err(), "leaves: {leaves}");
             end.send(Err(ProposeError::NoLeader)).unwrap();

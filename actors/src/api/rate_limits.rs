@@ -85,7 +85,7 @@ impl JoinLimiter {
     }
 
     /// Uncounts the last attempt of this address, which was successful.
-    pub(crate) fn forgive(&mut self, address: IpAddr) {
+    pub(crate) fn uncount(&mut self, address: IpAddr) {
         if let Some(times) = self.attempts.get_mut(&address) {
             times.pop_back();
         }
@@ -129,7 +129,7 @@ mod tests {
         let wait = Err(Duration::from_secs(50));
         assert_eq!(limiter.attempt(address, at(10)), wait);
         assert_eq!(limiter.attempt([10, 0, 0, 2].into(), at(10)), Ok(()));
-        limiter.forgive(address);
+        limiter.uncount(address);
         assert_eq!(limiter.attempt(address, at(10)), Ok(()));
         assert_eq!(
             limiter.attempt(address, at(59)),

@@ -28,16 +28,16 @@ use tonic::{Response, metadata::MetadataValue};
 use zeroize::Zeroize as _;
 
 use super::{
-    NodeConfig, NodeMsg, actor::Opened, init::Founding, leader::LeaderLink, removed::removed,
-    submit::Submitter, turn::Turn,
+    NodeConfig, NodeMsg, actor::OpenedNode, commit_lock::CommitLock, init::ClusterBootstrap,
+    leader::LeaderLink, removed::removed, submit::Submitter,
 };
 use crate::{
     api::{
         Caller,
         admission::{self, Transport},
         backup,
-        gate::{self, Gate},
-        limits::{FailureLimiter, JoinLimiter},
+        connection_limits::{self, ConnectionLimiter},
+        rate_limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
     health::Heart,
@@ -59,15 +59,15 @@ const INIT_BUDGET: Duration = Duration::from_secs(60);
 const INIT_RETRY: Duration = Duration::from_millis(50);
 
 /// State that lives as long as the node, whether it is a member of a cluster or not.
-pub struct Shared {
+pub struct NodeContext {
     /// Configuration the node was started with.
     pub config: NodeConfig,
     pub(super) tree: OnceLock<Arc<Tree>>,
     pub(super) lifecycle: OnceLock<Handle<NodeMsg>>,
-    pub(super) running: OnceLock<Arc<Running>>,
+    pub(super) running: OnceLock<Arc<MemberContext>>,
     /// Database and verticals opened from disk. Locked while a cluster is bootstrapped, joined or
     /// opened, since these touch the same files.
-    pub(super) opened: Mutex<Option<Opened>>,
+    pub(super) opened: Mutex<Option<OpenedNode>>,
     pub(super) setup_token: Mutex<Option<[u8; 32]>>,
     pub(super) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
@@ -81,20 +81,20 @@ pub struct Shared {
     /// Name of this node in its cluster, or the name it will have there.
     pub(super) hostname: OnceLock<String>,
     /// Held while a cluster is bootstrapped or joined, so that only one attempt runs at a time.
-    pub(super) founding: Arc<tokio::sync::Mutex<()>>,
+    pub(super) membership_lock: Arc<tokio::sync::Mutex<()>>,
     /// Join attempts by client address.
     pub(super) join_attempts: Mutex<JoinLimiter>,
     /// Set once startup has read the data directory and opened the membership in it, if there is
     /// one.
-    pub(super) settled: watch::Sender<bool>,
+    pub(super) startup_done: watch::Sender<bool>,
     /// Set when the node stops. Every task that serves a client holds a receiver and drops it once
     /// the client has its answer; [`Node::drain`](super::Node::drain) waits until all are dropped.
     pub(super) stopping: watch::Sender<bool>,
     /// As `stopping`, for in-process streams. The embedding program is the one that stops the node
     /// and may have stopped reading its streams, so a drain does not wait for these receivers.
-    pub(super) stopping_here: watch::Sender<bool>,
+    pub(super) stopping_in_process: watch::Sender<bool>,
     /// Connections of the API listeners; they outlive the listener actor that accepted them.
-    pub(crate) gate: Arc<Mutex<Gate>>,
+    pub(crate) limiter: Arc<Mutex<ConnectionLimiter>>,
     /// Permits for further concurrent backups.
     pub(crate) backups: Arc<Semaphore>,
     /// Channel for errors that a restart cannot fix.
@@ -102,25 +102,25 @@ pub struct Shared {
 }
 
 /// End of service for the clients of this node: it stops, or was removed from its cluster.
-pub(crate) struct Ending {
+pub(crate) struct EndOfService {
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) removed: watch::Receiver<bool>,
 }
 
-impl Ending {
+impl EndOfService {
     /// Waits for the end and returns the error for the client.
-    pub(crate) async fn reached(mut self) -> Error {
+    pub(crate) async fn wait(mut self) -> Error {
         tokio::select! {
             biased;
             Ok(_) = self.removed.wait_for(|&removed| removed) => removed(),
             // A receive error means that the node is already gone.
-            _ = self.stopping.wait_for(|&stopping| stopping) => Shared::stopped(),
+            _ = self.stopping.wait_for(|&stopping| stopping) => NodeContext::stopped(),
         }
     }
 }
 
 /// State of a node that is a member of a cluster.
-pub struct Running {
+pub struct MemberContext {
     /// Name of this node in the cluster.
     pub hostname: String,
     /// The replicated state.
@@ -146,16 +146,16 @@ pub struct Running {
     /// Source of command timestamps.
     pub clock: Clock,
     /// Serialises apply, rollback and delete, from validation to commit.
-    pub(crate) applies: Turn,
+    pub(crate) apply_lock: CommitLock,
     /// Serialises joins, from the choice of a raft id to its commit.
-    pub(crate) joins: Turn,
+    pub(crate) join_lock: CommitLock,
     /// Held while the drain mark of a member is set or cleared.
-    pub(crate) marks: tokio::sync::Mutex<()>,
+    pub(crate) drain_mark_lock: tokio::sync::Mutex<()>,
     /// Voter management, active on the leader.
     pub(super) membership: OnceLock<Membership>,
 }
 
-impl Shared {
+impl NodeContext {
     /// Creates the shared state of a node without a membership or actors.
     pub(crate) fn idle(
         config: NodeConfig,
@@ -188,12 +188,14 @@ impl Shared {
             member: AtomicBool::new(false),
             removed: watch::Sender::new(false),
             hostname: OnceLock::new(),
-            founding: Arc::default(),
+            membership_lock: Arc::default(),
             join_attempts: Mutex::default(),
-            settled: watch::Sender::new(false),
+            startup_done: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
-            stopping_here: watch::Sender::new(false),
-            gate: Arc::new(Mutex::new(Gate::new(gate::Limits::of_process()))),
+            stopping_in_process: watch::Sender::new(false),
+            limiter: Arc::new(Mutex::new(ConnectionLimiter::new(
+                connection_limits::ConnectionLimits::of_process(),
+            ))),
             backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
             fatal,
         }
@@ -217,7 +219,7 @@ impl Shared {
         let clock = self.config.clock.clone();
         let heart = Arc::new(Heart::new(hostname, raft.subscribe_status(), clock));
         self.running.get_or_init(|| {
-            Arc::new(Running {
+            Arc::new(MemberContext {
                 hostname: hostname.to_owned(),
                 leader: LeaderLink::new(raft.clone(), peers.clone()),
                 heart,
@@ -231,9 +233,9 @@ impl Shared {
                 network: None,
                 limits: Limits::default(),
                 clock: self.config.clock.clone(),
-                applies: Turn::default(),
-                joins: Turn::default(),
-                marks: tokio::sync::Mutex::default(),
+                apply_lock: CommitLock::default(),
+                join_lock: CommitLock::default(),
+                drain_mark_lock: tokio::sync::Mutex::default(),
                 membership: OnceLock::new(),
             })
         });
@@ -241,7 +243,7 @@ impl Shared {
     }
 
     /// Returns the membership, or the error that explains its absence.
-    pub(crate) fn running(&self) -> Result<Arc<Running>, Error> {
+    pub(crate) fn running(&self) -> Result<Arc<MemberContext>, Error> {
         self.try_running().ok_or_else(|| {
             if self.is_member() {
                 Error::new(ErrorCode::StateUnavailable, "the node is opening its state")
@@ -261,7 +263,7 @@ impl Shared {
         *self.removed.borrow()
     }
 
-    pub(crate) fn try_running(&self) -> Option<Arc<Running>> {
+    pub(crate) fn try_running(&self) -> Option<Arc<MemberContext>> {
         self.running.get().cloned()
     }
 
@@ -303,7 +305,7 @@ impl Shared {
         self.join_attempts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .forgive(address);
+            .uncount(address);
     }
 
     /// Bootstraps a single-node cluster for the caller `asked_by`.
@@ -316,13 +318,13 @@ impl Shared {
         let Some(lifecycle) = self.lifecycle.get() else {
             return Err(unavailable("the node is starting; try again"));
         };
-        let founding = Founding::new(name, asked_by)?;
+        let request = ClusterBootstrap::new(name, asked_by)?;
         let _one = self.begin_membership()?;
         let deadline = Deadline::now() + INIT_BUDGET;
         let mut stopping = self.stopping();
         loop {
             let left = deadline - Deadline::now();
-            let call = lifecycle.call(left, |reply| NodeMsg::Init(founding.clone(), reply));
+            let call = lifecycle.call(left, |reply| NodeMsg::Init(request.clone(), reply));
             let answer = tokio::select! {
                 answer = call => answer,
                 _ = stopping.wait_for(|&stopping| stopping) => return Err(Self::stopped()),
@@ -343,15 +345,17 @@ impl Shared {
 
     /// Acquires the right to make this node a member; released on drop.
     pub(super) fn begin_membership(&self) -> Result<OwnedMutexGuard<()>, Error> {
-        Arc::clone(&self.founding).try_lock_owned().map_err(|_| {
-            let message = "another init or join is under way";
-            Error::new(ErrorCode::StateUnavailable, message)
-        })
+        Arc::clone(&self.membership_lock)
+            .try_lock_owned()
+            .map_err(|_| {
+                let message = "another init or join is under way";
+                Error::new(ErrorCode::StateUnavailable, message)
+            })
     }
 
     /// Waits for a bootstrap in progress, then drops verticals that were assembled but never
     /// started.
-    pub(super) fn forget(&self) {
+    pub(super) fn drop_unstarted(&self) {
         self.opened
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -366,14 +370,14 @@ impl Shared {
     /// Subscribes a stream of `caller` to the shutdown signal of its transport.
     pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
         match caller.transport {
-            Transport::Process => self.stopping_here.subscribe(),
+            Transport::Process => self.stopping_in_process.subscribe(),
             Transport::Local | Transport::Api | Transport::Peer => self.stopping.subscribe(),
         }
     }
 
     /// Returns the end of service for streams of `caller`.
-    pub(crate) fn ending_for(&self, caller: &Caller) -> Ending {
-        Ending {
+    pub(crate) fn end_of_service_for(&self, caller: &Caller) -> EndOfService {
+        EndOfService {
             stopping: self.stopping_for(caller),
             removed: self.removed.subscribe(),
         }
@@ -421,7 +425,7 @@ impl Shared {
     }
 }
 
-impl Running {
+impl MemberContext {
     /// Returns the local state after a linearizable read: it includes every write committed before
     /// the call.
     ///

@@ -6,17 +6,17 @@ use jaco_proto::Error;
 use tonic::body::Body;
 
 use super::{
-    admission::{Admitted, Facts, Shown, Transport, admit},
+    admission::{AdmissionContext, Admitted, PresentedCredentials, Transport, admit},
     forwarded::Forwarded,
-    methods::{Class, Method, Place},
+    methods::{Class, Method, ServedBy},
 };
 use crate::{
-    node::{Shared, leader::Whereabouts, removed},
+    node::{NodeContext, leader::LeaderLocation, removed},
     peer::Sender,
 };
 
 /// Credentials of a caller, and the method it calls.
-pub(super) struct Claim {
+pub(super) struct Credentials {
     transport: Transport,
     method: Method,
     authorization: Option<HeaderValue>,
@@ -24,7 +24,7 @@ pub(super) struct Claim {
     forwarded: Result<Option<Forwarded>, Error>,
 }
 
-impl Claim {
+impl Credentials {
     /// Takes the credentials from `request`, and removes the metadata that only members may set.
     pub(super) fn take(transport: Transport, method: Method, request: &mut Request<Body>) -> Self {
         let sender = match transport {
@@ -56,30 +56,30 @@ impl Claim {
     ///
     /// # Errors
     /// The first failure in the order of the checks.
-    pub(super) fn admit(&self, shared: &Shared) -> Result<Admitted, Error> {
+    pub(super) fn admit(&self, shared: &NodeContext) -> Result<Admitted, Error> {
         if shared.is_removed() && self.method.class != Class::Public {
             return Err(removed());
         }
-        if self.transport == Transport::Peer && self.method.place == Place::Leader {
+        if self.transport == Transport::Peer && self.method.served_by == ServedBy::Leader {
             // A request is forwarded only once. A node that lost leadership says so before it
             // checks the token, which it may not know although the next leader does.
             let node = shared.running()?;
-            if node.leader.whereabouts() != Whereabouts::Here {
+            if node.leader.location() != LeaderLocation::Local {
                 return Err(node.leader.leaderless());
             }
         }
         let state = shared.state();
-        let facts = Facts {
+        let context = AdmissionContext {
             state: state.as_deref(),
             member: shared.is_member(),
             setup_token: shared.setup_token(),
         };
         let forwarded = self.forwarded.as_ref().map_err(Clone::clone)?;
-        let shown = Shown {
+        let presented = PresentedCredentials {
             authorization: self.authorization.as_ref().map(HeaderValue::as_bytes),
             sender: self.sender.as_ref(),
             forwarded: forwarded.as_ref(),
         };
-        admit(self.transport, self.method, shown, &facts)
+        admit(self.transport, self.method, presented, &context)
     }
 }

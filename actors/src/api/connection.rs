@@ -16,28 +16,31 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::gate::{Due, Gate, Guest, PATIENCE};
+use super::connection_limits::{ConnectionLimiter, ConnectionState, IDLE_TIMEOUT, IdleDeadline};
 use crate::lock::lock;
 
 /// An accepted connection, counted until its last clone is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Visit(Arc<Inner>);
+pub(super) struct ConnectionGuard(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    gate: Arc<Mutex<Gate>>,
+    limiter: Arc<Mutex<ConnectionLimiter>>,
     address: SocketAddr,
-    guest: Mutex<Guest>,
+    state: Mutex<ConnectionState>,
 }
 
-impl Visit {
+impl ConnectionGuard {
     /// Counts a connection from `address`, if the limits allow it.
-    pub(super) fn enter(gate: &Arc<Mutex<Gate>>, address: SocketAddr) -> Option<Self> {
-        lock(gate).enter(address.ip()).then(|| {
+    pub(super) fn try_open(
+        limiter: &Arc<Mutex<ConnectionLimiter>>,
+        address: SocketAddr,
+    ) -> Option<Self> {
+        lock(limiter).try_open(address.ip()).then(|| {
             Self(Arc::new(Inner {
-                gate: gate.clone(),
+                limiter: limiter.clone(),
                 address,
-                guest: Mutex::new(Guest::new(Instant::now())),
+                state: Mutex::new(ConnectionState::new(Instant::now())),
             }))
         })
     }
@@ -48,58 +51,58 @@ impl Visit {
     }
 
     /// Begins a call; it ends when the returned guard is dropped.
-    pub(super) fn call(&self) -> UnderWay {
-        if lock(&self.0.guest).begin() {
-            lock(&self.0.gate).greeted(self.0.address.ip());
+    pub(super) fn call(&self) -> CallGuard {
+        if lock(&self.0.state).begin() {
+            lock(&self.0.limiter).activated(self.0.address.ip());
         }
-        UnderWay(self.clone())
+        CallGuard(self.clone())
     }
 
-    fn due(&self, now: Instant) -> Due {
-        lock(&self.0.guest).due(now)
+    fn due(&self, now: Instant) -> IdleDeadline {
+        lock(&self.0.state).due(now)
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let greeted = lock(&self.guest).greeted();
-        lock(&self.gate).left(self.address.ip(), greeted);
+        let activated = lock(&self.state).activated();
+        lock(&self.limiter).closed(self.address.ip(), activated);
     }
 }
 
 /// Guard of a call in progress.
-pub(super) struct UnderWay(Visit);
+pub(super) struct CallGuard(ConnectionGuard);
 
-impl UnderWay {
+impl CallGuard {
     /// Records that the caller has authenticated.
-    pub(super) fn know(&self) {
-        lock(&self.0.0.guest).know();
+    pub(super) fn authenticate(&self) {
+        lock(&self.0.0.state).authenticate();
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for CallGuard {
     fn drop(&mut self) {
-        lock(&self.0.0.guest).end(Instant::now());
+        lock(&self.0.0.state).end(Instant::now());
     }
 }
 
 /// I/O of a connection, which fails once the connection is due to be closed.
 #[derive(Debug)]
-pub(super) struct Watched<I> {
+pub(super) struct IdleTimeoutIo<I> {
     io: I,
-    visit: Visit,
+    connection: ConnectionGuard,
     /// When to check again; `None` once the connection may stay idle.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<I> Watched<I> {
+impl<I> IdleTimeoutIo<I> {
     /// Wraps a connection after its handshake and starts the time limit for its first request.
-    pub(super) fn new(io: I, visit: Visit) -> Self {
-        lock(&visit.0.guest).restart(Instant::now());
+    pub(super) fn new(io: I, connection: ConnectionGuard) -> Self {
+        lock(&connection.0.state).restart(Instant::now());
         Self {
             io,
-            visit,
-            timer: Some(Box::pin(sleep_until(Instant::now() + PATIENCE))),
+            connection,
+            timer: Some(Box::pin(sleep_until(Instant::now() + IDLE_TIMEOUT))),
         }
     }
 
@@ -110,25 +113,25 @@ impl<I> Watched<I> {
                 return Ok(());
             }
             let now = Instant::now();
-            match self.visit.due(now) {
-                Due::Never => self.timer = None,
-                Due::At(at) if at <= now => return Err(io::ErrorKind::TimedOut.into()),
-                Due::At(at) => timer.as_mut().reset(at),
+            match self.connection.due(now) {
+                IdleDeadline::Never => self.timer = None,
+                IdleDeadline::At(at) if at <= now => return Err(io::ErrorKind::TimedOut.into()),
+                IdleDeadline::At(at) => timer.as_mut().reset(at),
             }
         }
         Ok(())
     }
 }
 
-impl Connected for Watched<TlsStream<TcpStream>> {
-    type ConnectInfo = Visit;
+impl Connected for IdleTimeoutIo<TlsStream<TcpStream>> {
+    type ConnectInfo = ConnectionGuard;
 
-    fn connect_info(&self) -> Visit {
-        self.visit.clone()
+    fn connect_info(&self) -> ConnectionGuard {
+        self.connection.clone()
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for IdleTimeoutIo<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -139,7 +142,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for IdleTimeoutIo<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -179,19 +182,21 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
     use super::*;
-    use crate::api::gate::Limits;
+    use crate::api::connection_limits::ConnectionLimits;
 
-    fn visit() -> Visit {
-        let gate = Arc::new(Mutex::new(Gate::new(Limits::of_process())));
-        Visit::enter(&gate, ([10, 0, 0, 1], 1).into()).unwrap()
+    fn connection() -> ConnectionGuard {
+        let limiter = Arc::new(Mutex::new(ConnectionLimiter::new(
+            ConnectionLimits::of_process(),
+        )));
+        ConnectionGuard::try_open(&limiter, ([10, 0, 0, 1], 1).into()).unwrap()
     }
 
     /// Returns the time after which an idle connection fails; `None` if it does not.
-    async fn silence(visit: &Visit) -> Option<Duration> {
+    async fn idle_time_until_closed(connection: &ConnectionGuard) -> Option<Duration> {
         let (near, _far) = duplex(64);
-        let mut watched = Watched::new(near, visit.clone());
+        let mut io = IdleTimeoutIo::new(near, connection.clone());
         let begun = Instant::now();
-        let read = tokio::time::timeout(100 * PATIENCE, watched.read_u8()).await;
+        let read = tokio::time::timeout(100 * IDLE_TIMEOUT, io.read_u8()).await;
         let error = read.ok()?.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         Some(begun.elapsed())
@@ -199,30 +204,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn idle_connection_fails_unless_authenticated() {
-        assert_eq!(silence(&visit()).await, Some(PATIENCE));
+        assert_eq!(
+            idle_time_until_closed(&connection()).await,
+            Some(IDLE_TIMEOUT)
+        );
 
-        let stranger = visit();
-        drop(stranger.call());
-        assert_eq!(silence(&stranger).await, Some(PATIENCE));
+        let anonymous = connection();
+        drop(anonymous.call());
+        assert_eq!(idle_time_until_closed(&anonymous).await, Some(IDLE_TIMEOUT));
 
-        let asking = visit();
+        let asking = connection();
         let call = asking.call();
         let over = async {
             tokio::time::sleep(Duration::from_secs(25)).await;
             drop(call);
         };
-        let (silence_of_asking, ()) = tokio::join!(silence(&asking), over);
-        assert_eq!(silence_of_asking, Some(Duration::from_secs(25) + PATIENCE));
+        let (busy_time, ()) = tokio::join!(idle_time_until_closed(&asking), over);
+        assert_eq!(busy_time, Some(Duration::from_secs(25) + IDLE_TIMEOUT));
 
-        let operator = visit();
-        operator.call().know();
-        assert_eq!(silence(&operator).await, None);
+        let operator = connection();
+        operator.call().authenticate();
+        assert_eq!(idle_time_until_closed(&operator).await, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn bytes_without_a_request_do_not_postpone_failure() {
         let (near, mut far) = duplex(64);
-        let mut watched = Watched::new(near, visit());
+        let mut io = IdleTimeoutIo::new(near, connection());
         let begun = Instant::now();
         let chatter = async {
             loop {
@@ -232,7 +240,7 @@ mod tests {
         };
         let listen = async {
             loop {
-                if let Err(error) = watched.read_u8().await {
+                if let Err(error) = io.read_u8().await {
                     break error.kind();
                 }
             }
@@ -241,20 +249,22 @@ mod tests {
             () = chatter => unreachable!("it never ends"),
             kind = listen => assert_eq!(kind, io::ErrorKind::TimedOut),
         }
-        assert_eq!(begun.elapsed(), PATIENCE);
+        assert_eq!(begun.elapsed(), IDLE_TIMEOUT);
     }
 
     #[tokio::test]
     async fn connection_is_counted_until_its_last_clone_drops() {
-        let gate = Arc::new(Mutex::new(Gate::new(Limits::of_process())));
-        let enter = || Visit::enter(&gate, ([10, 0, 0, 1], 1).into());
-        let inside: Vec<Visit> = std::iter::from_fn(enter).collect();
-        assert!(!inside.is_empty() && enter().is_none());
+        let limiter = Arc::new(Mutex::new(ConnectionLimiter::new(
+            ConnectionLimits::of_process(),
+        )));
+        let try_open = || ConnectionGuard::try_open(&limiter, ([10, 0, 0, 1], 1).into());
+        let inside: Vec<ConnectionGuard> = std::iter::from_fn(try_open).collect();
+        assert!(!inside.is_empty() && try_open().is_none());
         let info = inside[0].clone();
         drop(inside);
-        let again: Vec<Visit> = std::iter::from_fn(enter).collect();
+        let again: Vec<ConnectionGuard> = std::iter::from_fn(try_open).collect();
         drop(info);
-        assert!(enter().is_some(), "last clone of the first connections");
+        assert!(try_open().is_some(), "last clone of the first connections");
         drop(again);
     }
 }

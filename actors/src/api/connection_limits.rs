@@ -15,33 +15,35 @@ use rustix::process::{Resource, getrlimit};
 use tokio::time::Instant;
 
 /// Time from the handshake to the first request, and between requests without authentication.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bounds on the number of connections, whatever the limit of descriptors is.
-const FEWEST: usize = 32;
-const MOST: usize = 1024;
+const MIN_CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 1024;
 /// Divisor of the descriptor limit that gives the limit of connections: the other descriptors are
 /// for the database, the engine, the members and proxied connections.
-const SHARE: u64 = 4;
+const DESCRIPTOR_DIVISOR: u64 = 4;
 
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct ConnectionLimits {
     connections: usize,
     connections_per_address: usize,
-    greetings: usize,
-    greetings_per_address: usize,
+    pending: usize,
+    pending_per_address: usize,
 }
 
-impl Limits {
+impl ConnectionLimits {
     /// Limits of a process that may open this many descriptors; `None`: unlimited.
     fn of(descriptors: Option<u64>) -> Self {
-        let share = descriptors.map_or(MOST, |n| usize::try_from(n / SHARE).unwrap_or(MOST));
-        let connections = share.clamp(FEWEST, MOST);
+        let share = descriptors.map_or(MAX_CONNECTIONS, |n| {
+            usize::try_from(n / DESCRIPTOR_DIVISOR).unwrap_or(MAX_CONNECTIONS)
+        });
+        let connections = share.clamp(MIN_CONNECTIONS, MAX_CONNECTIONS);
         Self {
             connections,
             connections_per_address: connections / 4,
-            greetings: connections / 2,
-            greetings_per_address: connections / 8,
+            pending: connections / 2,
+            pending_per_address: connections / 8,
         }
     }
 
@@ -53,8 +55,8 @@ impl Limits {
 
 /// Counts connections against the limits.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    limits: Limits,
+pub(crate) struct ConnectionLimiter {
+    limits: ConnectionLimits,
     all: Count,
     by_address: HashMap<IpAddr, Count>,
 }
@@ -63,12 +65,12 @@ pub(crate) struct Gate {
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     connections: usize,
-    greetings: usize,
+    pending: usize,
 }
 
-impl Gate {
+impl ConnectionLimiter {
     /// Returns a limiter that counts no connection yet.
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: ConnectionLimits) -> Self {
         Self {
             limits,
             all: Count::default(),
@@ -77,14 +79,14 @@ impl Gate {
     }
 
     /// Counts a connection from `address`, pending at first; `false` if a limit is reached.
-    pub(super) fn enter(&mut self, address: IpAddr) -> bool {
+    pub(super) fn try_open(&mut self, address: IpAddr) -> bool {
         let limits = self.limits;
         let here = self.by_address.get(&key(address)).copied();
         let here = here.unwrap_or_default();
         let full = self.all.connections >= limits.connections
-            || self.all.greetings >= limits.greetings
+            || self.all.pending >= limits.pending
             || here.connections >= limits.connections_per_address
-            || here.greetings >= limits.greetings_per_address;
+            || here.pending >= limits.pending_per_address;
         if full {
             return false;
         }
@@ -93,23 +95,23 @@ impl Gate {
             self.by_address.entry(key(address)).or_default(),
         ] {
             count.connections += 1;
-            count.greetings += 1;
+            count.pending += 1;
         }
         true
     }
 
     /// Records the first request of a connection from `address`.
-    pub(super) fn greeted(&mut self, address: IpAddr) {
+    pub(super) fn activated(&mut self, address: IpAddr) {
         let here = self.by_address.get_mut(&key(address));
         for count in here.into_iter().chain([&mut self.all]) {
-            count.greetings = count.greetings.saturating_sub(1);
+            count.pending = count.pending.saturating_sub(1);
         }
     }
 
     /// Removes a closed connection from `address`.
-    pub(super) fn left(&mut self, address: IpAddr, greeted: bool) {
-        if !greeted {
-            self.greeted(address);
+    pub(super) fn closed(&mut self, address: IpAddr, activated: bool) {
+        if !activated {
+            self.activated(address);
         }
         self.all.connections = self.all.connections.saturating_sub(1);
         if let Some(here) = self.by_address.get_mut(&key(address)) {
@@ -135,11 +137,11 @@ fn key(address: IpAddr) -> IpAddr {
 
 /// Decides how long an idle connection is kept.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guest {
+pub(super) struct ConnectionState {
     /// Whether it has sent a request.
-    greeted: bool,
+    activated: bool,
     /// Whether it has authenticated.
-    known: bool,
+    authenticated: bool,
     /// Number of calls in progress.
     calls: usize,
     /// When the last one ended, or the connection began.
@@ -148,25 +150,25 @@ pub(super) struct Guest {
 
 /// Time at which a connection is closed unless a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum IdleDeadline {
     /// Never: it has authenticated.
     Never,
     /// Not before this time.
     At(Instant),
 }
 
-impl Guest {
+impl ConnectionState {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            greeted: false,
-            known: false,
+            activated: false,
+            authenticated: false,
             calls: 0,
             since: now,
         }
     }
 
-    pub(super) fn greeted(&self) -> bool {
-        self.greeted
+    pub(super) fn activated(&self) -> bool {
+        self.activated
     }
 
     /// Restarts the idle time at `now`.
@@ -177,12 +179,12 @@ impl Guest {
     /// Begins a call; returns whether it is the first.
     pub(super) fn begin(&mut self) -> bool {
         self.calls += 1;
-        !std::mem::replace(&mut self.greeted, true)
+        !std::mem::replace(&mut self.activated, true)
     }
 
     /// Records that a call was authenticated.
-    pub(super) fn know(&mut self) {
-        self.known = true;
+    pub(super) fn authenticate(&mut self) {
+        self.authenticated = true;
     }
 
     /// Ends a call.
@@ -192,11 +194,14 @@ impl Guest {
     }
 
     /// Time at which the connection is closed; a call in progress postpones it.
-    pub(super) fn due(&self, now: Instant) -> Due {
+    pub(super) fn due(&self, now: Instant) -> IdleDeadline {
         match self {
-            Self { known: true, .. } => Due::Never,
-            Self { calls: 0, .. } => Due::At(self.since + PATIENCE),
-            Self { .. } => Due::At(now + PATIENCE),
+            Self {
+                authenticated: true,
+                ..
+            } => IdleDeadline::Never,
+            Self { calls: 0, .. } => IdleDeadline::At(self.since + IDLE_TIMEOUT),
+            Self { .. } => IdleDeadline::At(now + IDLE_TIMEOUT),
         }
     }
 }
@@ -218,12 +223,12 @@ mod tests {
             (Some(u64::MAX), [1024, 256, 512, 128]),
             (None, [1024, 256, 512, 128]),
         ] {
-            let limits = Limits::of(descriptors);
+            let limits = ConnectionLimits::of(descriptors);
             let found = [
                 limits.connections,
                 limits.connections_per_address,
-                limits.greetings,
-                limits.greetings_per_address,
+                limits.pending,
+                limits.pending_per_address,
             ];
             assert_eq!(found, expected, "{descriptors:?}");
         }
@@ -231,11 +236,11 @@ mod tests {
 
     #[test]
     fn limits_hold_per_address_and_in_total() {
-        let mut gate = Gate::new(Limits {
+        let mut limiter = ConnectionLimiter::new(ConnectionLimits {
             connections: 6,
             connections_per_address: 3,
-            greetings: 4,
-            greetings_per_address: 2,
+            pending: 4,
+            pending_per_address: 2,
         });
         let (a, b, c) = (ip("10.0.0.1"), ip("10.0.0.2"), ip("10.0.0.3"));
         for (at, (address, expected)) in [
@@ -249,36 +254,36 @@ mod tests {
         .into_iter()
         .enumerate()
         {
-            assert_eq!(gate.enter(address), expected, "{at}");
+            assert_eq!(limiter.try_open(address), expected, "{at}");
         }
-        gate.greeted(a);
-        gate.greeted(a);
-        assert!(gate.enter(a));
-        gate.greeted(a);
-        assert!(!gate.enter(a), "three connections of one address");
-        assert!(gate.enter(b));
-        gate.greeted(b);
-        gate.greeted(b);
-        assert!(!gate.enter(c), "six connections");
-        gate.left(a, true);
-        assert!(gate.enter(c));
+        limiter.activated(a);
+        limiter.activated(a);
+        assert!(limiter.try_open(a));
+        limiter.activated(a);
+        assert!(!limiter.try_open(a), "three connections of one address");
+        assert!(limiter.try_open(b));
+        limiter.activated(b);
+        limiter.activated(b);
+        assert!(!limiter.try_open(c), "six connections");
+        limiter.closed(a, true);
+        assert!(limiter.try_open(c));
     }
 
     #[test]
     fn closed_connections_leave_no_entry() {
-        let mut gate = Gate::new(Limits::of(None));
+        let mut limiter = ConnectionLimiter::new(ConnectionLimits::of(None));
         let (a, b) = (ip("10.0.0.1"), ip("fd00::1"));
         for address in [a, b] {
-            assert!(gate.enter(address) && gate.enter(address));
-            gate.greeted(address);
-            gate.left(address, true);
-            gate.left(address, false);
+            assert!(limiter.try_open(address) && limiter.try_open(address));
+            limiter.activated(address);
+            limiter.closed(address, true);
+            limiter.closed(address, false);
         }
-        assert!(gate.by_address.is_empty());
-        assert_eq!((gate.all.connections, gate.all.greetings), (0, 0));
+        assert!(limiter.by_address.is_empty());
+        assert_eq!((limiter.all.connections, limiter.all.pending), (0, 0));
         // Removing a connection that was not counted changes nothing.
-        gate.left(a, false);
-        assert!(gate.enter(a));
+        limiter.closed(a, false);
+        assert!(limiter.try_open(a));
     }
 
     #[test]
@@ -299,20 +304,24 @@ mod tests {
     async fn only_authenticated_connections_may_stay_idle() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut guest = Guest::new(start);
-        assert_eq!(guest.due(at(3)), Due::At(start + PATIENCE));
-        assert!(!guest.greeted());
-        assert!(guest.begin());
-        assert!(guest.greeted());
-        assert_eq!(guest.due(at(60)), Due::At(at(60) + PATIENCE), "a long call");
-        assert!(!guest.begin(), "no longer the first");
-        guest.end(at(61));
-        assert_eq!(guest.due(at(62)), Due::At(at(62) + PATIENCE));
-        guest.end(at(63));
-        assert_eq!(guest.due(at(70)), Due::At(at(63) + PATIENCE));
-        guest.begin();
-        guest.know();
-        guest.end(at(71));
-        assert_eq!(guest.due(at(9999)), Due::Never);
+        let mut state = ConnectionState::new(start);
+        assert_eq!(state.due(at(3)), IdleDeadline::At(start + IDLE_TIMEOUT));
+        assert!(!state.activated());
+        assert!(state.begin());
+        assert!(state.activated());
+        assert_eq!(
+            state.due(at(60)),
+            IdleDeadline::At(at(60) + IDLE_TIMEOUT),
+            "a long call"
+        );
+        assert!(!state.begin(), "no longer the first");
+        state.end(at(61));
+        assert_eq!(state.due(at(62)), IdleDeadline::At(at(62) + IDLE_TIMEOUT));
+        state.end(at(63));
+        assert_eq!(state.due(at(70)), IdleDeadline::At(at(63) + IDLE_TIMEOUT));
+        state.begin();
+        state.authenticate();
+        state.end(at(71));
+        assert_eq!(state.due(at(9999)), IdleDeadline::Never);
     }
 }

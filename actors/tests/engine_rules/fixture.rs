@@ -26,10 +26,10 @@ pub(crate) const HOST: &str = "node-1";
 /// Script that runs until SIGTERM and then exits at once.
 pub(crate) const FOREVER: &str = "trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
 const IMAGE: &str = "jaco-test/rules:2";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One deployment on one node.
-pub(crate) struct World {
+pub(crate) struct EngineFixture {
     pub(crate) cluster_id: String,
     pub(crate) deployment: String,
     pub(crate) raft: MemoryRaft,
@@ -38,7 +38,7 @@ pub(crate) struct World {
     revision: AtomicU32,
 }
 
-impl World {
+impl EngineFixture {
     pub(crate) async fn new(name: &str) -> Self {
         Self::behind(name, &socket(), &socket()).await
     }
@@ -198,7 +198,7 @@ impl World {
         let mut states = self.raft.subscribe();
         let seen =
             states.wait_for(|state| state.replicas_observed.get(&id).is_some_and(|s| wanted(s)));
-        match tokio::time::timeout(PATIENCE, seen).await {
+        match tokio::time::timeout(TIMEOUT, seen).await {
             Ok(Ok(state)) => v1::ReplicaObserved::clone(&state.replicas_observed[&id]),
             Ok(Err(_)) | Err(_) => {
                 panic!(
@@ -210,14 +210,14 @@ impl World {
     }
 
     /// Waits for an observation of a service, even one that has been replaced since.
-    pub(crate) async fn told(
+    pub(crate) async fn reported(
         &self,
         service: &str,
         what: &str,
         wanted: impl Fn(&v1::ReplicaObserved) -> bool,
     ) -> v1::ReplicaObserved {
         let mut states = self.raft.subscribe();
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let reports = self.reports(service);
             if let Some(seen) = reports.iter().find(|seen| wanted(seen)) {
@@ -261,7 +261,7 @@ impl World {
                 tick.tick().await;
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, waited).await;
+        let waited = tokio::time::timeout(TIMEOUT, waited).await;
         assert!(waited.is_ok(), "never true: {what}");
     }
 
@@ -292,16 +292,16 @@ impl World {
     }
 
     pub(crate) async fn close(self) {
-        let stopped = tokio::time::timeout(PATIENCE, self.tree.stop()).await;
+        let stopped = tokio::time::timeout(TIMEOUT, self.tree.stop()).await;
         stopped.expect("stopped in time");
     }
 }
 
-impl Drop for World {
+impl Drop for EngineFixture {
     fn drop(&mut self) {
         // The node of a failed test would recreate what is removed here.
         tokio::task::block_in_place(|| {
-            let stopped = tokio::time::timeout(PATIENCE, self.tree.stop());
+            let stopped = tokio::time::timeout(TIMEOUT, self.tree.stop());
             let _ = tokio::runtime::Handle::current().block_on(stopped);
         });
         let filter = format!("label=jaco.cluster_id={}", self.cluster_id);

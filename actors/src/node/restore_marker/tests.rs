@@ -3,8 +3,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn marker(snapshot_index: u64) -> Marker {
-    Marker {
+fn marker(snapshot_index: u64) -> RestoreMarker {
+    RestoreMarker {
         cluster_id: "c-1".to_owned(),
         snapshot_index,
         taken_at: "2024-05-06T07:08:09Z".to_owned(),
@@ -12,14 +12,14 @@ fn marker(snapshot_index: u64) -> Marker {
     }
 }
 
-struct World {
+struct RestoreFixture {
     dir: TempDir,
     raft: MemoryRaft,
     leading: watch::Sender<bool>,
     stopping: watch::Sender<bool>,
 }
 
-impl World {
+impl RestoreFixture {
     fn new(snapshot_index: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(
@@ -38,8 +38,8 @@ impl World {
         }
     }
 
-    fn teller(&self) -> Teller<MemoryRaft> {
-        Teller {
+    fn recorder(&self) -> RestoreRecorder<MemoryRaft> {
+        RestoreRecorder {
             raft: self.raft.clone(),
             is_leader: self.leading.subscribe(),
             clock: Clock::system(),
@@ -50,9 +50,9 @@ impl World {
 
     /// Runs a start of the node until the restore is recorded.
     async fn start(&self) {
-        let marker = Marker::read(&Layout::new(self.dir.path())).unwrap();
+        let marker = RestoreMarker::read(&Layout::new(self.dir.path())).unwrap();
         if let Some(marker) = marker {
-            self.teller().tell(marker).await;
+            self.recorder().run(marker).await;
         }
     }
 
@@ -60,7 +60,7 @@ impl World {
         self.dir.path().join("restore.txt").exists()
     }
 
-    fn told(&self) -> usize {
+    fn recorded_restores(&self) -> usize {
         let state = self.raft.state();
         let kind = AuditEventType::RestoreCompleted;
         state.audit.values().filter(|e| e.r#type() == kind).count()
@@ -72,21 +72,21 @@ fn marker_round_trips_as_four_lines() {
     let text = "cluster_id=c-1\nsnapshot_index=42\ntaken_at=2024-05-06T07:08:09Z\n\
                 imported_at=2024-05-07T00:00:00Z\n";
     assert_eq!(marker(42).to_text(), text);
-    assert_eq!(Marker::parse(text), Some(marker(42)));
+    assert_eq!(RestoreMarker::parse(text), Some(marker(42)));
     for line in text.lines() {
         let rest = text.replace(&format!("{line}\n"), "");
-        assert_eq!(Marker::parse(&rest), None, "without {line}");
+        assert_eq!(RestoreMarker::parse(&rest), None, "without {line}");
     }
-    assert_eq!(Marker::parse(&text.replace("=42", "=x")), None);
+    assert_eq!(RestoreMarker::parse(&text.replace("=42", "=x")), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leader_records_a_restore_once() {
-    let world = World::new(42);
-    world.leading.send_replace(true);
-    world.start().await;
-    assert!(!world.marker_is_there());
-    let state = world.raft.state();
+    let fixture = RestoreFixture::new(42);
+    fixture.leading.send_replace(true);
+    fixture.start().await;
+    assert!(!fixture.marker_is_there());
+    let state = fixture.raft.state();
     let event = state.audit.get(&(43, 0)).unwrap();
     assert_eq!(event.r#type(), AuditEventType::RestoreCompleted);
     assert_eq!(event.identity, "restore");
@@ -104,53 +104,68 @@ async fn leader_records_a_restore_once() {
             "taken_at=2024-05-06T07:08:09Z"
         ]
     );
-    world.start().await;
-    assert_eq!(world.told(), 1);
+    fixture.start().await;
+    assert_eq!(fixture.recorded_restores(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn follower_records_nothing_until_it_leads() {
-    let world = World::new(42);
-    let start = world.start();
+    let fixture = RestoreFixture::new(42);
+    let start = fixture.start();
     tokio::pin!(start);
     let waited = tokio::time::timeout(Duration::from_secs(60), &mut start).await;
     assert!(waited.is_err());
-    assert_eq!((world.told(), world.marker_is_there()), (0, true));
-    world.leading.send_replace(true);
+    assert_eq!(
+        (fixture.recorded_restores(), fixture.marker_is_there()),
+        (0, true)
+    );
+    fixture.leading.send_replace(true);
     start.await;
-    assert_eq!((world.told(), world.marker_is_there()), (1, false));
+    assert_eq!(
+        (fixture.recorded_restores(), fixture.marker_is_there()),
+        (1, false)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_ends_the_wait_for_leadership() {
-    let world = World::new(42);
-    world.stopping.send_replace(true);
-    world.start().await;
-    assert_eq!((world.told(), world.marker_is_there()), (0, true));
+    let fixture = RestoreFixture::new(42);
+    fixture.stopping.send_replace(true);
+    fixture.start().await;
+    assert_eq!(
+        (fixture.recorded_restores(), fixture.marker_is_there()),
+        (0, true)
+    );
 }
 
 /// Kill after the event was applied and before the file was deleted.
 #[tokio::test(start_paused = true)]
 async fn crash_before_deletion_appends_no_second_event() {
-    let world = World::new(42);
-    world.leading.send_replace(true);
-    world.start().await;
-    fs::write(world.dir.path().join("restore.txt"), marker(42).to_text()).unwrap();
-    world.start().await;
-    assert_eq!((world.told(), world.marker_is_there()), (1, false));
+    let fixture = RestoreFixture::new(42);
+    fixture.leading.send_replace(true);
+    fixture.start().await;
+    fs::write(fixture.dir.path().join("restore.txt"), marker(42).to_text()).unwrap();
+    fixture.start().await;
+    assert_eq!(
+        (fixture.recorded_restores(), fixture.marker_is_there()),
+        (1, false)
+    );
 }
 
 /// The audit trail of the archive may hold events of earlier restores.
 #[tokio::test(start_paused = true)]
 async fn each_restore_appends_its_own_event() {
-    let mut world = World::new(42);
-    world.leading.send_replace(true);
-    world.start().await;
-    let state = State::clone(&world.raft.state());
-    let again = World::new(state.applied_index);
-    world.dir = again.dir;
-    world.start().await;
-    assert_eq!((world.told(), world.marker_is_there()), (2, false));
+    let mut fixture = RestoreFixture::new(42);
+    fixture.leading.send_replace(true);
+    fixture.start().await;
+    let state = State::clone(&fixture.raft.state());
+    let again = RestoreFixture::new(state.applied_index);
+    fixture.dir = again.dir;
+    fixture.start().await;
+    assert_eq!(
+        (fixture.recorded_restores(), fixture.marker_is_there()),
+        (2, false)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,26 +177,36 @@ async fn only_definitely_failed_proposals_are_retried() {
         // Unknown outcome and never applied: left to the next start.
         (ProposeError::Unknown("lost".to_owned()), (0, true)),
     ] {
-        let world = World::new(42);
-        world.leading.send_replace(true);
-        world.raft.fail_next(1, error.clone());
-        let _ = tokio::time::timeout(Duration::from_secs(60), world.start()).await;
-        assert_eq!((world.told(), world.marker_is_there()), wanted, "{error}");
-        world.start().await;
-        assert_eq!((world.told(), world.marker_is_there()), (1, false));
+        let fixture = RestoreFixture::new(42);
+        fixture.leading.send_replace(true);
+        fixture.raft.fail_next(1, error.clone());
+        let _ = tokio::time::timeout(Duration::from_secs(60), fixture.start()).await;
+        assert_eq!(
+            (fixture.recorded_restores(), fixture.marker_is_there()),
+            wanted,
+            "{error}"
+        );
+        fixture.start().await;
+        assert_eq!(
+            (fixture.recorded_restores(), fixture.marker_is_there()),
+            (1, false)
+        );
     }
-    let world = World::new(42);
-    world.leading.send_replace(true);
-    world.raft.lose_next_answers(1);
-    world.start().await;
-    assert_eq!((world.told(), world.marker_is_there()), (1, false));
+    let fixture = RestoreFixture::new(42);
+    fixture.leading.send_replace(true);
+    fixture.raft.lose_next_answers(1);
+    fixture.start().await;
+    assert_eq!(
+        (fixture.recorded_restores(), fixture.marker_is_there()),
+        (1, false)
+    );
 }
 
 #[test]
 fn corrupt_marker_is_refused_and_kept() {
-    let world = World::new(42);
-    fs::write(world.dir.path().join("restore.txt"), "hello").unwrap();
-    let error = Marker::read(&Layout::new(world.dir.path())).unwrap_err();
+    let fixture = RestoreFixture::new(42);
+    fs::write(fixture.dir.path().join("restore.txt"), "hello").unwrap();
+    let error = RestoreMarker::read(&Layout::new(fixture.dir.path())).unwrap_err();
     assert!(matches!(error, FilesError::Corrupt { .. }), "{error}");
-    assert!(world.marker_is_there());
+    assert!(fixture.marker_is_there());
 }

@@ -10,7 +10,7 @@ use jaco_proto::{Error, ErrorCode};
 use tonic::{Code, Status, body::Body};
 
 /// Adds details to an error that has none; other responses pass unchanged.
-pub(super) fn typed(method: &str, response: Response<Body>) -> Response<Body> {
+pub(super) fn add_details(method: &str, response: Response<Body>) -> Response<Body> {
     let headers = response.headers();
     if !headers.contains_key("grpc-status") || headers.contains_key("grpc-status-details-bin") {
         return response;
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn translated(status: Status) -> Option<DecodedError> {
-        let response = typed("/jaco.v1.X/Y", status.into_http());
+        let response = add_details("/jaco.v1.X/Y", status.into_http());
         let status = Status::from_header_map(response.headers()).unwrap();
         (!status.details().is_empty()).then(|| DecodedError::from_status(&status))
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn successful_response_passes_unchanged() {
-        let response = typed("/x", Response::new(Body::empty()));
+        let response = add_details("/x", Response::new(Body::empty()));
         assert!(!response.headers().contains_key("grpc-status"));
     }
 }

@@ -7,7 +7,7 @@ use jaco_proto::{
 use jaco_raftnode::{State, command};
 use prost_types::Timestamp;
 
-use super::form;
+use super::validate;
 use crate::membership::leaving;
 
 /// Values of `drain_mark`; only the leader sets the mark.
@@ -32,8 +32,8 @@ pub(crate) fn admit(
         );
     };
     permit(sender, &payload, state)?;
-    form::check(&payload)?;
-    let writer = form::writer(&payload);
+    validate::check(&payload)?;
+    let writer = validate::writer(&payload);
     if let Payload::AuditAppend(v1::AuditAppend { event: Some(event) }) = &mut payload {
         // The command carries both.
         event.identity.clear();
@@ -57,7 +57,7 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
         Payload::NodeUpdateSelf(update) => update.hostname == sender,
         Payload::NodeStatusUpdate(update) => {
             let row = state.nodes.get(sender);
-            update.hostname == sender && row.is_some_and(|row| may_say(row, update))
+            update.hostname == sender && row.is_some_and(|row| may_report(row, update))
         }
         Payload::ReplicaObservedUpdate(update) => update
             .replica
@@ -66,7 +66,7 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
         Payload::AuditAppend(append) => append
             .event
             .as_ref()
-            .is_some_and(|event| tells_of_itself(sender, event)),
+            .is_some_and(|event| is_own_event(sender, event)),
         // Made only by the leader's own handlers and actors; a batch can hold any of them.
         Payload::ClusterInit(_)
         | Payload::NodeJoin(_)
@@ -111,7 +111,7 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
 
 /// Whether the member of `row` may report `update` about itself. It cannot cancel its own removal:
 /// a compromised member could otherwise stay for ever.
-fn may_say(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
+fn may_report(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
     match update.drain_mark {
         SET_DRAINING => return false,
         // A restart ends a drain that timed out, and no other.
@@ -130,7 +130,7 @@ fn may_say(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
 }
 
 /// Whether `event` is of a kind that nodes write, about the node `sender` and in its writer's name.
-fn tells_of_itself(sender: &str, event: &v1::AuditEvent) -> bool {
+fn is_own_event(sender: &str, event: &v1::AuditEvent) -> bool {
     let kind = matches!(
         event.r#type(),
         AuditEventType::IsolationRulesetReconciled
@@ -140,7 +140,7 @@ fn tells_of_itself(sender: &str, event: &v1::AuditEvent) -> bool {
     let named = ["node", "hostname"]
         .iter()
         .filter_map(|key| event.payload.get(*key));
-    let writer = event.identity.is_empty() || event.identity == form::audit_writer(event);
+    let writer = event.identity.is_empty() || event.identity == validate::audit_writer(event);
     kind && writer && named.into_iter().all(|host| host == sender)
 }
 

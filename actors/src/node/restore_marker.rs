@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Marker {
+pub(super) struct RestoreMarker {
     pub(super) cluster_id: String,
     pub(super) snapshot_index: u64,
     /// RFC 3339.
@@ -33,7 +33,7 @@ pub(super) struct Marker {
     pub(super) imported_at: String,
 }
 
-impl Marker {
+impl RestoreMarker {
     /// Describes the restore at `now` of the archive with `meta`.
     pub(super) fn new(meta: &Meta, now: Timestamp) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Marker {
 }
 
 /// Appends the event of a restore to the audit trail, then deletes the marker.
-pub(super) struct Teller<P> {
+pub(super) struct RestoreRecorder<P> {
     pub(super) raft: P,
     pub(super) is_leader: watch::Receiver<bool>,
     pub(super) clock: Clock,
@@ -125,11 +125,11 @@ pub(super) struct Teller<P> {
 
 /// Starts to record the restore whose marker is on disk, if there is one. Called once per node: two
 /// recorders at a time would append the event twice.
-pub(super) fn tell<P: Propose>(teller: Teller<P>) {
-    match Marker::read(&teller.layout) {
+pub(super) fn record_restore<P: Propose>(recorder: RestoreRecorder<P>) {
+    match RestoreMarker::read(&recorder.layout) {
         Ok(None) => {}
         Ok(Some(marker)) => {
-            tokio::spawn(teller.tell(marker));
+            tokio::spawn(recorder.run(marker));
         }
         // The cluster works without the event.
         Err(error) => {
@@ -142,8 +142,8 @@ pub(super) fn tell<P: Propose>(teller: Teller<P>) {
     }
 }
 
-impl<P: Propose> Teller<P> {
-    async fn tell(mut self, marker: Marker) {
+impl<P: Propose> RestoreRecorder<P> {
+    async fn run(mut self, marker: RestoreMarker) {
         let mut stopping = self.stopping.clone();
         let recorded = tokio::select! {
             recorded = self.record(&marker) => recorded,
@@ -173,7 +173,7 @@ impl<P: Propose> Teller<P> {
     }
 
     /// Returns once the audit trail holds the event.
-    async fn record(&mut self, marker: &Marker) -> Result<(), ProposeError> {
+    async fn record(&mut self, marker: &RestoreMarker) -> Result<(), ProposeError> {
         loop {
             // A leader has applied every entry that earlier runs appended.
             let leads = self.is_leader.wait_for(|&leading| leading).await;
