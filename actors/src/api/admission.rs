@@ -151,7 +151,7 @@ fn is_member(sender: &Sender, context: &AdmissionContext<'_>) -> bool {
         .state
         .and_then(|state| state.nodes.get(&sender.hostname));
     row.is_some_and(|row| {
-        row.raft_id == sender.raft_id && sender.showed(&row.server_cert_fingerprint)
+        row.raft_id == sender.raft_id && sender.has_presented(&row.server_cert_fingerprint)
     })
 }
 

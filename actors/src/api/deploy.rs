@@ -71,7 +71,7 @@ impl Deploy for DeployService {
     ) -> Result<Response<v1::DeployStatusResponse>, Status> {
         let node = self.0.running()?;
         let state = node.raft.state();
-        let last_heartbeat = |host: &str| node.heart.last_heartbeat(host);
+        let last_heartbeat = |host: &str| node.failure_detector.last_heartbeat(host);
         let response = views::status(&state, request.get_ref(), &last_heartbeat);
         Ok(node.read_response(&state, response))
     }
@@ -101,7 +101,7 @@ impl Deploy for DeployService {
     ) -> Result<Response<v1::GetReplicasResponse>, Status> {
         let node = self.0.running()?;
         let state = node.raft.state();
-        let last_heartbeat = |host: &str| node.heart.last_heartbeat(host);
+        let last_heartbeat = |host: &str| node.failure_detector.last_heartbeat(host);
         let response = views::replicas(&state, request.get_ref(), &last_heartbeat);
         Ok(node.read_response(&state, response))
     }
@@ -114,7 +114,7 @@ impl Deploy for DeployService {
         let state = node.raft.state();
         let domain = request.into_inner().domain;
         // Counted for the cluster, not for this node: other nodes may reach other replicas.
-        let is_fresh = |host: &str| node.heart.last_heartbeat(host).is_some();
+        let is_fresh = |host: &str| node.failure_detector.last_heartbeat(host).is_some();
         let response = views::route(&state, &domain, |route, desired| {
             ready(&state, is_fresh, route, &desired.id).is_some()
         })?;

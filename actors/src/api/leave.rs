@@ -37,12 +37,12 @@ pub(super) async fn remove(
     let v1::NodeRemoveRequest { hostname, force } = request;
     let membership = node.membership()?;
     let raft_id = mark(node, &hostname, force).await?;
-    membership.leaves(raft_id, &caller.identity);
+    membership.note_leaving(raft_id, &caller.identity);
 
     let left = left(node, caller, &hostname, raft_id);
     match tokio::time::timeout(BUDGET, left).await {
         Ok(left) => left,
-        Err(_) => Err(membership.trouble().unwrap_or_else(|| {
+        Err(_) => Err(membership.last_error().unwrap_or_else(|| {
             Error::new(
                 ErrorCode::RaftRemoveFailed,
                 "the removal is still under way",
@@ -70,7 +70,7 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
     if leaving(row) {
         return Ok(row.raft_id);
     }
-    let (own, fresh) = (node.raft_id(), node.heart.fresh());
+    let (own, fresh) = (node.raft_id(), node.failure_detector.fresh());
     let answers: Vec<u64> = node.raft.with_status(|raft| {
         let active = raft.progress.iter().filter(|p| p.recent_active);
         active.map(|p| p.raft_id).chain([own]).collect()

@@ -19,7 +19,7 @@ use super::{
     debounce::Debounce,
     table::{Facts, route_table, same_input},
 };
-use crate::{health::Hosts, repeat::Repeats};
+use crate::{health::Hosts, log_dedup::LogDedup};
 
 /// Debounce time after the last change.
 const QUIET: Duration = Duration::from_millis(200);
@@ -108,7 +108,7 @@ pub struct ProxyActor {
     listening: Option<SocketAddr>,
     /// Whether the last attempt to bind failed and a retry is scheduled.
     retrying: bool,
-    refusals: Repeats,
+    refusals: LogDedup,
 }
 
 impl Worker for ProxyActor {
@@ -130,7 +130,7 @@ impl Worker for ProxyActor {
             timer: None,
             listening: None,
             retrying: false,
-            refusals: Repeats::default(),
+            refusals: LogDedup::default(),
         };
         actor.publish();
         actor.open(ctx);
@@ -245,7 +245,7 @@ impl ProxyActor {
                 });
             }
             Err(why) => {
-                if self.refusals.is_news(&why) {
+                if self.refusals.is_new(&why) {
                     tracing::error!(subsystem = "ingress", port, error = %why, "failed to bind the ingress port");
                 }
                 self.retrying = true;

@@ -18,7 +18,7 @@ use super::{
     engine::{EngineError, EngineNetwork},
     names::NetworkId,
 };
-use crate::repeat::Repeats;
+use crate::log_dedup::LogDedup;
 
 /// Timeout of an ensure request: it may have to stop containers first, and wait for a request on
 /// which the engine hangs.
@@ -93,7 +93,7 @@ pub enum Msg {
 pub struct BridgeManager {
     env: Env,
     bridges: BTreeMap<NetworkId, Bridge>,
-    unlisted: Repeats,
+    unlisted: LogDedup,
 }
 
 struct Bridge {
@@ -126,7 +126,7 @@ impl Worker for BridgeManager {
         let manager = Self {
             env,
             bridges: BTreeMap::new(),
-            unlisted: Repeats::default(),
+            unlisted: LogDedup::default(),
         };
         manager.list(ctx, Duration::ZERO);
         Ok(manager)
@@ -153,7 +153,7 @@ impl Worker for BridgeManager {
                     bridge.exhausted = false;
                 }
                 // Fails if the bridge has been dismissed meanwhile.
-                let _ = ctx.supervisor().revive_child(&key(&id)).await;
+                let _ = ctx.supervisor().restart_child(&key(&id)).await;
             }
             Msg::Changed(states) => self.follow(ctx, states).await?,
             Msg::Listed(Ok(networks)) => {
@@ -166,7 +166,7 @@ impl Worker for BridgeManager {
                 }
             }
             Msg::Listed(Err(error)) => {
-                if self.unlisted.is_news(&error) {
+                if self.unlisted.is_new(&error) {
                     warn!(subsystem = "bridge", %error, "cannot look for leftover networks");
                 }
                 self.list(ctx, RETRY);

@@ -40,10 +40,10 @@ use crate::{
         rate_limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
-    health::Heart,
+    health::FailureDetector,
     membership::Membership,
     network::ipam::SharedAllocator,
-    peer::{Network, Peers},
+    peer::{PeerTransport, Peers},
     runtime::{
         Runtime,
         engine::{DockerEngine, Engine},
@@ -139,9 +139,9 @@ pub struct MemberContext {
     /// Routes calls to the current leader.
     pub(crate) leader: LeaderLink,
     /// Transport to the other members; `None` without a cluster address.
-    pub network: Option<Arc<Network>>,
+    pub network: Option<Arc<PeerTransport>>,
     /// Failure detector: heartbeats, the members in reach, and the fencing of this node.
-    pub heart: Arc<Heart>,
+    pub failure_detector: Arc<FailureDetector>,
     pub(super) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
@@ -217,12 +217,16 @@ impl NodeContext {
             .cluster_id
             .clone();
         let clock = self.config.clock.clone();
-        let heart = Arc::new(Heart::new(hostname, raft.subscribe_status(), clock));
+        let failure_detector = Arc::new(FailureDetector::new(
+            hostname,
+            raft.subscribe_status(),
+            clock,
+        ));
         self.running.get_or_init(|| {
             Arc::new(MemberContext {
                 hostname: hostname.to_owned(),
                 leader: LeaderLink::new(raft.clone(), peers.clone()),
-                heart,
+                failure_detector,
                 raft,
                 cluster_id,
                 engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),

@@ -22,7 +22,7 @@ use super::{NodeConfig, lock::DirectoryLock};
 use crate::{
     api::admission,
     node::random_token,
-    peer::{Origin, Record},
+    peer::{Origin, PeerInfo},
 };
 
 /// Flags to open a file without following a symlink, and without blocking on a FIFO.
@@ -557,7 +557,7 @@ impl Membership {
         let known = self.peers.iter().filter_map(|peer| {
             let print: Fingerprint = peer.fingerprint.parse().ok()?;
             let print = *print.as_bytes();
-            Some(Record::new(
+            Some(PeerInfo::new(
                 &peer.hostname,
                 peer.raft_id,
                 &peer.address,

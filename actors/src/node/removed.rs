@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use super::{MemberContext, files::Layout};
 use crate::{
-    peer::Refusals,
-    repeat::Repeats,
+    log_dedup::LogDedup,
+    peer::Rejections,
     runtime::engine::{Engine, EngineError, Status},
 };
 
@@ -86,10 +86,10 @@ pub(super) async fn wait_removed(
     node: Arc<MemberContext>,
     promote_staged: impl Fn() -> bool + Send,
 ) {
-    let mut refusals = match &node.network {
-        Some(network) => network.refusals(),
+    let mut rejections = match &node.network {
+        Some(network) => network.rejections(),
         // Without a network there are no rejections.
-        None => watch::channel(Refusals::default()).1,
+        None => watch::channel(Rejections::default()).1,
     };
     let mut states = node.raft.subscribe();
     let own = (node.hostname.as_str(), node.raft_id());
@@ -100,7 +100,7 @@ pub(super) async fn wait_removed(
     let mut row_seen = false;
     loop {
         let state = states.borrow_and_update().clone();
-        let refusing = refusals.borrow_and_update().certain(now());
+        let refusing = rejections.borrow_and_update().certain(now());
         let row = state.nodes.get(own.0);
         row_seen |= row.is_some_and(|row| row.raft_id == own.1);
         let voters = node.raft.status().voters;
@@ -112,13 +112,13 @@ pub(super) async fn wait_removed(
                     return;
                 }
                 if let Some(network) = &node.network {
-                    network.forget_refusals();
+                    network.clear_rejections();
                 }
             }
         }
         tokio::select! {
             Ok(()) = states.changed() => {}
-            Ok(()) = refusals.changed() => {}
+            Ok(()) = rejections.changed() => {}
             else => std::future::pending().await,
         }
     }
@@ -138,12 +138,12 @@ pub(super) async fn stop_replicas(
     hostname: &str,
     state: &State,
 ) {
-    let mut failures = Repeats::default();
+    let mut failures = LogDedup::default();
     loop {
         match stop_once(&*engine, cluster_id, hostname, state).await {
             Ok(()) => return,
             Err(error) => {
-                if failures.is_news(&error) {
+                if failures.is_new(&error) {
                     tracing::warn!(subsystem = "runtime/reconciler", %error, "replicas of a removed node are still running");
                 }
                 tokio::time::sleep(RETRY).await;

@@ -26,7 +26,7 @@ use super::{
     leader::LeaderLocation,
     propose,
 };
-use crate::{api::sign, repeat::Repeats};
+use crate::{api::sign, log_dedup::LogDedup};
 
 /// Identity of the command that publishes the fingerprint.
 const IDENTITY: &str = "node-update-self";
@@ -38,12 +38,12 @@ const RETRY: Duration = Duration::from_secs(3);
 /// Has a certificate with the configured addresses signed, published and put in force, if the one
 /// in force has others; returns once that is done.
 pub(super) async fn renew(shared: Arc<NodeContext>, node: Arc<MemberContext>, layout: Layout) {
-    let mut failures = Repeats::default();
+    let mut failures = LogDedup::default();
     loop {
         match attempt(&shared, &node, &layout).await {
             Ok(()) => return,
             Err(error) => {
-                if failures.is_news(&error) {
+                if failures.is_new(&error) {
                     tracing::warn!(subsystem = "daemon/grpc", %error, "the certificate was not renewed");
                 }
                 tokio::time::sleep(RETRY).await;

@@ -34,10 +34,10 @@ use crate::{
         ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor, admission::Transport,
         service,
     },
-    health::{self, Heart},
+    health::{self, FailureDetector},
     ingress::{self, ProxyActor, ProxyArgs},
     membership, network,
-    peer::{self, Network, Services},
+    peer::{self, PeerTransport, Services},
     runtime::{self, engine::DockerEngine},
     scheduler,
     telemetry::{Metrics, TelemetryActor, TelemetryArgs},
@@ -318,13 +318,17 @@ pub(super) fn open(
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
     let address = shared.config.cluster_addr;
-    let network = address.map(|_| Network::new(membership.origin(), raft.clone()));
-    let peers = network.as_ref().map(Network::peers).unwrap_or_default();
+    let network = address.map(|_| PeerTransport::new(membership.origin(), raft.clone()));
+    let peers = network
+        .as_ref()
+        .map(PeerTransport::peers)
+        .unwrap_or_default();
     let clock = shared.config.clock.clone();
-    let heart = Heart::new(&membership.hostname, raft.subscribe_status(), clock.clone());
+    let failure_detector =
+        FailureDetector::new(&membership.hostname, raft.subscribe_status(), clock.clone());
     Ok(Arc::new(MemberContext {
         hostname: membership.hostname.clone(),
-        heart: Arc::new(heart),
+        failure_detector: Arc::new(failure_detector),
         cluster_id: membership.cluster_id.clone(),
         leader: LeaderLink::new(raft.clone(), peers.clone()),
         raft,
@@ -376,17 +380,17 @@ pub(super) fn verticals(
             networks: Arc::new(directory),
             raft: submitter.clone(),
             clock: clock.clone(),
-            caught_up: node.heart.caught_up(),
+            caught_up: node.failure_detector.caught_up(),
             metrics: shared.metrics.clone(),
         },
     );
     let health = health::worker(health::Args {
-        heart: node.heart.clone(),
+        failure_detector: node.failure_detector.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
         cluster: submitter.clone(),
-        confirm: health::confirm_with(&node.raft),
-        settled: access.settled(),
+        confirm: health::confirm_by_read_index(&node.raft),
+        orphans_cleared: access.settled(),
         engine: node.engine.clone(),
         clock: clock.clone(),
     });
@@ -405,7 +409,7 @@ pub(super) fn verticals(
             mesh: false,
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-        let proxy = ProxyArgs::new(raft, facts, node.heart.fresh(), port, proxy);
+        let proxy = ProxyArgs::new(raft, facts, node.failure_detector.fresh(), port, proxy);
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
@@ -426,7 +430,7 @@ fn raft_supervisor(
     ca_pem: String,
 ) -> ChildSpec {
     let report = shared.clone();
-    let transport = node.network.as_ref().map(Network::transport);
+    let transport = node.network.as_ref().map(PeerTransport::transport);
     let args = RaftArgs {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
@@ -437,7 +441,7 @@ fn raft_supervisor(
         }),
         limits: node.limits.clone(),
     };
-    let raft = ChildSpec::foreign("raft", "RaftActor", move |supervisor| {
+    let raft = ChildSpec::external("raft", "RaftActor", move |supervisor| {
         let args = args.clone();
         async move {
             spawn(args, supervisor)
@@ -459,7 +463,7 @@ fn raft_supervisor(
             identity: shared.certificate.clone(),
             ca_pem,
             services: Services::new(service(shared, Transport::Peer)),
-            pulse: node.heart.clone(),
+            heartbeat: node.failure_detector.clone(),
             metrics: shared.metrics.clone(),
         }));
     }

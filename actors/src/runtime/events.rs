@@ -7,7 +7,7 @@ use jaco_supervision::{Context, Failure, Handle, Worker};
 use tracing::{info, warn};
 
 use super::{Shared, engine::Event, manager};
-use crate::repeat::Repeats;
+use crate::log_dedup::LogDedup;
 
 /// Delay between attempts to subscribe.
 const RETRY: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub enum Msg {
 /// Subscribes to engine events and forwards them to the manager.
 pub struct EngineEventsActor {
     args: Args,
-    failures: Repeats,
+    failures: LogDedup,
 }
 
 impl Worker for EngineEventsActor {
@@ -46,7 +46,7 @@ impl Worker for EngineEventsActor {
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         let this = Self {
             args,
-            failures: Repeats::default(),
+            failures: LogDedup::default(),
         };
         this.set_up(false);
         ctx.send_to_self(Msg::Connect);
@@ -68,7 +68,7 @@ impl Worker for EngineEventsActor {
                 let _ = self.args.manager.cast(manager::Msg::Engine(event));
             }
             Msg::Ended(reason) => {
-                if self.failures.is_news(&reason) {
+                if self.failures.is_new(&reason) {
                     warn!(subsystem = "runtime/reconciler", %reason, "engine events lost");
                 }
                 self.set_up(false);

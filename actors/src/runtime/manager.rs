@@ -24,7 +24,7 @@ use super::{
         report::{Report, code},
     },
 };
-use crate::repeat::Repeats;
+use crate::log_dedup::LogDedup;
 
 mod news;
 mod sweep;
@@ -99,8 +99,8 @@ pub struct ReplicaManager {
     stretch: u64,
     /// Next sweep while containers without a row hold back starts.
     again: Option<TaskHandle>,
-    unlisted: Repeats,
-    unreclaimed: Repeats,
+    unlisted: LogDedup,
+    unreclaimed: LogDedup,
 }
 
 impl Worker for ReplicaManager {
@@ -117,8 +117,8 @@ impl Worker for ReplicaManager {
             children: BTreeMap::new(),
             seen,
             reclaiming: BTreeSet::new(),
-            unlisted: Repeats::default(),
-            unreclaimed: Repeats::default(),
+            unlisted: LogDedup::default(),
+            unreclaimed: LogDedup::default(),
             listing: false,
             left: BTreeSet::new(),
             stretch: 0,
@@ -162,7 +162,7 @@ impl Worker for ReplicaManager {
                     Ok(()) => {
                         self.unreclaimed.clear();
                     }
-                    Err(error) if self.unreclaimed.is_news(format!("{container} {error}")) => {
+                    Err(error) if self.unreclaimed.is_new(format!("{container} {error}")) => {
                         warn!(subsystem = "runtime/reconciler", %container, %error, "container not reclaimed");
                     }
                     Err(_) => {}
@@ -297,7 +297,7 @@ impl ReplicaManager {
             Some(Child::Exhausted(index)) if here => {
                 let row = state.replicas_desired.get(id);
                 if row.is_some_and(|row| row.raft_index > *index) {
-                    self.revive_child(ctx, id.to_owned());
+                    self.restart_child(ctx, id.to_owned());
                 }
             }
             // An exhausted actor cannot remove its container; the sweep does.
@@ -339,12 +339,12 @@ impl ReplicaManager {
         });
     }
 
-    fn revive_child(&mut self, ctx: &Context<Self>, id: String) {
+    fn restart_child(&mut self, ctx: &Context<Self>, id: String) {
         info!(subsystem = "runtime/reconciler", replica_id = %id, "replica actor re-armed by a new row");
         self.children.insert(id.clone(), Child::Up);
         let supervisor = ctx.supervisor();
         ctx.spawn(async move {
-            let revived = supervisor.revive_child(&key(&id)).await;
+            let revived = supervisor.restart_child(&key(&id)).await;
             Msg::Started(id, revived.is_ok())
         });
     }

@@ -12,7 +12,7 @@ use jaco_supervision::{Context, Failure, Worker};
 use tracing::{debug, warn};
 
 use super::{IDENTITY, Shared, replica};
-use crate::repeat::Repeats;
+use crate::log_dedup::LogDedup;
 
 /// Delay after a proposal that raft did not accept.
 const RETRY: Duration = Duration::from_millis(500);
@@ -50,7 +50,7 @@ pub struct PublisherActor {
     under_way: BTreeSet<String>,
     /// Until the next [`Msg::Retry`].
     paused: bool,
-    failures: Repeats,
+    failures: LogDedup,
 }
 
 impl Worker for PublisherActor {
@@ -65,7 +65,7 @@ impl Worker for PublisherActor {
             waiting: BTreeMap::new(),
             under_way: BTreeSet::new(),
             paused: false,
-            failures: Repeats::default(),
+            failures: LogDedup::default(),
         })
     }
 
@@ -134,7 +134,7 @@ impl PublisherActor {
                 | ProposeError::Unknown(_)),
             ) => {
                 self.put_back(row);
-                if self.failures.is_news(&error) {
+                if self.failures.is_new(&error) {
                     warn!(subsystem = "runtime/reconciler", %error, observations = self.waiting.len(), "observations not written yet");
                 }
                 self.pause(ctx);

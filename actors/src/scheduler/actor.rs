@@ -14,7 +14,7 @@ use super::{
     pace::{Outcome, Pace},
     reconcile::{Memo, Pass, reconcile},
 };
-use crate::{clock::Clock, commit::commit, repeat::Repeats, telemetry::Metrics};
+use crate::{clock::Clock, commit::commit, log_dedup::LogDedup, telemetry::Metrics};
 
 /// Timeout after which the outcome of a proposal counts as unknown; far above the commit budget.
 const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);
@@ -92,7 +92,7 @@ pub struct SchedulerActor {
     following: Option<TaskHandle>,
     proposing: Option<TaskHandle>,
     timer: Option<(Instant, TaskHandle)>,
-    failures: Repeats,
+    failures: LogDedup,
 }
 
 impl Worker for SchedulerActor {
@@ -111,7 +111,7 @@ impl Worker for SchedulerActor {
             following: None,
             proposing: None,
             timer: None,
-            failures: Repeats::default(),
+            failures: LogDedup::default(),
         })
     }
 
@@ -143,7 +143,7 @@ impl Worker for SchedulerActor {
                             self.args.metrics.reconciled(now - since);
                         }
                     }
-                    Err(error) if self.failures.is_news(error) => {
+                    Err(error) if self.failures.is_new(error) => {
                         warn!(subsystem = "scheduler", %error, "pass failed");
                     }
                     Err(_) => {}

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 /// Version that every node announces.
 const VERSION: &str = "0.0.0-test";
 /// Timeout of every wait in these tests.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory, addresses, and the node that runs on them.
 pub(crate) struct Machine {
@@ -192,9 +192,9 @@ impl Machine {
     pub(crate) async fn until(&self, what: &str, check: impl Fn(&State) -> bool) -> Arc<State> {
         let mut states = self.node.raft().unwrap().subscribe();
         let found = states.wait_for(|state| check(state));
-        match tokio::time::timeout(PATIENCE, found).await {
+        match tokio::time::timeout(TEST_TIMEOUT, found).await {
             Ok(state) => state.unwrap().clone(),
-            Err(_) => panic!("{} did not see in {PATIENCE:?}: {what}", self.name),
+            Err(_) => panic!("{} did not see in {TEST_TIMEOUT:?}: {what}", self.name),
         }
     }
 
@@ -219,9 +219,9 @@ impl Machine {
         let raft = self.node.raft().unwrap();
         let mut status = raft.subscribe_status();
         let found = status.wait_for(|status| check(status));
-        if tokio::time::timeout(PATIENCE, found).await.is_err() {
+        if tokio::time::timeout(TEST_TIMEOUT, found).await.is_err() {
             let (name, now) = (&self.name, raft.status());
-            panic!("{name} did not see in {PATIENCE:?}: {what}; it is {now:?}");
+            panic!("{name} did not see in {TEST_TIMEOUT:?}: {what}; it is {now:?}");
         }
     }
 
@@ -246,7 +246,7 @@ impl Machine {
                 }
             }
         };
-        let refused = tokio::time::timeout(PATIENCE, refused).await;
+        let refused = tokio::time::timeout(TEST_TIMEOUT, refused).await;
         refused.expect("the node does not report its removal");
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use jaco_actors::{
-    health::{contact, core as detector},
+    health::{core as detector, fencing},
     membership::policy::Policy,
     scheduler::{
         pace::{self, Pace},
@@ -40,7 +40,7 @@ pub(super) struct Control {
     /// Time of each follower's last answer.
     pub(super) followers: BTreeMap<u64, Time>,
     pub(super) detector: detector::Core,
-    pub(super) fencing: contact::Core,
+    pub(super) fencing: fencing::Core,
     /// Latest term of a leader whose heartbeat arrived.
     pub(super) leader_term: u64,
     pub(super) was_ready: bool,
@@ -60,7 +60,7 @@ impl Control {
             policy: Policy::new(),
             followers: BTreeMap::new(),
             detector: detector::Core::new(host),
-            fencing: contact::Core::default(),
+            fencing: fencing::Core::default(),
             leader_term: 0,
             was_ready: false,
             proposing_ready: false,
@@ -140,7 +140,7 @@ impl Cluster {
         let verdicts = control
             .detector
             .handle(instant, detector::Input::Members(statuses));
-        let marked_down = contact::Input::Condemned(marked_down);
+        let marked_down = fencing::Input::MarkedDown(marked_down);
         let confirm = control.fencing.handle(instant, marked_down);
         self.health_effects(id, verdicts, confirm);
         self.reconcile(id);
@@ -256,7 +256,7 @@ impl Cluster {
             }
             // The times of heartbeats are kept outside the actor.
             Actor::Health => {
-                control.fencing = contact::Core::default();
+                control.fencing = fencing::Core::default();
                 control
                     .detector
                     .handle(instant, detector::Input::Leads(false));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use jaco_actors::health::{contact, core as detector, ready};
+use jaco_actors::health::{core as detector, fencing, ready};
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 
 use super::{
@@ -31,9 +31,9 @@ impl Cluster {
             .handle(instant, detector::Input::Leads(leads));
         verdicts.extend(control.detector.handle(instant, detector::Input::Tick));
         let own = if leads {
-            contact::Input::Listed(true)
+            fencing::Input::SeenByLeader(true)
         } else {
-            contact::Input::Tick
+            fencing::Input::Tick
         };
         let confirm = control.fencing.handle(instant, own);
         self.health_effects(id, verdicts, confirm);
@@ -44,7 +44,7 @@ impl Cluster {
         &mut self,
         id: u64,
         verdicts: Vec<detector::Effect>,
-        confirm: Option<contact::Effect>,
+        confirm: Option<fencing::Effect>,
     ) {
         for detector::Effect::Propose {
             host,
@@ -83,7 +83,7 @@ impl Cluster {
                 _ => self.verdict_proposed(id, host),
             }
         }
-        if let Some(contact::Effect::Confirm { attempt }) = confirm
+        if let Some(fencing::Effect::Confirm { attempt }) = confirm
             && let Some(daemon) = self.daemon(id)
         {
             let ticket = daemon.ticket();
@@ -105,7 +105,7 @@ impl Cluster {
         let Some((instant, daemon)) = self.running(id) else {
             return;
         };
-        let input = contact::Input::Confirmed { attempt, current };
+        let input = fencing::Input::Confirmed { attempt, current };
         let confirm = daemon.control.fencing.handle(instant, input);
         self.health_effects(id, Vec::new(), confirm);
     }
@@ -121,7 +121,7 @@ impl Cluster {
         };
         let mut receives_from = BTreeSet::new();
         if daemon.status.leading {
-            receives_from.extend(daemon.control.detector.heard().map(str::to_owned));
+            receives_from.extend(daemon.control.detector.live().map(str::to_owned));
             receives_from.insert(machine.host.clone());
         }
         let heartbeat = Heartbeat {
@@ -157,13 +157,14 @@ impl Cluster {
         let control = &mut daemon.control;
         let verdicts = control
             .detector
-            .handle(instant, detector::Input::Heard(from));
+            .handle(instant, detector::Input::Heartbeat(from));
         let term = daemon.status.term.max(control.leader_term);
         let mut confirm = None;
         if heartbeat.leads && heartbeat.term >= term {
             control.leader_term = heartbeat.term;
-            let listed = contact::Input::Listed(heartbeat.receives_from.contains(host));
-            confirm = control.fencing.handle(instant, listed);
+            let seen_by_leader =
+                fencing::Input::SeenByLeader(heartbeat.receives_from.contains(host));
+            confirm = control.fencing.handle(instant, seen_by_leader);
         }
         self.health_effects(id, verdicts, confirm);
     }
@@ -183,14 +184,14 @@ impl Cluster {
         if control.proposing_ready || now < control.next_ready_attempt || machine.engine.away {
             return;
         }
-        let mut facts = ready::Facts {
+        let mut facts = ready::ReadyConditions {
             current: control.fencing.is_current(),
-            listed: control.fencing.is_listed(instant),
-            settled: daemon.runtime.orphans_cleared(),
-            started: !control.was_ready,
+            seen_by_leader: control.fencing.is_seen_by_leader(instant),
+            orphans_cleared: daemon.runtime.orphans_cleared(),
+            never_ready: !control.was_ready,
         };
         if skip_checks {
-            (facts.current, facts.settled) = (true, true);
+            (facts.current, facts.orphans_cleared) = (true, true);
         }
         let node = daemon.state.nodes.get(&host);
         if facts.current && node.is_some_and(|n| n.status() == NodeStatus::Ready) {

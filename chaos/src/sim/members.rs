@@ -2,7 +2,7 @@
 
 use jaco_actors::membership::{
     leaving,
-    policy::{self, Action, Verdict},
+    policy::{self, Action, Decision},
 };
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::core::MemberChange;
@@ -81,7 +81,7 @@ impl Cluster {
             return self.input(id, Input::Change(MemberChange::Promote(learner)));
         }
         let since = std::time::Duration::from_micros(clock.after(0, now));
-        let Verdict::Act(action) = control.policy.plan(since, &view) else {
+        let Decision::Act(action) = control.policy.plan(since, &view) else {
             return;
         };
         self.count(match action {
@@ -89,7 +89,9 @@ impl Cluster {
             Action::Promote(_) => "learners promoted",
             Action::Demote(_) => "voters demoted",
             Action::Remove(_) => "members removed",
-            Action::Transfer(_) | Action::Forget(_) | Action::Keep(_) => "other steps of members",
+            Action::Transfer(_) | Action::DeleteRow(_) | Action::ClearMark(_) => {
+                "other steps of members"
+            }
         });
         self.note(&[21, id], || format!("n{id} changes members: {action:?}"));
         let change = match action {
@@ -98,8 +100,8 @@ impl Cluster {
             Action::Demote(raft_id) => MemberChange::Demote(raft_id),
             Action::Remove(raft_id) => MemberChange::Remove(raft_id),
             Action::Transfer(raft_id) => return self.input(id, Input::Transfer(raft_id)),
-            Action::Forget(raft_id) => return self.remove_row(id, raft_id),
-            Action::Keep(raft_id) => return self.clear_drain_mark(id, raft_id),
+            Action::DeleteRow(raft_id) => return self.remove_row(id, raft_id),
+            Action::ClearMark(raft_id) => return self.clear_drain_mark(id, raft_id),
         };
         self.input(id, Input::Change(change));
     }

@@ -14,6 +14,7 @@ use super::{
     ensure, remove,
 };
 use crate::{
+    log_dedup::LogDedup,
     network::{
         cidr::Cidr,
         engine::{EngineError, SharedEngine},
@@ -21,7 +22,6 @@ use crate::{
         manager,
         names::NetworkId,
     },
-    repeat::Repeats,
 };
 
 /// Blocks tried per job before the requests fail; callers retry.
@@ -89,7 +89,7 @@ pub struct BridgeActor {
     /// Requests that the current job answers.
     served: Vec<Reply<Result<BridgeReady, Error>>>,
     timer: Option<TaskHandle>,
-    failures: Repeats,
+    failures: LogDedup,
 }
 
 impl Worker for BridgeActor {
@@ -107,7 +107,7 @@ impl Worker for BridgeActor {
             waiting: Vec::new(),
             served: Vec::new(),
             timer: None,
-            failures: Repeats::default(),
+            failures: LogDedup::default(),
         };
         bridge.follow(ctx, has_row, states);
         bridge.drain(ctx);
@@ -126,7 +126,7 @@ impl Worker for BridgeActor {
                     Ok(_) => {
                         self.failures.clear();
                     }
-                    Err(error) if self.failures.is_news(chain(error)) => {
+                    Err(error) if self.failures.is_new(chain(error)) => {
                         warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network not ready")
                     }
                     Err(_) => {}
@@ -142,7 +142,7 @@ impl Worker for BridgeActor {
                         info!(subsystem = "bridge", network = %self.args.id, "network removed")
                     }
                     Ok(Removal::InUse) => {}
-                    Err(error) if self.failures.is_news(error) => {
+                    Err(error) if self.failures.is_new(error) => {
                         warn!(subsystem = "bridge", network = %self.args.id, %error, "removal failed")
                     }
                     Err(_) => {}

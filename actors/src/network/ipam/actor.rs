@@ -13,7 +13,7 @@ use super::{
     Allocator, Decision, Error, Pool, Quarantine, SharedAllocator, SubnetKey, allocation, decide,
     utilisation,
 };
-use crate::{clock::Clock, commit::commit, network::cidr::Cidr, repeat::Repeats};
+use crate::{clock::Clock, commit::commit, log_dedup::LogDedup, network::cidr::Cidr};
 
 /// Identity under which allocations are proposed.
 const IDENTITY: &str = "ipam";
@@ -67,7 +67,7 @@ pub struct IpamActor {
     quarantine: Quarantine,
     waiting: VecDeque<Request>,
     committing: Option<Request>,
-    exhausted: Repeats,
+    exhausted: LogDedup,
 }
 
 impl Worker for IpamActor {
@@ -81,7 +81,7 @@ impl Worker for IpamActor {
             quarantine: Quarantine::default(),
             waiting: VecDeque::new(),
             committing: None,
-            exhausted: Repeats::default(),
+            exhausted: LogDedup::default(),
         };
         ipam.follow(ctx, ipam.args.raft.follow());
         Ok(ipam)
@@ -136,7 +136,7 @@ impl IpamActor {
             match self.choose(&request) {
                 Ok(Decision::Existing(cidr)) => request.reply.send(Ok(cidr)),
                 Ok(Decision::Exhausted) => {
-                    if self.exhausted.is_news(&request.key) {
+                    if self.exhausted.is_new(&request.key) {
                         warn!(subsystem = "ipam", key = %request.key, "no address block left");
                     }
                     let exhausted = Error::Exhausted(request.key);

@@ -112,7 +112,7 @@ impl ReplicaManager {
                 found
             }
             Err(error) => {
-                if self.unlisted.is_news(&error) {
+                if self.unlisted.is_new(&error) {
                     warn!(subsystem = "runtime/reconciler", %error, "containers not listed");
                 }
                 return self.look_again(ctx, false);

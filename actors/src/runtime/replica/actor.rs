@@ -13,7 +13,7 @@ use super::{
     report::{Report, code},
 };
 use crate::{
-    repeat::Repeats,
+    log_dedup::LogDedup,
     runtime::{Shared, assignment, manager, publisher},
 };
 
@@ -66,7 +66,7 @@ pub struct ReplicaActor {
     /// Armed timer and its deadline.
     timer: Option<(std::time::Instant, TaskHandle)>,
     deferred: Option<String>,
-    unprepared: Repeats,
+    unprepared: LogDedup,
 }
 
 impl Worker for ReplicaActor {
@@ -104,7 +104,7 @@ impl Worker for ReplicaActor {
             slow: None,
             timer: None,
             deferred: None,
-            unprepared: Repeats::default(),
+            unprepared: LogDedup::default(),
         };
         ctx.send_to_self(Msg::Dispatch);
         Ok(this)
@@ -136,7 +136,7 @@ impl Worker for ReplicaActor {
                     Ok(()) => {
                         self.unprepared.clear();
                     }
-                    Err(error) if self.unprepared.is_news(error) => {
+                    Err(error) if self.unprepared.is_new(error) => {
                         info!(subsystem = "runtime/health", replica_id = %self.args.id, %error, "start not prepared yet");
                     }
                     Err(_) => {}

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 /// Backoff before the first attempt after a connection is lost.
-const FIRST: Duration = Duration::from_millis(100);
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest backoff between attempts.
-const LONGEST: Duration = Duration::from_secs(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// Additional wait of the side with the larger raft id. Usually the other side has connected by
 /// then, which avoids duplicate connections.
-const POLITENESS: Duration = Duration::from_millis(250);
+const DIAL_STAGGER: Duration = Duration::from_millis(250);
 
 /// Age at which a dial counts as hanging; a handshake without packet loss is far faster.
-const OVERTAKEN: Duration = Duration::from_millis(500);
+const HANGING_AFTER: Duration = Duration::from_millis(500);
 
 /// Identity of a connection, equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,19 +42,25 @@ pub(super) fn replaces(new: Dialled, old: Dialled) -> bool {
 /// the connection in use, possibly in the middle of a snapshot. A recent dial continues, because
 /// the other side may be about to keep it.
 #[must_use]
-pub(super) fn is_overtaken(so_far: Duration) -> bool {
-    so_far >= OVERTAKEN
+pub(super) fn is_hanging(so_far: Duration) -> bool {
+    so_far >= HANGING_AFTER
 }
 
-/// Backoff before attempt `failures`, counted from 0. `yields` adds [`POLITENESS`]; `chance` is a
+/// Backoff before attempt `failures`, counted from 0. `dials_second` adds [`DIAL_STAGGER`]; `jitter` is a
 /// random byte for jitter.
 #[must_use]
-pub(super) fn pause(failures: u32, yields: bool, chance: u8) -> Duration {
-    let doubled = FIRST.saturating_mul(1 << failures.min(10)).min(LONGEST);
+pub(super) fn backoff(failures: u32, dials_second: bool, jitter: u8) -> Duration {
+    let doubled = MIN_BACKOFF
+        .saturating_mul(1 << failures.min(10))
+        .min(MAX_BACKOFF);
     // Jitter between half and full backoff, so that two sides that lost each other do not stay in
     // step.
-    let wait = doubled / 2 + doubled / 2 * u32::from(chance) / 255;
-    if yields { wait + POLITENESS } else { wait }
+    let wait = doubled / 2 + doubled / 2 * u32::from(jitter) / 255;
+    if dials_second {
+        wait + DIAL_STAGGER
+    } else {
+        wait
+    }
 }
 
 #[cfg(test)]
@@ -78,16 +84,16 @@ mod tests {
 
     #[test]
     fn hanging_dial_is_overtaken_and_fresh_one_not() {
-        assert!(is_overtaken(Duration::from_secs(2)));
-        assert!(!is_overtaken(Duration::from_millis(10)));
+        assert!(is_hanging(Duration::from_secs(2)));
+        assert!(!is_hanging(Duration::from_millis(10)));
     }
 
     #[test]
     fn backoff_doubles_to_five_seconds_with_jitter() {
-        assert_eq!(pause(0, false, 255), Duration::from_millis(100));
-        assert_eq!(pause(0, false, 0), Duration::from_millis(50));
-        assert_eq!(pause(3, false, 255), Duration::from_millis(800));
-        assert_eq!(pause(60, false, 255), LONGEST);
-        assert_eq!(pause(0, true, 0), Duration::from_millis(300));
+        assert_eq!(backoff(0, false, 255), Duration::from_millis(100));
+        assert_eq!(backoff(0, false, 0), Duration::from_millis(50));
+        assert_eq!(backoff(3, false, 255), Duration::from_millis(800));
+        assert_eq!(backoff(60, false, 255), MAX_BACKOFF);
+        assert_eq!(backoff(0, true, 0), Duration::from_millis(300));
     }
 }

@@ -6,7 +6,7 @@ use super::report::lock;
 
 /// Restart counts of one kind of actor since the tree was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KindTally {
+pub struct KindRestarts {
     /// Instances started after an earlier one of the same child ended.
     pub restarts: u64,
     /// Times a child of this kind used up its restarts.
@@ -15,9 +15,9 @@ pub struct KindTally {
 
 /// Counters of a tree, shared by its supervisors.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(Mutex<BTreeMap<&'static str, KindTally>>);
+pub(crate) struct RestartStats(Mutex<BTreeMap<&'static str, KindRestarts>>);
 
-impl Tally {
+impl RestartStats {
     /// Registers `kind`, so that a kind without restarts is listed with zeros.
     pub(crate) fn first(&self, kind: &'static str) {
         lock(&self.0).entry(kind).or_default();
@@ -31,7 +31,7 @@ impl Tally {
         lock(&self.0).entry(kind).or_default().exhausted += 1;
     }
 
-    pub(crate) fn counts(&self) -> BTreeMap<&'static str, KindTally> {
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, KindRestarts> {
         lock(&self.0).clone()
     }
 }

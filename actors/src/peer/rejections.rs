@@ -2,7 +2,7 @@
 //!
 //! A single rejection is no proof: a member may not have applied the record of a node that just
 //! joined, or may have stopped before it applied a new certificate. So a member counts only after
-//! it has repeated its rejection for [`CERTAIN`], and while it repeats it.
+//! it has repeated its rejection for [`MIN_DURATION`], and while it repeats it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,14 +10,14 @@ use std::{
 };
 
 /// Duration of repeated rejections after which a member counts.
-const CERTAIN: Duration = Duration::from_secs(10);
+const MIN_DURATION: Duration = Duration::from_secs(10);
 /// Longest time between two rejections of one series: more than the longest dial backoff plus the
 /// longest dial.
-const REPEATED: Duration = Duration::from_secs(15);
+const MAX_GAP: Duration = Duration::from_secs(15);
 
 /// Series of rejections by hostname of the rejecting member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refusals(BTreeMap<String, Series>);
+pub struct Rejections(BTreeMap<String, Series>);
 
 /// Uninterrupted rejections of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +26,14 @@ struct Series {
     last: Instant,
 }
 
-impl Refusals {
+impl Rejections {
     /// Records that `host` rejected this node at `now`.
-    pub(super) fn refused(&mut self, now: Instant, host: &str) {
+    pub(super) fn rejected(&mut self, now: Instant, host: &str) {
         let series = self.0.entry(host.to_owned()).or_insert(Series {
             first: now,
             last: now,
         });
-        if now.saturating_duration_since(series.last) > REPEATED {
+        if now.saturating_duration_since(series.last) > MAX_GAP {
             series.first = now;
         }
         series.last = now;
@@ -41,7 +41,7 @@ impl Refusals {
 
     /// Ends the series of `host`, which accepted this node or did not answer. Returns whether there
     /// was one.
-    pub(super) fn not_refused(&mut self, host: &str) -> bool {
+    pub(super) fn not_rejected(&mut self, host: &str) -> bool {
         self.0.remove(host).is_some()
     }
 
@@ -57,12 +57,12 @@ impl Refusals {
         self.0.keys().map(String::as_str)
     }
 
-    /// Members that are still rejecting at `now` and have done so for at least [`CERTAIN`].
+    /// Members that are still rejecting at `now` and have done so for at least [`MIN_DURATION`].
     #[must_use]
     pub fn certain(&self, now: Instant) -> BTreeSet<String> {
         let certain = |series: &Series| {
-            series.last.saturating_duration_since(series.first) >= CERTAIN
-                && now.saturating_duration_since(series.last) <= REPEATED
+            series.last.saturating_duration_since(series.first) >= MIN_DURATION
+                && now.saturating_duration_since(series.last) <= MAX_GAP
         };
         let hosts = self.0.iter().filter(|(_, series)| certain(series));
         hosts.map(|(host, _)| host.clone()).collect()
@@ -76,28 +76,28 @@ mod tests {
     /// Outcome of a dial of member `a` at a second, and whether its rejection is expected to be
     /// certain.
     enum Did {
-        Refused(u64, bool),
-        Else(u64),
+        Rejected(u64, bool),
+        Other(u64),
         Nothing(u64, bool),
     }
 
     #[test]
     fn rejection_counts_only_while_repeated_long_enough() {
-        use Did::{Else, Nothing, Refused};
+        use Did::{Nothing, Other, Rejected};
         let start = Instant::now();
         let table: &[(&str, &[Did])] = &[
-            ("once", &[Refused(0, false), Nothing(10, false)]),
+            ("once", &[Rejected(0, false), Nothing(10, false)]),
             (
                 "once, and then it was gone",
-                &[Refused(0, false), Else(1), Nothing(12, false)],
+                &[Rejected(0, false), Other(1), Nothing(12, false)],
             ),
             (
                 "again and again",
                 &[
-                    Refused(0, false),
-                    Refused(4, false),
-                    Refused(9, false),
-                    Refused(10, true),
+                    Rejected(0, false),
+                    Rejected(4, false),
+                    Rejected(9, false),
+                    Rejected(10, true),
                     Nothing(25, true),
                     Nothing(26, false),
                 ],
@@ -105,40 +105,40 @@ mod tests {
             (
                 "it answered in between",
                 &[
-                    Refused(0, false),
-                    Refused(5, false),
-                    Else(6),
-                    Refused(11, false),
-                    Refused(20, false),
-                    Refused(21, true),
-                    Else(22),
+                    Rejected(0, false),
+                    Rejected(5, false),
+                    Other(6),
+                    Rejected(11, false),
+                    Rejected(20, false),
+                    Rejected(21, true),
+                    Other(22),
                     Nothing(22, false),
                 ],
             ),
             (
                 "this node slept in between",
-                &[Refused(0, false), Refused(16, false), Refused(26, true)],
+                &[Rejected(0, false), Rejected(16, false), Rejected(26, true)],
             ),
             (
                 "at the longest intervals",
-                &[Refused(0, false), Refused(15, true), Refused(30, true)],
+                &[Rejected(0, false), Rejected(15, true), Rejected(30, true)],
             ),
         ];
         for (case, steps) in table {
-            let mut refusals = Refusals::default();
+            let mut rejections = Rejections::default();
             for step in *steps {
                 let (at, certain) = match *step {
-                    Refused(at, certain) => {
-                        refusals.refused(start + Duration::from_secs(at), "a");
+                    Rejected(at, certain) => {
+                        rejections.rejected(start + Duration::from_secs(at), "a");
                         (at, certain)
                     }
-                    Else(at) => {
-                        assert!(refusals.not_refused("a"), "{case} at {at}");
+                    Other(at) => {
+                        assert!(rejections.not_rejected("a"), "{case} at {at}");
                         (at, false)
                     }
                     Nothing(at, certain) => (at, certain),
                 };
-                let found = refusals.certain(start + Duration::from_secs(at));
+                let found = rejections.certain(start + Duration::from_secs(at));
                 assert_eq!(found.contains("a"), certain, "{case} at {at}");
             }
         }
@@ -147,15 +147,15 @@ mod tests {
     #[test]
     fn rejections_are_counted_per_member() {
         let start = Instant::now();
-        let mut refusals = Refusals::default();
-        refusals.refused(start, "a");
-        refusals.refused(start, "b");
-        let later = start + CERTAIN;
-        refusals.refused(later, "a");
-        assert_eq!(refusals.certain(later), BTreeSet::from(["a".to_owned()]));
-        assert_eq!(refusals.hosts().collect::<Vec<_>>(), ["a", "b"]);
-        assert!(refusals.retain(|host| host == "b"));
-        assert!(!refusals.retain(|host| host == "b"));
-        assert!(refusals.certain(later).is_empty());
+        let mut rejections = Rejections::default();
+        rejections.rejected(start, "a");
+        rejections.rejected(start, "b");
+        let later = start + MIN_DURATION;
+        rejections.rejected(later, "a");
+        assert_eq!(rejections.certain(later), BTreeSet::from(["a".to_owned()]));
+        assert_eq!(rejections.hosts().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(rejections.retain(|host| host == "b"));
+        assert!(!rejections.retain(|host| host == "b"));
+        assert!(rejections.certain(later).is_empty());
     }
 }

@@ -13,21 +13,21 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, 
 
 use super::{
     core::Exit,
-    gate::Gate,
+    instance_lock::InstanceLock,
     report::Control,
-    spec::{self, Birth, Born},
+    spec::{self, SpawnContext, SpawnedChild},
     supervisor::exit_of,
     worker::{FINISHED, Failure, guarded},
 };
 
 type Spawn = dyn Fn(ActorCell) -> BoxFuture<'static, Result<ActorCell, SpawnErr>> + Send + Sync;
 
-pub(crate) struct Nursery {
-    gate: Gate,
+pub(crate) struct ChildFactory {
+    instance_lock: InstanceLock,
     spawn: Arc<Spawn>,
 }
 
-impl Nursery {
+impl ChildFactory {
     pub(crate) fn new(
         spawn: impl Fn(ActorCell) -> BoxFuture<'static, Result<ActorCell, SpawnErr>>
         + Send
@@ -35,32 +35,35 @@ impl Nursery {
         + 'static,
     ) -> Self {
         Self {
-            gate: Gate::new(),
+            instance_lock: InstanceLock::new(),
             spawn: Arc::new(spawn),
         }
     }
 }
 
-impl spec::Nursery for Nursery {
-    fn spawn(&self, birth: Birth) -> BoxFuture<'static, Result<Born, SpawnErr>> {
+impl spec::ChildFactory for ChildFactory {
+    fn spawn(
+        &self,
+        spawn_context: SpawnContext,
+    ) -> BoxFuture<'static, Result<SpawnedChild, SpawnErr>> {
         let up = Arc::<AtomicBool>::default();
-        let supervisor = birth.supervisor.clone();
+        let supervisor = spawn_context.supervisor.clone();
         let shim = Shim {
-            birth,
-            gate: self.gate.clone(),
+            spawn_context,
+            instance_lock: self.instance_lock.clone(),
             spawn: Arc::clone(&self.spawn),
         };
         Box::pin(async move {
             let (actor, _) = Actor::spawn_linked(None, shim, Arc::clone(&up), supervisor).await?;
-            Ok(Born {
+            Ok(SpawnedChild {
                 actor: actor.get_cell(),
                 control: Arc::new(Controls { actor, up }),
             })
         })
     }
 
-    fn gate(&self) -> &Gate {
-        &self.gate
+    fn instance_lock(&self) -> &InstanceLock {
+        &self.instance_lock
     }
 }
 
@@ -95,22 +98,22 @@ impl Control for Controls {
 struct Panic;
 
 struct Shim {
-    birth: Birth,
-    gate: Gate,
+    spawn_context: SpawnContext,
+    instance_lock: InstanceLock,
     spawn: Arc<Spawn>,
 }
 
 struct State {
-    foreign: Option<ActorCell>,
+    external: Option<ActorCell>,
     up: Arc<AtomicBool>,
 }
 
 impl Shim {
     fn is_mine(state: &State, actor: ActorId) -> bool {
         state
-            .foreign
+            .external
             .as_ref()
-            .is_some_and(|foreign| foreign.get_id() == actor)
+            .is_some_and(|external| external.get_id() == actor)
     }
 }
 
@@ -124,7 +127,7 @@ impl Actor for Shim {
         _myself: ActorRef<Panic>,
         up: Arc<AtomicBool>,
     ) -> Result<State, ActorProcessingErr> {
-        Ok(State { foreign: None, up })
+        Ok(State { external: None, up })
     }
 
     async fn post_start(
@@ -132,16 +135,19 @@ impl Actor for Shim {
         myself: ActorRef<Panic>,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        let entered = self.gate.enter(self.birth.parent.clone()).await;
-        let pass = entered.map_err(Failure::into_inner)?;
+        let acquired = self
+            .instance_lock
+            .acquire(self.spawn_context.parent.clone())
+            .await;
+        let instance_guard = acquired.map_err(Failure::into_inner)?;
         let spawned = guarded(async { Ok((self.spawn)(myself.get_cell()).await?) }).await;
-        let foreign = spawned.map_err(Failure::into_inner)?;
-        state.foreign = Some(foreign.clone());
+        let external = spawned.map_err(Failure::into_inner)?;
+        state.external = Some(external.clone());
         // The guard is held until the actor itself has ended; a killed shim cannot wait for that.
         tokio::spawn(async move {
             // `wait` fails only on a timeout, and there is none.
-            let _ = foreign.wait(None).await;
-            drop(pass);
+            let _ = external.wait(None).await;
+            drop(instance_guard);
         });
         Ok(())
     }
@@ -167,11 +173,11 @@ impl Actor for Shim {
             && Self::is_mine(state, actor.get_id())
         {
             state.up.store(true, Ordering::Release);
-            (self.birth.report_up)(myself.get_id());
+            (self.spawn_context.report_up)(myself.get_id());
         }
         match exit_of(event) {
             Some((actor, exit)) if Self::is_mine(state, actor.get_id()) => {
-                state.foreign = None;
+                state.external = None;
                 match exit {
                     Exit::Finished => myself.stop(Some(FINISHED.to_owned())),
                     Exit::Failed(reason) => return Err(reason.into()),
@@ -187,10 +193,10 @@ impl Actor for Shim {
         _myself: ActorRef<Panic>,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        if let Some(foreign) = state.foreign.take() {
-            foreign.stop(Some("stopped".to_owned()));
+        if let Some(external) = state.external.take() {
+            external.stop(Some("stopped".to_owned()));
             // `wait` fails only on a timeout, and there is none; the supervisor kills a slow actor.
-            let _ = foreign.wait(None).await;
+            let _ = external.wait(None).await;
         }
         Ok(())
     }

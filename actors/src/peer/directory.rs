@@ -18,25 +18,25 @@ use jaco_raftnode::{Propose as _, RaftHandle, State};
 
 use super::{
     Sender,
-    hearsay::{Heard, Told, with_told},
+    gossip::{MembershipView, PeerReport, merge_reports},
 };
 use crate::lock::lock;
 
 /// Another cluster member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct PeerInfo {
     /// Hostname, raft id and address.
     pub(crate) member: Arc<Member>,
     /// Fingerprint of the certificate it must present.
     pub(crate) fingerprint: Fingerprint,
     /// Addresses reported by other members, apart from its own.
-    pub(crate) elsewhere: Vec<SocketAddr>,
+    pub(crate) reported_addresses: Vec<SocketAddr>,
     /// Whether the member is known from reports only while the state has another member of the same
     /// hostname.
     pub(crate) namesake: bool,
 }
 
-impl Record {
+impl PeerInfo {
     /// Returns a member at `address`. An address that does not parse leaves it without one, and
     /// only that member can dial.
     #[must_use]
@@ -49,7 +49,7 @@ impl Record {
         Self {
             member: Arc::new(member),
             fingerprint: Fingerprint::from_bytes(fingerprint),
-            elsewhere: Vec::new(),
+            reported_addresses: Vec::new(),
             namesake: false,
         }
     }
@@ -71,7 +71,7 @@ impl Record {
     /// Addresses to dial, in order of attempts.
     pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let own = self.member.address.into_iter();
-        own.chain(self.elsewhere.iter().copied())
+        own.chain(self.reported_addresses.iter().copied())
     }
 }
 
@@ -83,11 +83,11 @@ pub(crate) struct Origin {
     /// Raft id of this node.
     pub(crate) raft_id: u64,
     /// Members in the leader's response to the join; empty if this node founded the cluster.
-    pub(crate) members: Vec<Record>,
+    pub(crate) members: Vec<PeerInfo>,
 }
 
 impl Origin {
-    pub(super) fn is_other(&self, record: &Record) -> bool {
+    pub(super) fn is_other(&self, record: &PeerInfo) -> bool {
         let member = &record.member;
         member.hostname != self.hostname && member.raft_id != self.raft_id
     }
@@ -98,10 +98,10 @@ impl Origin {
 /// A node that joined replays entries from before its join, when it was not a member. Until its own
 /// record is applied, the members from the join response are used.
 #[must_use]
-pub(crate) fn members(state: &State, origin: &Origin) -> Vec<Record> {
+pub(crate) fn members(state: &State, origin: &Origin) -> Vec<PeerInfo> {
     let own = state.nodes.get(&origin.hostname);
-    let arrived = own.is_some_and(|node| node.raft_id == origin.raft_id);
-    if !arrived && !origin.members.is_empty() {
+    let joined = own.is_some_and(|node| node.raft_id == origin.raft_id);
+    if !joined && !origin.members.is_empty() {
         let others = origin.members.iter().filter(|r| origin.is_other(r));
         return others.cloned().collect();
     }
@@ -110,80 +110,83 @@ pub(crate) fn members(state: &State, origin: &Origin) -> Vec<Record> {
 }
 
 /// Members in `state`; rows without a raft id or a valid fingerprint are skipped.
-pub(super) fn rows(state: &State) -> impl Iterator<Item = Record> {
+pub(super) fn rows(state: &State) -> impl Iterator<Item = PeerInfo> {
     let named = state.nodes.values().filter(|node| node.raft_id != 0);
     named.filter_map(|node| {
         let print = <[u8; 32]>::try_from(&node.server_cert_fingerprint[..]).ok()?;
         let Node {
             hostname, address, ..
         } = &**node;
-        Some(Record::new(hostname, node.raft_id, address, print))
+        Some(PeerInfo::new(hostname, node.raft_id, address, print))
     })
 }
 
 /// Member directory of the transport, computed from the latest applied state on every access.
 #[derive(Clone, Debug)]
-pub(super) struct Roster {
+pub(super) struct MemberDirectory {
     pub(super) raft: RaftHandle,
     pub(super) origin: Arc<Origin>,
     /// Last reports of connected members, by record key.
-    heard: Arc<Mutex<BTreeMap<String, Heard>>>,
+    reports: Arc<Mutex<BTreeMap<String, PeerReport>>>,
     /// Number of the last report.
     serial: Arc<AtomicU64>,
 }
 
-impl Roster {
+impl MemberDirectory {
     pub(super) fn new(raft: RaftHandle, origin: Origin) -> Self {
         Self {
             raft,
             origin: Arc::new(origin),
-            heard: Arc::default(),
+            reports: Arc::default(),
             serial: Arc::default(),
         }
     }
 
-    pub(super) fn members(&self) -> Vec<Record> {
+    pub(super) fn members(&self) -> Vec<PeerInfo> {
         let state = self.raft.state();
         let members = members(&state, &self.origin);
-        let heard = lock(&self.heard);
-        with_told(members, state.applied_index, heard.values(), &self.origin)
+        let reports = lock(&self.reports);
+        merge_reports(members, state.applied_index, reports.values(), &self.origin)
     }
 
-    /// Stores the membership view `told` of the connected member with record `key`. Returns `false`
+    /// Stores the membership view `view` of the connected member with record `key`. Returns `false`
     /// if this node has applied its index already.
-    pub(super) fn hear(&self, key: &str, speaker: &Sender, told: Told) -> bool {
-        if told.applied <= self.raft.state().applied_index {
+    pub(super) fn record_report(&self, key: &str, speaker: &Sender, view: MembershipView) -> bool {
+        if view.applied <= self.raft.state().applied_index {
             return false;
         }
-        let mut heard = lock(&self.heard);
+        let mut reports = lock(&self.reports);
         let serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
-        let news = Heard {
+        let report = PeerReport {
             speaker: speaker.clone(),
-            told,
+            view,
             serial,
         };
-        heard.insert(key.to_owned(), news);
+        reports.insert(key.to_owned(), report);
         true
     }
 
     /// Drops the report of the member with record `key`, after it disconnected.
-    pub(super) fn forget(&self, key: &str) {
-        lock(&self.heard).remove(key);
+    pub(super) fn drop_report(&self, key: &str) {
+        lock(&self.reports).remove(key);
     }
 
     /// Number of the newest stored report; `None` without one.
-    pub(super) fn last_heard(&self) -> Option<u64> {
-        lock(&self.heard).values().map(|heard| heard.serial).max()
+    pub(super) fn last_report(&self) -> Option<u64> {
+        lock(&self.reports)
+            .values()
+            .map(|report| report.serial)
+            .max()
     }
 
     /// Drops reports up to `serial`: this node has applied every entry committed when that one
     /// arrived.
-    pub(super) fn overtake(&self, serial: u64) {
-        lock(&self.heard).retain(|_, heard| heard.serial > serial);
+    pub(super) fn discard_reports(&self, serial: u64) {
+        lock(&self.reports).retain(|_, report| report.serial > serial);
     }
 }
 
-impl quic::Roster for Roster {
+impl quic::Roster for MemberDirectory {
     fn member(&self, fingerprint: &Fingerprint) -> Option<Arc<Member>> {
         let members = self.members();
         let found = members
@@ -193,7 +196,7 @@ impl quic::Roster for Roster {
     }
 
     fn has_member_at(&self, address: IpAddr) -> bool {
-        let at = |record: &Record| record.member.address.map(|at| at.ip());
+        let at = |record: &PeerInfo| record.member.address.map(|at| at.ip());
         self.members()
             .iter()
             .any(|record| at(record) == Some(address))
@@ -227,12 +230,12 @@ pub(super) mod tests {
             raft_id: 9,
             members: members
                 .iter()
-                .map(|&(name, id)| Record::new(name, id, "10.0.0.1:1", [7; 32]))
+                .map(|&(name, id)| PeerInfo::new(name, id, "10.0.0.1:1", [7; 32]))
                 .collect(),
         }
     }
 
-    fn names(records: &[Record]) -> Vec<(&str, u64, bool)> {
+    fn names(records: &[PeerInfo]) -> Vec<(&str, u64, bool)> {
         records
             .iter()
             .map(|r| {
@@ -260,13 +263,13 @@ pub(super) mod tests {
 
     #[test]
     fn joiner_uses_join_response_until_its_record_applies() {
-        let told = origin(&[("a", 1), ("b", 2), ("me", 9)]);
+        let joiner = origin(&[("a", 1), ("b", 2), ("me", 9)]);
         let expected = [("a", 1, true), ("b", 2, true)];
         let past = state(&[("a", 1, "x", 1), ("old", 4, "x", 4)]);
-        assert_eq!(names(&members(&past, &told)), expected);
+        assert_eq!(names(&members(&past, &joiner)), expected);
         // An earlier node with the same hostname.
         let namesake = state(&[("old", 4, "x", 4), ("me", 3, "x", 3)]);
-        assert_eq!(names(&members(&namesake, &told)), expected);
+        assert_eq!(names(&members(&namesake, &joiner)), expected);
     }
 
     #[test]

@@ -19,17 +19,17 @@ use prost_types::Timestamp;
 use tokio::sync::watch;
 
 use super::{
-    contact,
-    core::{self, BEAT},
+    core::{self, HEARTBEAT_INTERVAL},
+    fencing,
 };
 use crate::{
     clock::Clock,
-    peer::{Heartbeat, Pulse, Sender},
+    peer::{Heartbeat, HeartbeatHandler, Sender},
 };
 
 /// Maximum age of the leader's set: two heartbeat intervals and a network delay. After that a node
 /// falls back to its own observations, so an election does not empty the set of live hosts.
-const IN_DATE: Duration = BEAT
+const LEADER_SET_MAX_AGE: Duration = HEARTBEAT_INTERVAL
     .saturating_mul(2)
     .saturating_add(Duration::from_millis(500));
 
@@ -39,12 +39,12 @@ pub type Hosts = Arc<BTreeSet<String>>;
 /// Effect that the actor must carry out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    Judge(core::Effect),
-    Contact(contact::Effect),
+    Detect(core::Effect),
+    Fence(fencing::Effect),
 }
 
 /// Heartbeat state of one node.
-pub struct Heart {
+pub struct FailureDetector {
     host: String,
     clock: Clock,
     raft: watch::Receiver<RaftStatus>,
@@ -57,30 +57,30 @@ pub struct Heart {
 }
 
 struct Inner {
-    judge: core::Core,
-    contact: contact::Core,
+    detector: core::Core,
+    fencing: fencing::Core,
     /// Raft ids of the members.
     members: BTreeMap<String, u64>,
     leader: Option<LeaderSet>,
     /// Wall-clock time of each member's last heartbeat.
-    heard_at: BTreeMap<String, Timestamp>,
+    last_heartbeat_at: BTreeMap<String, Timestamp>,
     effects: Vec<Effect>,
 }
 
 /// Set of live members in the last heartbeat of the leader.
 struct LeaderSet {
     at: Instant,
-    told_at: Timestamp,
-    hears: BTreeSet<String>,
+    received_at: Timestamp,
+    live: BTreeSet<String>,
 }
 
 impl LeaderSet {
-    fn is_in_date(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.at) < IN_DATE
+    fn is_valid(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < LEADER_SET_MAX_AGE
     }
 }
 
-impl Heart {
+impl FailureDetector {
     /// Returns the heartbeat state of member `host` with the raft status `raft`.
     #[must_use]
     pub fn new(host: &str, raft: watch::Receiver<RaftStatus>, clock: Clock) -> Self {
@@ -89,11 +89,11 @@ impl Heart {
             clock,
             raft,
             inner: Mutex::new(Inner {
-                judge: core::Core::new(host),
-                contact: contact::Core::default(),
+                detector: core::Core::new(host),
+                fencing: fencing::Core::default(),
                 members: BTreeMap::new(),
                 leader: None,
-                heard_at: BTreeMap::new(),
+                last_heartbeat_at: BTreeMap::new(),
                 effects: Vec::new(),
             }),
             fresh: watch::Sender::new(Arc::new(BTreeSet::from([host.to_owned()]))),
@@ -110,13 +110,13 @@ impl Heart {
         self.fresh.subscribe()
     }
 
-    /// Whether this node has caught up with the cluster and may act on its state; see [`contact`].
+    /// Whether this node has caught up with the cluster and may act on its state; see [`fencing`].
     #[must_use]
     pub fn caught_up(&self) -> watch::Receiver<bool> {
         self.current.subscribe()
     }
 
-    /// Present value of [`Heart::caught_up`].
+    /// Present value of [`FailureDetector::caught_up`].
     pub(super) fn is_current(&self) -> bool {
         *self.current.borrow()
     }
@@ -131,8 +131,12 @@ impl Heart {
             return None;
         }
         let inner = self.inner();
-        let told_at = || inner.leader.as_ref().map(|leader| leader.told_at);
-        inner.heard_at.get(host).copied().or_else(told_at)
+        let received_at = || inner.leader.as_ref().map(|leader| leader.received_at);
+        inner
+            .last_heartbeat_at
+            .get(host)
+            .copied()
+            .or_else(received_at)
     }
 
     /// Resets attempts and proposals in flight, whose results a new actor instance never receives.
@@ -140,8 +144,8 @@ impl Heart {
         let now = now();
         let mut inner = self.inner();
         inner.effects.clear();
-        inner.contact = contact::Core::default();
-        inner.judge(now, core::Input::Leads(false));
+        inner.fencing = fencing::Core::default();
+        inner.detector(now, core::Input::Leads(false));
         inner.effects.clear();
         self.publish(&inner, now);
     }
@@ -159,11 +163,13 @@ impl Heart {
         let ids = state.nodes.iter();
         inner.members = ids.map(|(host, row)| (host.clone(), row.raft_id)).collect();
         let Inner {
-            heard_at, members, ..
+            last_heartbeat_at,
+            members,
+            ..
         } = &mut *inner;
-        heard_at.retain(|host, _| members.contains_key(host));
-        inner.judge(now, core::Input::Members(roster));
-        let condemned = match status(&self.host) {
+        last_heartbeat_at.retain(|host, _| members.contains_key(host));
+        inner.detector(now, core::Input::Members(roster));
+        let marked_down = match status(&self.host) {
             Some(NodeStatus::Unhealthy | NodeStatus::Offline) => true,
             Some(
                 NodeStatus::Unspecified
@@ -174,7 +180,7 @@ impl Heart {
             )
             | None => false,
         };
-        inner.contact(now, contact::Input::Condemned(condemned));
+        inner.fencing(now, fencing::Input::MarkedDown(marked_down));
         self.publish(&inner, now);
         std::mem::take(&mut inner.effects)
     }
@@ -184,34 +190,34 @@ impl Heart {
         let now = now();
         let leads = self.raft.borrow().leading;
         let mut inner = self.inner();
-        inner.judge(now, core::Input::Leads(leads));
-        inner.judge(now, core::Input::Tick);
+        inner.detector(now, core::Input::Leads(leads));
+        inner.detector(now, core::Input::Tick);
         let input = if leads {
-            contact::Input::Listed(true)
+            fencing::Input::SeenByLeader(true)
         } else {
-            contact::Input::Tick
+            fencing::Input::Tick
         };
-        inner.contact(now, input);
+        inner.fencing(now, input);
         self.publish(&inner, now);
         std::mem::take(&mut inner.effects)
     }
 
     /// Handles the end of the proposal for `host`.
     pub(super) fn proposed(&self, host: String) {
-        self.inner().judge(now(), core::Input::Proposed(host));
+        self.inner().detector(now(), core::Input::Proposed(host));
     }
 
     /// Handles the result of a catch-up attempt.
     pub(super) fn confirmed(&self, attempt: u64, current: bool) {
         let now = now();
         let mut inner = self.inner();
-        inner.contact(now, contact::Input::Confirmed { attempt, current });
+        inner.fencing(now, fencing::Input::Confirmed { attempt, current });
         self.publish(&inner, now);
     }
 
     /// Whether the leader's set contains this node, or this node leads.
-    pub(super) fn is_listed(&self) -> bool {
-        self.inner().contact.is_listed(now())
+    pub(super) fn is_seen_by_leader(&self) -> bool {
+        self.inner().fencing.is_seen_by_leader(now())
     }
 
     /// Whether this node has stopped applying the log.
@@ -236,51 +242,51 @@ impl Heart {
     fn publish(&self, inner: &Inner, now: Instant) {
         let hosts = inner.live(&self.host, self.raft.borrow().leading, now);
         self.fresh.send_if_modified(|known| {
-            let news = **known != hosts;
-            if news {
+            let changed = **known != hosts;
+            if changed {
                 *known = Arc::new(hosts);
             }
-            news
+            changed
         });
-        let current = inner.contact.is_current();
+        let current = inner.fencing.is_current();
         self.current
             .send_if_modified(|known| std::mem::replace(known, current) != current);
     }
 }
 
 impl Inner {
-    fn judge(&mut self, now: Instant, input: core::Input) {
-        let effects = self.judge.handle(now, input);
-        self.effects.extend(effects.into_iter().map(Effect::Judge));
+    fn detector(&mut self, now: Instant, input: core::Input) {
+        let effects = self.detector.handle(now, input);
+        self.effects.extend(effects.into_iter().map(Effect::Detect));
     }
 
-    fn contact(&mut self, now: Instant, input: contact::Input) {
-        let effect = self.contact.handle(now, input);
-        self.effects.extend(effect.map(Effect::Contact));
+    fn fencing(&mut self, now: Instant, input: fencing::Input) {
+        let effect = self.fencing.handle(now, input);
+        self.effects.extend(effect.map(Effect::Fence));
     }
 
     fn live(&self, own: &str, leads: bool, now: Instant) -> BTreeSet<String> {
-        let in_date = self.leader.as_ref().filter(|leader| leader.is_in_date(now));
-        let mut hosts: BTreeSet<String> = match in_date {
+        let valid = self.leader.as_ref().filter(|leader| leader.is_valid(now));
+        let mut hosts: BTreeSet<String> = match valid {
             // Entries that are no members in the local state are ignored.
             Some(leader) if !leads => {
                 let known = |host: &&String| self.members.contains_key(*host);
-                leader.hears.iter().filter(known).cloned().collect()
+                leader.live.iter().filter(known).cloned().collect()
             }
-            Some(_) | None => self.judge.heard().map(str::to_owned).collect(),
+            Some(_) | None => self.detector.live().map(str::to_owned).collect(),
         };
         hosts.insert(own.to_owned());
         hosts
     }
 }
 
-impl Pulse for Heart {
-    fn beat(&self) -> Heartbeat {
+impl HeartbeatHandler for FailureDetector {
+    fn next_heartbeat(&self) -> Heartbeat {
         let raft = self.raft.borrow();
         let (applied, term, leads) = (raft.applied, raft.term, raft.leading);
         let halted = raft.halted.is_some();
         drop(raft);
-        let hears = if leads {
+        let live = if leads {
             self.inner().live(&self.host, true, now())
         } else {
             BTreeSet::new()
@@ -289,42 +295,44 @@ impl Pulse for Heart {
             applied,
             term,
             leads,
-            hears,
+            live,
             halted,
         }
     }
 
-    fn heard(&self, from: &Sender, heartbeat: Heartbeat) {
+    fn on_heartbeat(&self, from: &Sender, heartbeat: Heartbeat) {
         let now = now();
         // Any member can claim to lead; raft knows this node's leader and term.
         let raft = self.raft.borrow();
         let follows = raft.leader_id == Some(from.raft_id) && raft.term == heartbeat.term;
         drop(raft);
-        let told_at = self.clock.timestamp();
+        let received_at = self.clock.timestamp();
         let mut inner = self.inner();
         let from_id = inner.members.get(&from.hostname);
         // A namesake, known from membership reports only, does not count.
         if from.hostname == self.host || from_id != Some(&from.raft_id) {
             return;
         }
-        inner.heard_at.insert(from.hostname.clone(), told_at);
-        inner.judge(now, core::Input::Heard(from.hostname.clone()));
+        inner
+            .last_heartbeat_at
+            .insert(from.hostname.clone(), received_at);
+        inner.detector(now, core::Input::Heartbeat(from.hostname.clone()));
         let halted = core::Input::Halted(from.hostname.clone(), heartbeat.halted);
-        inner.judge(now, halted);
+        inner.detector(now, halted);
         if heartbeat.leads && follows {
-            let listed = heartbeat.hears.contains(&self.host);
+            let seen_by_leader = heartbeat.live.contains(&self.host);
             inner.leader = Some(LeaderSet {
                 at: now,
-                told_at,
-                hears: heartbeat.hears,
+                received_at,
+                live: heartbeat.live,
             });
-            inner.contact(now, contact::Input::Listed(listed));
+            inner.fencing(now, fencing::Input::SeenByLeader(seen_by_leader));
         }
         self.publish(&inner, now);
     }
 }
 
-impl fmt::Debug for Heart {
+impl fmt::Debug for FailureDetector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Heart")
             .field("host", &self.host)

@@ -2,15 +2,15 @@
 
 /// Detects changes of an error, so that a retry loop logs the same error only once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Repeats(Option<String>);
+pub(crate) struct LogDedup(Option<String>);
 
-impl Repeats {
+impl LogDedup {
     /// Stores `what` and returns whether it differs from the previous value.
-    pub(crate) fn is_news(&mut self, what: impl ToString) -> bool {
+    pub(crate) fn is_new(&mut self, what: impl ToString) -> bool {
         let what = Some(what.to_string());
-        let news = self.0 != what;
+        let is_new = self.0 != what;
         self.0 = what;
-        news
+        is_new
     }
 
     /// Resets after a success, so that the next error is logged in any case. Returns whether an
@@ -26,11 +26,11 @@ mod tests {
 
     #[test]
     fn repeated_error_is_new_after_change_or_clear() {
-        let mut repeats = Repeats::default();
-        let said: Vec<_> = ["a", "a", "b", "a"].map(|e| repeats.is_news(e)).into();
+        let mut repeats = LogDedup::default();
+        let said: Vec<_> = ["a", "a", "b", "a"].map(|e| repeats.is_new(e)).into();
         assert_eq!(said, [true, false, true, true]);
         assert!(repeats.clear());
         assert!(!repeats.clear());
-        assert!(repeats.is_news("a"));
+        assert!(repeats.is_new("a"));
     }
 }

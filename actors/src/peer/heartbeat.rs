@@ -14,25 +14,25 @@ pub struct Heartbeat {
     /// Whether the sender leads that term and has applied an entry of it.
     pub leads: bool,
     /// From a leader: hostnames of the members with a recent heartbeat, the leader included.
-    pub hears: BTreeSet<String>,
+    pub live: BTreeSet<String>,
     /// Whether the sender has stopped applying the log at an entry it does not support.
     pub halted: bool,
 }
 
 /// Produces and consumes heartbeats; the transport only carries them.
-pub trait Pulse: Send + Sync + 'static {
+pub trait HeartbeatHandler: Send + Sync + 'static {
     /// Returns the present heartbeat of this node.
-    fn beat(&self) -> Heartbeat;
+    fn next_heartbeat(&self) -> Heartbeat;
 
     /// Handles a heartbeat just received from member `from`. Must not block.
-    fn heard(&self, from: &Sender, heartbeat: Heartbeat);
+    fn on_heartbeat(&self, from: &Sender, heartbeat: Heartbeat);
 }
 
 /// Sends default heartbeats and ignores received ones.
-impl Pulse for () {
-    fn beat(&self) -> Heartbeat {
+impl HeartbeatHandler for () {
+    fn next_heartbeat(&self) -> Heartbeat {
         Heartbeat::default()
     }
 
-    fn heard(&self, _from: &Sender, _heartbeat: Heartbeat) {}
+    fn on_heartbeat(&self, _from: &Sender, _heartbeat: Heartbeat) {}
 }

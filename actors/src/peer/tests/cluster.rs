@@ -25,12 +25,12 @@ use tempfile::TempDir;
 
 use crate::{
     clock::Clock,
-    peer::{self, Heartbeat, Network, Origin, Pulse, Sender, Services},
+    peer::{self, Heartbeat, HeartbeatHandler, Origin, PeerTransport, Sender, Services},
     telemetry::Metrics,
 };
 
 /// Timeout of every wait in these tests.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 const PORT: u16 = 7001;
 
 /// Returns a loopback address that is unique among concurrent tests and test processes.
@@ -44,21 +44,21 @@ fn address() -> SocketAddr {
 
 /// Records received heartbeats.
 #[derive(Default)]
-pub(super) struct Ear {
-    pub(super) heard: Mutex<BTreeMap<String, Heartbeat>>,
+pub(super) struct HeartbeatRecorder {
+    pub(super) received: Mutex<BTreeMap<String, Heartbeat>>,
     pub(super) applied: u64,
 }
 
-impl Pulse for Ear {
-    fn beat(&self) -> Heartbeat {
+impl HeartbeatHandler for HeartbeatRecorder {
+    fn next_heartbeat(&self) -> Heartbeat {
         Heartbeat {
             applied: self.applied,
             ..Heartbeat::default()
         }
     }
 
-    fn heard(&self, from: &Sender, heartbeat: Heartbeat) {
-        self.heard
+    fn on_heartbeat(&self, from: &Sender, heartbeat: Heartbeat) {
+        self.received
             .lock()
             .unwrap()
             .insert(from.hostname.clone(), heartbeat);
@@ -69,9 +69,9 @@ impl Pulse for Ear {
 pub(super) struct Member {
     pub(super) hostname: String,
     pub(super) raft: RaftHandle,
-    pub(super) network: Arc<Network>,
+    pub(super) network: Arc<PeerTransport>,
     pub(super) tree: Option<Tree>,
-    pub(super) ear: Arc<Ear>,
+    pub(super) recorder: Arc<HeartbeatRecorder>,
     pub(super) address: SocketAddr,
     spec: Spec,
 }
@@ -87,18 +87,18 @@ struct Spec {
 }
 
 /// Cluster of members.
-pub(super) struct World {
+pub(super) struct TestCluster {
     pub(super) members: Vec<Member>,
     _dir: TempDir,
 }
 
-impl World {
+impl TestCluster {
     /// Starts `n` members that know each other; a leader is still to be elected.
     pub(super) async fn start(n: u64, services: impl Fn(u64) -> Services) -> Self {
         Self::with(n, Limits::default(), services).await
     }
 
-    /// Like [`World::start`], with raft limits.
+    /// Like [`TestCluster::start`], with raft limits.
     pub(super) async fn with(n: u64, limits: Limits, services: impl Fn(u64) -> Services) -> Self {
         let ca = ClusterCa::generate(SystemTime::now()).unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ impl World {
 
     /// Commits `command` through the leader.
     pub(super) async fn propose(&self, command: v1::Command) -> Committed {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         loop {
             let leader = self.leader().await;
             let member = &self.members[leader];
@@ -222,12 +222,12 @@ impl Member {
         };
         let mut member = Self {
             hostname: name(id),
-            network: Network::new(origin, raft.clone()),
+            network: PeerTransport::new(origin, raft.clone()),
             raft,
             tree: None,
-            ear: Arc::new(Ear {
+            recorder: Arc::new(HeartbeatRecorder {
                 applied: id,
-                ..Ear::default()
+                ..HeartbeatRecorder::default()
             }),
             address,
             spec,
@@ -246,7 +246,7 @@ impl Member {
             on_fatal: Arc::new(|error| panic!("{error}")),
             limits: self.spec.limits.clone(),
         };
-        let raft = ChildSpec::foreign("raft", "RaftActor", move |supervisor| {
+        let raft = ChildSpec::external("raft", "RaftActor", move |supervisor| {
             let args = args.clone();
             async move {
                 let spawned = spawn(args, supervisor).await;
@@ -280,7 +280,7 @@ impl Member {
             identity: self.spec.identity.clone(),
             ca_pem: self.spec.ca_pem.clone(),
             services: self.spec.services.clone(),
-            pulse: self.ear.clone(),
+            heartbeat: self.recorder.clone(),
             metrics: Metrics::new(&self.hostname, Clock::system()),
         })
     }
@@ -295,7 +295,10 @@ impl Member {
         let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut connected = self.network.connected();
         let wait = connected.wait_for(|connected| *connected == hosts);
-        tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, wait)
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -309,5 +312,5 @@ pub(super) async fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap()
+    tokio::time::timeout(TEST_TIMEOUT, wait).await.unwrap()
 }

@@ -25,102 +25,102 @@ use jaco_proto::config::is_hostname;
 
 use super::{
     Sender,
-    roster::{Origin, Record},
+    directory::{Origin, PeerInfo},
 };
 
 /// Maximum number of reported addresses of one member.
-const ELSEWHERE: usize = 3;
+const MAX_REPORTED_ADDRESSES: usize = 3;
 
 /// Membership view of another member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct MembershipView {
     /// Index of the last entry applied by that member.
     pub(super) applied: u64,
     /// Its complete member list at that index.
-    pub(super) members: Vec<Record>,
+    pub(super) members: Vec<PeerInfo>,
 }
 
-/// A [`Told`] and the member that sent it.
+/// A [`MembershipView`] and the member that sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct PeerReport {
     pub(super) speaker: Sender,
-    pub(super) told: Told,
+    pub(super) view: MembershipView,
     /// Number of the report, increasing in order of arrival.
     pub(super) serial: u64,
 }
 
 /// Whether `record` is the authenticated `sender`.
-fn is(record: &Record, sender: &Sender) -> bool {
+fn is(record: &PeerInfo, sender: &Sender) -> bool {
     let member = &record.member;
     member.hostname == sender.hostname
         && member.raft_id == sender.raft_id
-        && sender.showed(record.fingerprint.as_bytes())
+        && sender.has_presented(record.fingerprint.as_bytes())
 }
 
 /// Returns the members `own`, known at index `applied`, plus members and addresses from reports of
 /// members in `own` with a higher applied index.
 #[must_use]
-pub(super) fn with_told<'a>(
-    own: Vec<Record>,
+pub(super) fn merge_reports<'a>(
+    own: Vec<PeerInfo>,
     applied: u64,
-    heard: impl Iterator<Item = &'a Heard>,
+    reports: impl Iterator<Item = &'a PeerReport>,
     origin: &Origin,
-) -> Vec<Record> {
+) -> Vec<PeerInfo> {
     // Only members in the state are trusted reporters, so trust is not transitive.
-    let believed = |heard: &&Heard| {
-        heard.told.applied > applied && own.iter().any(|record| is(record, &heard.speaker))
+    let believed = |report: &&PeerReport| {
+        report.view.applied > applied && own.iter().any(|record| is(record, &report.speaker))
     };
     // Priority: number of reporters, then their highest applied index.
-    let mut said: BTreeMap<(&str, u64, Fingerprint), (usize, u64, &Record)> = BTreeMap::new();
-    for Heard { speaker, told, .. } in heard.filter(believed) {
-        for record in &told.members {
+    let mut said: BTreeMap<(&str, u64, Fingerprint), (usize, u64, &PeerInfo)> = BTreeMap::new();
+    for PeerReport { speaker, view, .. } in reports.filter(believed) {
+        for record in &view.members {
             let member = &record.member;
             let sound = is_hostname(&member.hostname) && member.raft_id != 0;
             if !sound || member.hostname == speaker.hostname || !origin.is_other(record) {
                 continue;
             }
             let who = (&*member.hostname, member.raft_id, record.fingerprint);
-            let entry = said.entry(who).or_insert((0, told.applied, record));
-            let newest = if told.applied > entry.1 {
+            let entry = said.entry(who).or_insert((0, view.applied, record));
+            let newest = if view.applied > entry.1 {
                 record
             } else {
                 entry.2
             };
-            *entry = (entry.0 + 1, entry.1.max(told.applied), newest);
+            *entry = (entry.0 + 1, entry.1.max(view.applied), newest);
         }
     }
     let mut said: Vec<_> = said.into_values().collect();
     said.sort_by_key(|(speakers, applied, _)| Reverse((*speakers, *applied)));
 
     let mut members = own;
-    for (_, _, told) in said {
+    for (_, _, reported) in said {
         let Member {
             hostname, raft_id, ..
-        } = &*told.member;
-        let same = |known: &&mut Record| {
+        } = &*reported.member;
+        let same = |known: &&mut PeerInfo| {
             known.member.hostname == *hostname && known.member.raft_id == *raft_id
         };
         if let Some(known) = members.iter_mut().find(same) {
-            let news = told
+            let address = reported
                 .member
                 .address
                 .filter(|at| known.addresses().all(|k| k != *at));
-            if known.elsewhere.len() < ELSEWHERE {
-                known.elsewhere.extend(news);
+            if known.reported_addresses.len() < MAX_REPORTED_ADDRESSES {
+                known.reported_addresses.extend(address);
             }
             continue;
         }
         // Ambiguous entries are dropped: raft ids and certificates must be unique.
-        let taken = |known: &Record| {
-            known.member.raft_id == *raft_id || known.fingerprint == told.fingerprint
+        let taken = |known: &PeerInfo| {
+            known.member.raft_id == *raft_id || known.fingerprint == reported.fingerprint
         };
         if !members.iter().any(taken) {
             let namesake = members
                 .iter()
                 .any(|known| known.member.hostname == *hostname);
-            members.push(Record {
+            members.push(PeerInfo {
                 namesake,
-                ..told.clone()
+                ..reported.clone()
             });
         }
     }
@@ -130,7 +130,7 @@ pub(super) fn with_told<'a>(
 #[cfg(test)]
 mod tests {
     use super::{
-        super::roster::{
+        super::directory::{
             members,
             tests::{origin, state},
         },
@@ -139,17 +139,17 @@ mod tests {
 
     /// Report of `speaker` at index `applied` with members of these names, raft ids and
     /// fingerprints; the address of each derives from its fingerprint.
-    fn told(speaker: (&str, u64, u8), applied: u64, rows: &[(&str, u64, u8)]) -> Heard {
+    fn report(speaker: (&str, u64, u8), applied: u64, rows: &[(&str, u64, u8)]) -> PeerReport {
         let print = Fingerprint::from_bytes([speaker.2; 32]);
         let members = rows
             .iter()
             .map(|&(name, id, print)| {
-                Record::new(name, id, &format!("10.0.0.{print}:1"), [print; 32])
+                PeerInfo::new(name, id, &format!("10.0.0.{print}:1"), [print; 32])
             })
             .collect();
-        Heard {
+        PeerReport {
             speaker: Sender::new(speaker.0, speaker.1, [print]),
-            told: Told { applied, members },
+            view: MembershipView { applied, members },
             serial: 0,
         }
     }
@@ -158,18 +158,18 @@ mod tests {
     const B: (&str, u64, u8) = ("b", 2, 2);
     const MOST: u64 = u64::MAX;
 
-    fn two() -> Vec<Record> {
+    fn two() -> Vec<PeerInfo> {
         let state = state(&[("a", 1, "10.0.0.1:1", 1), ("b", 2, "10.0.0.2:1", 2)]);
         members(&state, &origin(&[]))
     }
 
-    /// Key, raft id and fingerprint of the members that `heard` adds to [`two`]; asserts that the
+    /// Key, raft id and fingerprint of the members that `reports` adds to [`two`]; asserts that the
     /// records of `two` change in their addresses only.
-    fn added(heard: &[Heard]) -> Vec<(String, u64, u8)> {
-        let mut found = with_told(two(), 10, heard.iter(), &origin(&[]));
+    fn added(reports: &[PeerReport]) -> Vec<(String, u64, u8)> {
+        let mut found = merge_reports(two(), 10, reports.iter(), &origin(&[]));
         let added = found.split_off(2);
         for record in &mut found {
-            record.elsewhere.clear();
+            record.reported_addresses.clear();
         }
         assert_eq!(found, two());
         added
@@ -182,71 +182,74 @@ mod tests {
     fn reports_with_higher_index_add_unknown_members() {
         const C: (&str, u64, u8) = ("c", 3, 3);
         const D: (&str, u64, u8) = ("d", 4, 4);
-        let added = |heard: &[Heard]| -> Vec<_> {
-            let added = added(heard).into_iter();
+        let added = |reports: &[PeerReport]| -> Vec<_> {
+            let added = added(reports).into_iter();
             added.map(|(_, id, print)| (id, print)).collect()
         };
-        assert_eq!(added(&[told(A, 11, &[B, C])]), [(3, 3)]);
-        let both = [told(A, 12, &[B, C]), told(B, 11, &[A, D])];
+        assert_eq!(added(&[report(A, 11, &[B, C])]), [(3, 3)]);
+        let both = [report(A, 12, &[B, C]), report(B, 11, &[A, D])];
         assert_eq!(added(&both), [(3, 3), (4, 4)]);
         // For contradicting reports the higher applied index wins.
         let other = ("c", 3, 5);
-        let two_words = [told(A, 11, &[C]), told(B, 12, &[other])];
+        let two_words = [report(A, 11, &[C]), report(B, 12, &[other])];
         assert_eq!(added(&two_words), [(3, 5)]);
     }
 
     #[test]
     fn majority_of_reporters_outranks_highest_index() {
         let mut own = two();
-        own.push(Record::new("e", 5, "", [9; 32]));
-        let heard = [
-            told(A, 11, &[("c", 3, 3)]),
-            told(B, 12, &[("c", 3, 3)]),
-            told(("e", 5, 9), MOST, &[("c", 3, 5), ("d", 4, 4)]),
+        own.push(PeerInfo::new("e", 5, "", [9; 32]));
+        let reports = [
+            report(A, 11, &[("c", 3, 3)]),
+            report(B, 12, &[("c", 3, 3)]),
+            report(("e", 5, 9), MOST, &[("c", 3, 5), ("d", 4, 4)]),
         ];
-        let found = with_told(own, 10, heard.iter(), &origin(&[]));
+        let found = merge_reports(own, 10, reports.iter(), &origin(&[]));
         let prints = found[3..].iter().map(|r| r.fingerprint.as_bytes()[0]);
         assert_eq!(Vec::from_iter(prints), [3, 4]);
     }
 
     #[test]
     fn reports_never_change_members_of_state() {
-        let table: &[(&str, &[Heard])] = &[
-            ("another certificate", &[told(A, MOST, &[("b", 2, 6)])]),
+        let table: &[(&str, &[PeerReport])] = &[
+            ("another certificate", &[report(A, MOST, &[("b", 2, 6)])]),
             (
                 "another certificate, said by everybody",
                 &[
-                    told(A, MOST, &[("b", 2, 6)]),
-                    told(B, MOST, &[("a", 1, 7), ("b", 2, 6)]),
+                    report(A, MOST, &[("b", 2, 6)]),
+                    report(B, MOST, &[("a", 1, 7), ("b", 2, 6)]),
                 ],
             ),
-            ("nobody is left", &[told(A, MOST, &[])]),
-            ("this node", &[told(A, MOST, &[("me", 4, 6), ("x", 9, 6)])]),
-            ("late", &[told(A, 10, &[("c", 3, 3)])]),
+            ("nobody is left", &[report(A, MOST, &[])]),
+            (
+                "this node",
+                &[report(A, MOST, &[("me", 4, 6), ("x", 9, 6)])],
+            ),
+            ("late", &[report(A, 10, &[("c", 3, 3)])]),
             (
                 "gone",
-                &[told(("gone", 5, 5), MOST, &[("gone", 5, 5), ("c", 3, 3)])],
+                &[report(("gone", 5, 5), MOST, &[("gone", 5, 5), ("c", 3, 3)])],
             ),
             (
                 "known by the word of somebody who is gone",
                 &[
-                    told(("gone", 5, 5), MOST, &[("d", 6, 6), ("e", 7, 7)]),
-                    told(("d", 6, 6), MOST, &[("e", 7, 7), ("gone", 5, 5)]),
-                    told(("e", 7, 7), MOST, &[("d", 6, 6), ("gone", 5, 5)]),
+                    report(("gone", 5, 5), MOST, &[("d", 6, 6), ("e", 7, 7)]),
+                    report(("d", 6, 6), MOST, &[("e", 7, 7), ("gone", 5, 5)]),
+                    report(("e", 7, 7), MOST, &[("d", 6, 6), ("gone", 5, 5)]),
                 ],
             ),
             (
                 "a member's name with another certificate",
-                &[told(("a", 1, 8), MOST, &[("c", 3, 3), ("b", 2, 8)])],
+                &[report(("a", 1, 8), MOST, &[("c", 3, 3), ("b", 2, 8)])],
             ),
             (
                 "a member's name with another raft id",
-                &[told(("a", 8, 1), MOST, &[("c", 3, 3), ("b", 2, 8)])],
+                &[report(("a", 8, 1), MOST, &[("c", 3, 3), ("b", 2, 8)])],
             ),
-            ("of itself", &[told(A, MOST, &[("a", 1, 8), ("a", 5, 8)])]),
+            ("of itself", &[report(A, MOST, &[("a", 1, 8), ("a", 5, 8)])]),
             (
                 "a raft id or a certificate of somebody else",
-                &[told(
+                &[report(
                     A,
                     MOST,
                     &[("c", 2, 3), ("d", 4, 2), ("e", 1, 5), ("b", 4, 1)],
@@ -254,41 +257,41 @@ mod tests {
             ),
             (
                 "what is no name, or no raft id",
-                &[told(
+                &[report(
                     A,
                     MOST,
                     &[("b~2", 4, 4), ("../c", 5, 5), ("c", 0, 6), ("", 7, 7)],
                 )],
             ),
         ];
-        for (case, heard) in table {
-            assert_eq!(added(heard), [], "{case}");
+        for (case, reports) in table {
+            assert_eq!(added(reports), [], "{case}");
         }
     }
 
     #[test]
     fn report_with_duplicate_id_or_certificate_is_dropped() {
-        let same_id = added(&[told(A, 11, &[("c", 3, 3), ("d", 3, 4)])]);
+        let same_id = added(&[report(A, 11, &[("c", 3, 3), ("d", 3, 4)])]);
         assert_eq!(same_id, [("c".to_owned(), 3, 3)]);
-        let same_print = added(&[told(A, 11, &[("c", 3, 3), ("d", 4, 3)])]);
+        let same_print = added(&[report(A, 11, &[("c", 3, 3), ("d", 4, 3)])]);
         assert_eq!(same_print, [("c".to_owned(), 3, 3)]);
     }
 
     #[test]
     fn rejoined_member_is_kept_next_to_old_record() {
-        let returned = told(A, 11, &[("b", 7, 7)]);
+        let returned = report(A, 11, &[("b", 7, 7)]);
         assert_eq!(added(&[returned]), [("b~7".to_owned(), 7, 7)]);
         // Two raft ids of one hostname: the name was reused in between.
-        let twice = [told(A, 12, &[("c", 8, 8)]), told(B, 11, &[("c", 7, 7)])];
+        let twice = [report(A, 12, &[("c", 8, 8)]), report(B, 11, &[("c", 7, 7)])];
         let expected = [("c".to_owned(), 8, 8), ("c~7".to_owned(), 7, 7)];
         assert_eq!(added(&twice), expected);
     }
 
     #[test]
     fn moved_member_is_dialled_at_own_address_first() {
-        let moved = |print| told(A, 11, &[("b", 2, print)]);
-        let addresses = |heard: &[Heard]| {
-            let found = with_told(two(), 10, heard.iter(), &origin(&[]));
+        let moved = |print| report(A, 11, &[("b", 2, print)]);
+        let addresses = |reports: &[PeerReport]| {
+            let found = merge_reports(two(), 10, reports.iter(), &origin(&[]));
             let addresses: Vec<_> = found[1].addresses().map(|at| at.to_string()).collect();
             addresses
         };
@@ -296,6 +299,9 @@ mod tests {
         // The record also has a new certificate; the member presents both.
         assert_eq!(addresses(&[moved(6)]), ["10.0.0.2:1", "10.0.0.6:1"]);
         let many: Vec<_> = (20..40).map(|print| ("b", 2, print)).collect();
-        assert_eq!(addresses(&[told(A, MOST, &many)]).len(), 1 + ELSEWHERE);
+        assert_eq!(
+            addresses(&[report(A, MOST, &many)]).len(),
+            1 + MAX_REPORTED_ADDRESSES
+        );
     }
 }
