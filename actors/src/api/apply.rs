@@ -11,7 +11,7 @@ use prost::Message as _;
 use super::{caller::Caller, diff::diff};
 use crate::{
     node::MemberContext,
-    scheduler::reconcile::{Memo, reconcile},
+    scheduler::reconcile::{PassCache, reconcile},
 };
 
 /// The cluster's names and ports, against which a manifest is validated.
@@ -147,10 +147,10 @@ fn preview(
     let applied = fsm::apply(state, state.applied_index + 1, command).map_err(unknown)?;
     applied.result?;
     let now = command.ts.unwrap_or_default();
-    let (mut after, mut memo) = (applied.state, Memo::default());
+    let (mut after, mut cache) = (applied.state, PassCache::default());
     // One pass, or several if a batch has no room for all changes.
     loop {
-        let pass = reconcile(&after, &mut memo, now);
+        let pass = reconcile(&after, &mut cache, now);
         let Some(batch) = pass.batch else {
             break;
         };
@@ -158,7 +158,7 @@ fn preview(
         let scheduled = fsm::apply(&after, after.applied_index + 1, &batch).map_err(unknown)?;
         scheduled.result?;
         after = scheduled.state;
-        if pass.summary.left == 0 {
+        if pass.summary.deferred == 0 {
             break;
         }
     }

@@ -16,7 +16,7 @@ use super::{
     stream::{ResponseStream, guarded},
     views,
 };
-use crate::{ingress::table::ready, node::NodeContext};
+use crate::{ingress::table::replica_addr, node::NodeContext};
 
 pub(super) struct DeployService(pub(super) Arc<NodeContext>);
 
@@ -116,7 +116,7 @@ impl Deploy for DeployService {
         // Counted for the cluster, not for this node: other nodes may reach other replicas.
         let is_fresh = |host: &str| node.failure_detector.last_heartbeat(host).is_some();
         let response = views::route(&state, &domain, |route, desired| {
-            ready(&state, is_fresh, route, &desired.id).is_some()
+            replica_addr(&state, is_fresh, route, &desired.id).is_some()
         })?;
         Ok(node.read_response(&state, response))
     }

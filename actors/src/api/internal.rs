@@ -18,7 +18,7 @@ use super::{
     stream::{ResponseStream, guarded},
 };
 use crate::{
-    network::{bridge::REMEMBERED, cidr::Cidr, ipam::SubnetKey},
+    network::{bridge::MAX_REFUSED_BLOCKS, cidr::Cidr, ipam::SubnetKey},
     node::{MemberContext, NodeContext, leader::LeaderLocation, propose, submit::authorize},
     peer::Sender,
 };
@@ -178,8 +178,8 @@ impl Internal for InternalService {
 fn blocks(texts: &[String]) -> Result<Vec<Cidr>, Error> {
     let invalid =
         |message| Error::new(ErrorCode::ValidationFailed, message).with("field", "refused");
-    if texts.len() > REMEMBERED {
-        return Err(invalid("too many blocks are refused").with("limit", REMEMBERED));
+    if texts.len() > MAX_REFUSED_BLOCKS {
+        return Err(invalid("too many blocks are refused").with("limit", MAX_REFUSED_BLOCKS));
     }
     let block = |text: &String| {
         text.parse()

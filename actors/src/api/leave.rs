@@ -12,7 +12,7 @@ use super::caller::Caller;
 use crate::{
     membership::{can_leave, leaving, policy::NO_TRANSFER_TARGET},
     node::{MemberContext, propose},
-    scheduler::{departure, projects::Projects},
+    scheduler::{drain_check, projects::Projects},
 };
 
 /// Time limit of the call; the removal continues after it.
@@ -104,7 +104,7 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
 
 /// Fails if a replica on the host has no other host to run on.
 fn check_placement(state: &State, hostname: &str) -> Result<(), Error> {
-    let stranded = departure::stranded(state, hostname, &mut Projects::default());
+    let stranded = drain_check::stranded(state, hostname, &mut Projects::default());
     if stranded.is_empty() {
         return Ok(());
     }

@@ -369,7 +369,7 @@ pub(super) fn verticals(
         engine: Arc::new(network::engine::DockerNetworks::new(
             &shared.config.docker_socket,
         )),
-        elsewhere: Arc::new(LeaderAllocator(node.leader.clone())),
+        remote: Arc::new(LeaderAllocator(node.leader.clone())),
     });
     let _ = node.allocator.set(allocator); // set once: the verticals are assembled once
     let (runtime, access) = runtime::supervisor(
@@ -390,7 +390,7 @@ pub(super) fn verticals(
         raft: raft.clone(),
         cluster: submitter.clone(),
         confirm: health::confirm_by_read_index(&node.raft),
-        orphans_cleared: access.settled(),
+        orphans_cleared: access.orphans_cleared(),
         engine: node.engine.clone(),
         clock: clock.clone(),
     });
@@ -403,7 +403,7 @@ pub(super) fn verticals(
     ));
     let mut ingress = SupervisorSpec::new(Strategy::OneForOne);
     if let Some(port) = shared.config.http_port {
-        let facts = ingress::table::Facts {
+        let facts = ingress::table::NodeFacts {
             hostname: node.hostname.clone(),
             https: false,
             mesh: false,

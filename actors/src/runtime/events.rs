@@ -6,7 +6,7 @@ use futures::StreamExt;
 use jaco_supervision::{Context, Failure, Handle, Worker};
 use tracing::{info, warn};
 
-use super::{Shared, engine::Event, manager};
+use super::{RuntimeContext, engine::Event, manager};
 use crate::log_dedup::LogDedup;
 
 /// Delay between attempts to subscribe.
@@ -15,7 +15,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Arguments of an [`EngineEventsActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RuntimeContext>,
     pub(crate) manager: Handle<manager::Msg>,
 }
 
@@ -48,7 +48,7 @@ impl Worker for EngineEventsActor {
             args,
             failures: LogDedup::default(),
         };
-        this.set_up(false);
+        this.publish_events_up(false);
         ctx.send_to_self(Msg::Connect);
         Ok(this)
     }
@@ -59,10 +59,10 @@ impl Worker for EngineEventsActor {
             Msg::Connected => {
                 self.failures.clear();
                 info!(subsystem = "runtime/reconciler", "engine events connected");
-                self.set_up(true);
+                self.publish_events_up(true);
             }
             Msg::Event(event) => {
-                let _ = self.args.shared.news.send(event.clone()); // fails without subscribers
+                let _ = self.args.shared.engine_events.send(event.clone()); // fails without subscribers
                 // A restarting manager re-checks every replica in `start`, so a lost event is
                 // harmless.
                 let _ = self.args.manager.cast(manager::Msg::Engine(event));
@@ -71,7 +71,7 @@ impl Worker for EngineEventsActor {
                 if self.failures.is_new(&reason) {
                     warn!(subsystem = "runtime/reconciler", %reason, "engine events lost");
                 }
-                self.set_up(false);
+                self.publish_events_up(false);
                 ctx.send_after(RETRY, Msg::Connect);
             }
         }
@@ -122,7 +122,7 @@ impl EngineEventsActor {
         });
     }
 
-    fn set_up(&self, up: bool) {
+    fn publish_events_up(&self, up: bool) {
         if self.args.shared.set_events_up(up) {
             let _ = self.args.manager.cast(manager::Msg::EventsUp(up));
         }

@@ -71,7 +71,7 @@ impl EngineFixture {
             clock: Clock::system(),
             pool: pool(),
             engine: Arc::new(DockerNetworks::new(way)),
-            elsewhere: network::ipam::nobody(),
+            remote: network::ipam::no_allocator(),
         });
         let deps = Deps {
             host: HOST.into(),

@@ -7,9 +7,9 @@ use jaco_actors::{
     health::{core as detector, fencing},
     membership::policy::Policy,
     scheduler::{
-        pace::{self, Pace},
+        pass_timer::{self, PassTimer},
         projects::Projects,
-        reconcile::{Memo, Pass, reconcile},
+        reconcile::{Pass, PassCache, reconcile},
     },
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
@@ -27,8 +27,8 @@ use super::{
 
 /// The deciding cores of one daemon.
 pub(super) struct Control {
-    pace: Pace,
-    pass_cache: Memo,
+    pass_timer: PassTimer,
+    pass_cache: PassCache,
     /// Epoch of leadership.
     leadership_epoch: u64,
     /// A pass is proposed; the proposal outlives the epoch.
@@ -51,7 +51,7 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn new(host: &str) -> Self {
         Self {
-            pace: Pace::default(),
+            pass_timer: PassTimer::default(),
             pass_cache: pass_cache(),
             leadership_epoch: 0,
             proposing: false,
@@ -77,7 +77,7 @@ impl Control {
 pub(super) fn plan(
     host: &str,
     state: &State,
-    pass_cache: &mut Memo,
+    pass_cache: &mut PassCache,
     ts: prost_types::Timestamp,
     mutation: Option<Mutation>,
 ) -> Pass {
@@ -89,10 +89,10 @@ pub(super) fn plan(
     }
 }
 
-pub(super) fn pass_cache() -> Memo {
-    Memo {
+pub(super) fn pass_cache() -> PassCache {
+    PassCache {
         projects: Projects::reading_with(documents::templates),
-        ..Memo::default()
+        ..PassCache::default()
     }
 }
 
@@ -103,7 +103,7 @@ impl Cluster {
             return;
         };
         let control = &mut daemon.control;
-        control.pace.handle_leadership(leads, instant);
+        control.pass_timer.handle_leadership(leads, instant);
         control.leadership_epoch += 1;
         control.waiting = false;
         control.schedule_at = None;
@@ -128,7 +128,7 @@ impl Cluster {
         daemon.notified = false;
         let control = &mut daemon.control;
         let state = &daemon.state;
-        control.pace.handle_change(instant);
+        control.pass_timer.handle_change(instant);
         let status = |node: &std::sync::Arc<v1::Node>| node.status();
         let statuses: BTreeMap<String, NodeStatus> = state
             .nodes
@@ -157,7 +157,10 @@ impl Cluster {
             return;
         };
         let control = &mut daemon.control;
-        let due = control.pace.deadline().map(|at| clock.time_of(now, at));
+        let due = control
+            .pass_timer
+            .deadline()
+            .map(|at| clock.time_of(now, at));
         if due == control.schedule_at {
             return;
         }
@@ -174,7 +177,7 @@ impl Cluster {
         };
         let control = &mut daemon.control;
         control.schedule_at = control.schedule_at.filter(|at| *at > now);
-        if control.pace.handle_timeout(instant) {
+        if control.pass_timer.handle_timeout(instant) {
             control.waiting = control.proposing;
             if !control.waiting {
                 self.pass(id);
@@ -198,7 +201,9 @@ impl Cluster {
             plan(&machine.host, &state, &mut control.pass_cache, ts, mutation);
         let leadership_epoch = control.leadership_epoch;
         match batch {
-            None => control.pace.handle_finished(pace::Outcome::Done, instant),
+            None => control
+                .pass_timer
+                .handle_finished(pass_timer::Outcome::Done, instant),
             Some(batch) => {
                 control.proposing = true;
                 self.note(&[20, id, state.applied_index], || {
@@ -224,11 +229,11 @@ impl Cluster {
         control.proposing = false;
         if control.leadership_epoch == leadership_epoch {
             let outcome = match reply {
-                Reply::Done(_) => pace::Outcome::Done,
-                Reply::Rejected(_) | Reply::NotAppended => pace::Outcome::Failed,
-                Reply::Unknown => pace::Outcome::Unknown,
+                Reply::Done(_) => pass_timer::Outcome::Done,
+                Reply::Rejected(_) | Reply::NotAppended => pass_timer::Outcome::Failed,
+                Reply::Unknown => pass_timer::Outcome::Unknown,
             };
-            control.pace.handle_finished(outcome, instant);
+            control.pass_timer.handle_finished(outcome, instant);
         }
         if std::mem::take(&mut control.waiting) {
             self.pass(id);
@@ -246,8 +251,8 @@ impl Cluster {
         let control = &mut daemon.control;
         match actor {
             Actor::Scheduler => {
-                control.pace = Pace::default();
-                control.pace.handle_leadership(leads, instant);
+                control.pass_timer = PassTimer::default();
+                control.pass_timer.handle_leadership(leads, instant);
                 control.pass_cache = pass_cache();
                 control.leadership_epoch += 1;
                 control.waiting = false;

@@ -10,7 +10,7 @@ use jaco_actors::runtime::{
     Documents, assignment,
     engine::EngineError,
     replica::{
-        core::{Assignment, Core, Effect, Gate, Input, Now, Seed},
+        core::{Assignment, Core, Effect, Input, Now, Seed, StartGate},
         report::Report,
     },
 };
@@ -162,10 +162,12 @@ impl Cluster {
                 if let Assignment::Own(wanted) = &mut wanted
                     && !runtime.orphans_cleared
                 {
-                    wanted.gate = Gate::Behind;
+                    wanted.gate = StartGate::NotCaughtUp;
                 }
                 if keeps && wanted == Assignment::Gone {
-                    wanted = Assignment::Kept { checked: false };
+                    wanted = Assignment::Kept {
+                        has_healthcheck: false,
+                    };
                 }
                 (replica.clone(), wanted)
             })
@@ -227,7 +229,7 @@ impl Cluster {
     }
 
     pub(super) fn replica_engine_event(&mut self, id: u64, replica: &str) {
-        self.replica(id, replica, Input::Hint);
+        self.replica(id, replica, Input::EngineEvent);
     }
 
     fn effect(&mut self, id: u64, replica: &str, effect: Effect) {

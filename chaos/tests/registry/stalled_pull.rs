@@ -8,7 +8,7 @@ use jaco_actors::{
     clock::Clock,
     runtime::{
         self, Deps, NetworkError, Networks, engine::DockerEngine, projection::Attachment,
-        replica::core::PULL_SILENCE,
+        replica::core::PULL_PROGRESS_TIMEOUT,
     },
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
@@ -173,14 +173,14 @@ async fn pull_without_progress_fails_and_is_retried() -> Result<()> {
         .await?;
         node.observed("it is pulling", |seen| seen.code == "pulling")
             .await?;
-        put_forward(PULL_SILENCE).await;
+        put_forward(PULL_PROGRESS_TIMEOUT).await;
         let seen = node
             .observed("it gave up", |seen| seen.code == "image_pull_failed")
             .await?;
         ensure!(seen.state() == ReplicaState::Pending, "{seen:?}");
         let reason = format!(
             "{image}: no progress for {} seconds",
-            PULL_SILENCE.as_secs()
+            PULL_PROGRESS_TIMEOUT.as_secs()
         );
         ensure!(seen.details["reason"] == reason, "{seen:?}");
         proxy.clear_faults();

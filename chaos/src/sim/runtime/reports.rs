@@ -102,7 +102,7 @@ impl Cluster {
             let known = state.replicas_observed.get(id);
             let unpublished = if row.host == machine.host {
                 let heard =
-                    known.is_some_and(|k| Report::from(k.as_ref()).says_the_same_as(report));
+                    known.is_some_and(|k| Report::from(k.as_ref()).is_equivalent_to(report));
                 !heard && report.raft_index >= row.raft_index
             } else {
                 let silent = known.is_none_or(|seen| seen.state() != ReplicaState::Running);

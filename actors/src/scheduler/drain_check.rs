@@ -6,7 +6,7 @@ use jaco_proto::v1::{self, service_spec::PlacementMode};
 use jaco_raftnode::State;
 
 use super::{
-    placement::{Hosts, Load, Subject, place},
+    placement::{Hosts, ReplicaCounts, ServiceToPlace, place},
     projects::Projects,
 };
 
@@ -20,7 +20,7 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
     if let Some(node) = without.nodes.get_mut(host) {
         Arc::make_mut(node).draining = true;
     }
-    let (hosts, mut load) = (Hosts::of(&without), Load::of(state));
+    let (hosts, mut load) = (Hosts::of(&without), ReplicaCounts::of(state));
     let mut stranded = Vec::new();
     for deployment in state.deployments.values() {
         let mut services: BTreeMap<&str, BTreeMap<&str, &v1::ReplicaDesired>> = BTreeMap::new();
@@ -41,7 +41,7 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
             let templates = projects.of(deployment);
             let template = templates.as_ref().as_ref().ok();
             let template = template.and_then(|templates| templates.get(&spec.name));
-            let subject = Subject {
+            let subject = ServiceToPlace {
                 deployment: &deployment.name,
                 spec,
                 // Assume data if the document cannot be parsed.

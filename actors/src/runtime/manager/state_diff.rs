@@ -8,46 +8,50 @@ use jaco_raftnode::State;
 
 /// Difference between two states, as far as replicas depend on it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct StateDiff {
     /// Something changed that all replicas of the host depend on.
-    pub(super) everyone: bool,
+    pub(super) all_replicas: bool,
     /// Replicas whose own row or observation changed.
     pub(super) replicas: BTreeSet<String>,
     /// Deployments that changed, so that their documents may have changed too.
     pub(super) documents: BTreeSet<String>,
     /// Deployments in which a change may satisfy a deferred start.
-    pub(super) awaited: BTreeSet<String>,
+    pub(super) dependencies_changed: BTreeSet<String>,
 }
 
-impl News {
+impl StateDiff {
     pub(super) fn between(before: &State, after: &State, host: &str) -> Self {
-        let mut news = Self {
-            everyone: before.cluster.is_some() != after.cluster.is_some()
+        let mut state_diff = Self {
+            all_replicas: before.cluster.is_some() != after.cluster.is_some()
                 || before.nodes.get(host) != after.nodes.get(host),
             ..Self::default()
         };
-        if news.everyone {
-            return news;
+        if state_diff.all_replicas {
+            return state_diff;
         }
         for (name, _) in changes(&before.deployments, &after.deployments) {
-            news.documents.insert(name.clone());
+            state_diff.documents.insert(name.clone());
         }
         for (id, row) in changes(&before.replicas_desired, &after.replicas_desired) {
             if let Some(row) = row {
-                news.awaited.insert(row.deployment.clone());
+                state_diff
+                    .dependencies_changed
+                    .insert(row.deployment.clone());
             }
-            news.replicas.insert(id.clone());
+            state_diff.replicas.insert(id.clone());
         }
         for (id, seen) in changes(&before.replicas_observed, &after.replicas_observed) {
             let up = seen.is_some_and(|seen| {
                 matches!(seen.state(), ReplicaState::Running | ReplicaState::Degraded)
             });
             if let (true, Some(row)) = (up, after.replicas_desired.get(id)) {
-                news.awaited.insert(row.deployment.clone());
+                state_diff
+                    .dependencies_changed
+                    .insert(row.deployment.clone());
             }
-            news.replicas.insert(id.clone());
+            state_diff.replicas.insert(id.clone());
         }
-        news
+        state_diff
     }
 }
 
@@ -117,55 +121,55 @@ mod tests {
             let mut after = before.clone();
             after.applied_index += 1;
             change(&mut after);
-            News::between(&before, &after, "n1")
+            StateDiff::between(&before, &after, "n1")
         };
-        assert_eq!(between(&|_| {}), News::default());
-        let everyone = News {
-            everyone: true,
-            ..News::default()
+        assert_eq!(between(&|_| {}), StateDiff::default());
+        let all_replicas = StateDiff {
+            all_replicas: true,
+            ..StateDiff::default()
         };
         let node = || Arc::new(Node::default());
         assert_eq!(
             between(&|state| drop(state.nodes.insert("n1".into(), node()))),
-            everyone
+            all_replicas
         );
         assert_eq!(
             between(&|state| drop(state.nodes.insert("n2".into(), node()))),
-            News::default()
+            StateDiff::default()
         );
         assert_eq!(
             between(&|state| state.cluster = Some(Arc::new(ClusterMeta::default()))),
-            everyone
+            all_replicas
         );
-        for (seen, awaited) in [
+        for (seen, dependencies_changed) in [
             (ReplicaState::Pending, names(&[])),
             (ReplicaState::Degraded, names(&["a"])),
             (ReplicaState::Running, names(&["a"])),
         ] {
-            let expected = News {
+            let expected = StateDiff {
                 replicas: names(&["a-web-7"]),
-                awaited,
-                ..News::default()
+                dependencies_changed,
+                ..StateDiff::default()
             };
             assert_eq!(between(&|state| observe(state, "a-web-7", seen)), expected);
         }
-        let expected = News {
+        let expected = StateDiff {
             replicas: names(&["b-web-3"]),
-            awaited: names(&["b"]),
-            ..News::default()
+            dependencies_changed: names(&["b"]),
+            ..StateDiff::default()
         };
         assert_eq!(between(&|state| put(state, "b", 3, 9)), expected);
-        let expected = News {
+        let expected = StateDiff {
             replicas: names(&["b-web-3"]),
-            ..News::default()
+            ..StateDiff::default()
         };
         assert_eq!(
             between(&|state| drop(state.replicas_desired.remove("b-web-3"))),
             expected
         );
-        let expected = News {
+        let expected = StateDiff {
             documents: names(&["a"]),
-            ..News::default()
+            ..StateDiff::default()
         };
         assert_eq!(
             between(&|state| drop(state.deployments.remove("a"))),
@@ -193,7 +197,7 @@ mod tests {
                 .filter(|id| before.replicas_desired.get(*id) != after.replicas_desired.get(*id))
                 .cloned()
                 .collect();
-            prop_assert_eq!(News::between(&before, &after, "n1").replicas, changed);
+            prop_assert_eq!(StateDiff::between(&before, &after, "n1").replicas, changed);
         }
     }
 }

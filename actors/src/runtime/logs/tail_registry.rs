@@ -1,7 +1,7 @@
 //! Tracks the log tails of each replica and how far they have read.
 //!
 //! The engine drops a container's remaining output when it is removed. Before a removal,
-//! [`Readers::done`] therefore announces that the container has stopped and waits until every tail
+//! [`TailRegistry::done`] therefore announces that the container has stopped and waits until every tail
 //! of the replica has listed the containers since then and has read their output. The wait is
 //! bounded: a stalled tail must not delay the replica's next container.
 
@@ -20,17 +20,17 @@ use tokio::{
 };
 
 /// Longest wait before a removal while no tail makes progress.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait before a removal in total.
-const LIMIT: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Log tails of one node, by replica.
 #[derive(Default)]
-pub(crate) struct Readers(Mutex<BTreeMap<String, Weak<Tails>>>);
+pub(crate) struct TailRegistry(Mutex<BTreeMap<String, Weak<ReplicaTails>>>);
 
 /// Log tails of one replica.
 #[derive(Debug, Default)]
-struct Tails {
+struct ReplicaTails {
     /// Number of containers stopped for removal.
     stops: watch::Sender<u64>,
     /// For each tail, by its number: the stops up to which it has read all output.
@@ -40,9 +40,9 @@ struct Tails {
     next: AtomicU64,
 }
 
-impl Readers {
+impl TailRegistry {
     /// Registers a tail of a replica.
-    pub(super) fn join(&self, replica_id: &str) -> Reader {
+    pub(super) fn join(&self, replica_id: &str) -> TailProgress {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, tails| tails.strong_count() > 0);
         let known = all.get(replica_id).and_then(Weak::upgrade);
@@ -51,12 +51,12 @@ impl Readers {
             all.insert(replica_id.to_owned(), Arc::downgrade(&tails));
             tails
         });
-        Reader::new(tails)
+        TailProgress::new(tails)
     }
 
     /// Waits until every tail has read the output of a replica whose container has stopped; gives
-    /// up after `PATIENCE` without progress or after `LIMIT`.
-    pub(crate) async fn done(&self, replica_id: &str) {
+    /// up after `STALL_TIMEOUT` without progress or after `DRAIN_TIMEOUT`.
+    pub(crate) async fn wait_drained(&self, replica_id: &str) {
         let tails = {
             let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             all.get(replica_id).and_then(Weak::upgrade)
@@ -68,10 +68,10 @@ impl Readers {
             *stops += 1;
             stop = *stops;
         });
-        let end = Instant::now() + LIMIT;
+        let end = Instant::now() + DRAIN_TIMEOUT;
         loop {
             let before = tails.progress.load(Ordering::Relaxed);
-            let until = end.min(Instant::now() + PATIENCE);
+            let until = end.min(Instant::now() + STALL_TIMEOUT);
             let all = read.wait_for(|read| read.values().all(|&stops| stops >= stop));
             if timeout_at(until, all).await.is_ok() {
                 return;
@@ -90,16 +90,16 @@ impl Readers {
 
 /// Registration of one tail; dropping it removes the tail from those waited for.
 #[derive(Debug)]
-pub(super) struct Reader {
-    tails: Arc<Tails>,
+pub(super) struct TailProgress {
+    tails: Arc<ReplicaTails>,
     number: u64,
     stops: watch::Receiver<u64>,
     /// Value of `stops` when the tail last listed the containers.
     seen: u64,
 }
 
-impl Reader {
-    fn new(tails: Arc<Tails>) -> Self {
+impl TailProgress {
+    fn new(tails: Arc<ReplicaTails>) -> Self {
         let number = tails.next.fetch_add(1, Ordering::Relaxed);
         let mut stops = tails.stops.subscribe();
         let seen = *stops.borrow_and_update();
@@ -109,23 +109,23 @@ impl Reader {
             stops,
             seen,
         };
-        reader.read_all();
+        reader.mark_read();
         reader
     }
 
     /// Records that the tail is about to list the containers.
-    pub(super) fn look(&mut self) {
+    pub(super) fn begin_listing(&mut self) {
         self.seen = *self.stops.borrow_and_update();
-        self.come_on();
+        self.record_progress();
     }
 
     /// Records that the tail has read something.
-    pub(super) fn come_on(&self) {
+    pub(super) fn record_progress(&self) {
         self.tails.progress.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records that the tail has read all output present at its last listing.
-    pub(super) fn read_all(&self) {
+    pub(super) fn mark_read(&self) {
         let (number, seen) = (self.number, self.seen);
         self.tails.read.send_modify(|read| {
             read.insert(number, seen);
@@ -140,7 +140,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for TailProgress {
     fn drop(&mut self) {
         self.tails.read.send_modify(|read| {
             read.remove(&self.number);
@@ -154,39 +154,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn removal_waits_only_for_its_replicas_tails() {
-        let readers = Readers::default();
+        let readers = TailRegistry::default();
         let mut reader = readers.join("web-0");
         let begun = Instant::now();
-        readers.done("web-1").await;
+        readers.wait_drained("web-1").await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
         let read = async {
             reader.stopped().await;
-            reader.look();
+            reader.begin_listing();
             tokio::time::sleep(Duration::from_millis(300)).await;
-            reader.read_all();
+            reader.mark_read();
         };
-        tokio::join!(readers.done("web-0"), read);
+        tokio::join!(readers.wait_drained("web-0"), read);
         assert_eq!(begun.elapsed(), Duration::from_millis(300));
     }
 
     #[tokio::test(start_paused = true)]
     async fn output_read_before_stop_does_not_count() {
-        let readers = Readers::default();
+        let readers = TailRegistry::default();
         let mut reader = readers.join("web-0");
         let begun = Instant::now();
         let read = async {
-            reader.look();
+            reader.begin_listing();
             // The stop happens during the read.
             tokio::time::sleep(Duration::from_millis(100)).await;
-            reader.read_all();
+            reader.mark_read();
             reader.stopped().await;
-            reader.look();
+            reader.begin_listing();
             tokio::time::sleep(Duration::from_millis(100)).await;
-            reader.read_all();
+            reader.mark_read();
         };
         let stop = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            readers.done("web-0").await;
+            readers.wait_drained("web-0").await;
         };
         tokio::join!(stop, read);
         assert_eq!(begun.elapsed(), Duration::from_millis(200));
@@ -194,50 +194,50 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn removal_waits_for_every_live_tail() {
-        let readers = Readers::default();
+        let readers = TailRegistry::default();
         let (mut quick, slow) = (readers.join("web-0"), readers.join("web-0"));
         let begun = Instant::now();
         let read = async {
             quick.stopped().await;
-            quick.look();
-            quick.read_all();
+            quick.begin_listing();
+            quick.mark_read();
             tokio::time::sleep(Duration::from_millis(700)).await;
             drop(slow);
         };
-        tokio::join!(readers.done("web-0"), read);
+        tokio::join!(readers.wait_drained("web-0"), read);
         assert_eq!(begun.elapsed(), Duration::from_millis(700));
     }
 
     #[tokio::test(start_paused = true)]
     async fn stalled_tail_delays_removal_briefly() {
-        let readers = Readers::default();
+        let readers = TailRegistry::default();
         let _reader = readers.join("web-0");
         let begun = Instant::now();
-        readers.done("web-0").await;
-        assert_eq!(begun.elapsed(), PATIENCE);
+        readers.wait_drained("web-0").await;
+        assert_eq!(begun.elapsed(), STALL_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
     async fn progressing_tail_delays_removal_up_to_limit() {
-        let readers = Readers::default();
+        let readers = TailRegistry::default();
         let reader = readers.join("web-0");
         let begun = Instant::now();
         let reads = async {
             for _ in 0..100 {
-                tokio::time::sleep(PATIENCE * 2 / 3).await;
-                reader.come_on();
+                tokio::time::sleep(STALL_TIMEOUT * 2 / 3).await;
+                reader.record_progress();
             }
         };
         tokio::select! {
-            () = readers.done("web-0") => {}
+            () = readers.wait_drained("web-0") => {}
             () = reads => unreachable!("waited for ever"),
         }
-        assert_eq!(begun.elapsed(), LIMIT);
+        assert_eq!(begun.elapsed(), DRAIN_TIMEOUT);
     }
 
     #[test]
     fn dropped_tails_are_unregistered() {
-        let readers = Readers::default();
+        let readers = TailRegistry::default();
         drop(readers.join("web-0"));
         let kept = readers.join("web-1");
         assert!(Arc::ptr_eq(&kept.tails, &readers.join("web-1").tails));

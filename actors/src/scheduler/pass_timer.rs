@@ -2,15 +2,15 @@
 //!
 //! Changes are debounced because they arrive in bursts, but never delayed for long; a failed pass
 //! is retried with exponential backoff; and only one pass is in flight at a time. After a pass
-//! begins, [`Pace::deadline`] lies in the future or is `None`, so a driver that sleeps until then
+//! begins, [`PassTimer::deadline`] lies in the future or is `None`, so a driver that sleeps until then
 //! never spins.
 
 use std::time::{Duration, Instant};
 
 /// Quiet time after the last change before a pass begins.
-pub const QUIET: Duration = Duration::from_millis(50);
+pub const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Longest delay of a pass by further changes.
-pub const LONGEST_WAIT: Duration = Duration::from_millis(500);
+pub const MAX_DEBOUNCE: Duration = Duration::from_millis(500);
 /// Interval of passes while nothing changes.
 pub const SAFETY_TICK: Duration = Duration::from_secs(30);
 /// First delay after a failed pass; doubles up to [`SAFETY_TICK`].
@@ -26,7 +26,7 @@ pub enum Outcome {
     /// The batch is applied to the local state.
     Done,
     /// The batch is applied to the local state, and further commands are due at once.
-    Partly,
+    Partial,
     /// Nothing was committed.
     Failed,
     /// It may still be committed.
@@ -35,13 +35,13 @@ pub enum Outcome {
 
 /// Determines when a pass is due; see the module documentation.
 #[derive(Clone, Debug, Default)]
-pub struct Pace {
+pub struct PassTimer {
     leading: bool,
     running: bool,
     /// Times of the first and the last change not yet covered by a pass.
     changes: Option<(Instant, Instant)>,
     /// Time of the first change not yet covered by a finished pass, or of a pass begun without one.
-    unanswered: Option<Instant>,
+    uncovered: Option<Instant>,
     /// Time of the next pass if nothing changes.
     tick: Option<Instant>,
     /// Earliest time of the next pass.
@@ -49,7 +49,7 @@ pub struct Pace {
     failures: u32,
 }
 
-impl Pace {
+impl PassTimer {
     /// Handles a change of leadership; a new leader begins a pass at once.
     pub fn handle_leadership(&mut self, leading: bool, now: Instant) {
         if leading == self.leading {
@@ -76,7 +76,7 @@ impl Pace {
         if due {
             self.running = true;
             let first = self.changes.take().map_or(now, |(first, _)| first);
-            self.unanswered.get_or_insert(first);
+            self.uncovered.get_or_insert(first);
             self.tick = Some(now + SAFETY_TICK);
         }
         due
@@ -90,12 +90,12 @@ impl Pace {
         self.running = false;
         let shortest = match outcome {
             Outcome::Done => {
-                self.unanswered = None;
+                self.uncovered = None;
                 self.failures = 0;
                 self.not_before = None;
                 return;
             }
-            Outcome::Partly => {
+            Outcome::Partial => {
                 self.failures = 0;
                 self.not_before = None;
                 self.tick = Some(now);
@@ -114,8 +114,8 @@ impl Pace {
 
     /// Time of the first change that the pass in flight covers, including its earlier attempts.
     #[must_use]
-    pub fn answers_since(&self) -> Option<Instant> {
-        self.unanswered.filter(|_| self.running)
+    pub fn covers_since(&self) -> Option<Instant> {
+        self.uncovered.filter(|_| self.running)
     }
 
     /// Time of the next pass; `None` while one is in flight or this node does not lead.
@@ -124,10 +124,10 @@ impl Pace {
         if !self.leading || self.running {
             return None;
         }
-        let settled = self
+        let debounce_end = self
             .changes
-            .map(|(first, last)| (last + QUIET).min(first + LONGEST_WAIT));
-        let earliest = [settled, self.tick].into_iter().flatten().min()?;
+            .map(|(first, last)| (last + DEBOUNCE).min(first + MAX_DEBOUNCE));
+        let earliest = [debounce_end, self.tick].into_iter().flatten().min()?;
         Some(
             self.not_before
                 .map_or(earliest, |floor| earliest.max(floor)),
@@ -145,96 +145,96 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn settled(start: Instant) -> Pace {
-        let mut pace = Pace::default();
-        pace.handle_leadership(true, start);
-        assert!(pace.handle_timeout(start));
-        pace.handle_finished(Outcome::Done, start);
-        pace
+    fn idle_timer(start: Instant) -> PassTimer {
+        let mut pass_timer = PassTimer::default();
+        pass_timer.handle_leadership(true, start);
+        assert!(pass_timer.handle_timeout(start));
+        pass_timer.handle_finished(Outcome::Done, start);
+        pass_timer
     }
 
     #[test]
     fn follower_never_has_a_deadline() {
         let now = Instant::now();
-        let mut pace = Pace::default();
-        pace.handle_change(now);
-        pace.handle_leadership(false, now);
-        assert_eq!(pace.deadline(), None);
-        assert!(!pace.handle_timeout(now + SAFETY_TICK));
+        let mut pass_timer = PassTimer::default();
+        pass_timer.handle_change(now);
+        pass_timer.handle_leadership(false, now);
+        assert_eq!(pass_timer.deadline(), None);
+        assert!(!pass_timer.handle_timeout(now + SAFETY_TICK));
     }
 
     #[test]
     fn new_leader_passes_at_once_then_every_tick() {
         let now = Instant::now();
-        let pace = settled(now);
-        assert_eq!(pace.deadline(), Some(now + SAFETY_TICK));
+        let pass_timer = idle_timer(now);
+        assert_eq!(pass_timer.deadline(), Some(now + SAFETY_TICK));
     }
 
     #[test]
     fn partial_pass_is_continued_at_once() {
         let now = Instant::now();
-        let mut pace = settled(now);
-        pace.handle_change(now);
-        assert!(pace.handle_timeout(now + QUIET));
-        pace.handle_finished(Outcome::Partly, now + ms(90));
-        assert_eq!(pace.deadline(), Some(now + ms(90)));
-        assert!(pace.handle_timeout(now + ms(90)));
+        let mut pass_timer = idle_timer(now);
+        pass_timer.handle_change(now);
+        assert!(pass_timer.handle_timeout(now + DEBOUNCE));
+        pass_timer.handle_finished(Outcome::Partial, now + ms(90));
+        assert_eq!(pass_timer.deadline(), Some(now + ms(90)));
+        assert!(pass_timer.handle_timeout(now + ms(90)));
         assert_eq!(
-            pace.answers_since(),
+            pass_timer.covers_since(),
             Some(now),
             "several passes cover one change"
         );
-        pace.handle_finished(Outcome::Done, now + ms(95));
-        assert_eq!(pace.deadline(), Some(now + ms(90) + SAFETY_TICK));
+        pass_timer.handle_finished(Outcome::Done, now + ms(95));
+        assert_eq!(pass_timer.deadline(), Some(now + ms(90) + SAFETY_TICK));
     }
 
     #[test]
     fn changes_are_debounced() {
         let now = Instant::now();
-        let mut pace = settled(now);
-        pace.handle_change(now + ms(10));
-        pace.handle_change(now + ms(40));
-        assert_eq!(pace.deadline(), Some(now + ms(90)));
-        assert!(!pace.handle_timeout(now + ms(89)));
-        assert!(pace.handle_timeout(now + ms(90)));
+        let mut pass_timer = idle_timer(now);
+        pass_timer.handle_change(now + ms(10));
+        pass_timer.handle_change(now + ms(40));
+        assert_eq!(pass_timer.deadline(), Some(now + ms(90)));
+        assert!(!pass_timer.handle_timeout(now + ms(89)));
+        assert!(pass_timer.handle_timeout(now + ms(90)));
     }
 
     #[test]
     fn steady_changes_delay_a_pass_up_to_limit() {
         let now = Instant::now();
-        let mut pace = settled(now);
+        let mut pass_timer = idle_timer(now);
         let begun = (0..).map(|step| ms(step * 20)).find(|&at| {
-            pace.handle_change(now + at);
-            pace.handle_timeout(now + at)
+            pass_timer.handle_change(now + at);
+            pass_timer.handle_timeout(now + at)
         });
-        assert_eq!(begun, Some(LONGEST_WAIT));
+        assert_eq!(begun, Some(MAX_DEBOUNCE));
     }
 
     #[test]
     fn change_during_pass_waits_for_its_end() {
         let now = Instant::now();
-        let mut pace = settled(now);
-        pace.handle_change(now);
-        assert!(pace.handle_timeout(now + QUIET));
-        pace.handle_change(now + ms(60));
-        assert_eq!(pace.deadline(), None);
-        assert!(!pace.handle_timeout(now + ms(1000)));
-        pace.handle_finished(Outcome::Done, now + ms(1000));
-        assert_eq!(pace.deadline(), Some(now + ms(110)));
-        assert!(pace.handle_timeout(now + ms(1000)));
+        let mut pass_timer = idle_timer(now);
+        pass_timer.handle_change(now);
+        assert!(pass_timer.handle_timeout(now + DEBOUNCE));
+        pass_timer.handle_change(now + ms(60));
+        assert_eq!(pass_timer.deadline(), None);
+        assert!(!pass_timer.handle_timeout(now + ms(1000)));
+        pass_timer.handle_finished(Outcome::Done, now + ms(1000));
+        assert_eq!(pass_timer.deadline(), Some(now + ms(110)));
+        assert!(pass_timer.handle_timeout(now + ms(1000)));
     }
 
     #[test]
     fn failed_passes_are_retried_with_backoff() {
         let mut now = Instant::now();
-        let mut pace = Pace::default();
-        pace.handle_leadership(true, now);
+        let mut pass_timer = PassTimer::default();
+        pass_timer.handle_leadership(true, now);
         let mut delays = Vec::new();
         for _ in 0..9 {
-            assert!(pace.handle_timeout(now));
-            pace.handle_finished(Outcome::Failed, now);
-            pace.handle_change(now); // must not shorten the delay
-            let next = pace.deadline().unwrap();
+            assert!(pass_timer.handle_timeout(now));
+            pass_timer.handle_finished(Outcome::Failed, now);
+            pass_timer.handle_change(now); // must not shorten the delay
+            let next = pass_timer.deadline().unwrap();
             delays.push((next - now).as_millis());
             now = next;
         }
@@ -247,44 +247,44 @@ mod tests {
     #[test]
     fn retried_pass_counts_since_first_change() {
         let now = Instant::now();
-        let mut pace = settled(now);
-        assert_eq!(pace.answers_since(), None);
-        pace.handle_change(now + ms(10));
-        pace.handle_change(now + ms(20));
-        assert!(pace.handle_timeout(now + ms(70)));
-        assert_eq!(pace.answers_since(), Some(now + ms(10)));
-        pace.handle_finished(Outcome::Failed, now + ms(100));
-        pace.handle_change(now + ms(200));
-        assert!(pace.handle_timeout(now + ms(400)));
-        assert_eq!(pace.answers_since(), Some(now + ms(10)));
-        pace.handle_finished(Outcome::Done, now + ms(410));
+        let mut pass_timer = idle_timer(now);
+        assert_eq!(pass_timer.covers_since(), None);
+        pass_timer.handle_change(now + ms(10));
+        pass_timer.handle_change(now + ms(20));
+        assert!(pass_timer.handle_timeout(now + ms(70)));
+        assert_eq!(pass_timer.covers_since(), Some(now + ms(10)));
+        pass_timer.handle_finished(Outcome::Failed, now + ms(100));
+        pass_timer.handle_change(now + ms(200));
+        assert!(pass_timer.handle_timeout(now + ms(400)));
+        assert_eq!(pass_timer.covers_since(), Some(now + ms(10)));
+        pass_timer.handle_finished(Outcome::Done, now + ms(410));
         // No change is pending, so the pass counts from its own beginning.
-        assert!(pace.handle_timeout(now + ms(400) + SAFETY_TICK));
-        assert_eq!(pace.answers_since(), Some(now + ms(400) + SAFETY_TICK));
+        assert!(pass_timer.handle_timeout(now + ms(400) + SAFETY_TICK));
+        assert_eq!(pass_timer.covers_since(), Some(now + ms(400) + SAFETY_TICK));
     }
 
     #[test]
     fn unknown_outcome_delays_pass_by_commit_budget() {
         let now = Instant::now();
-        let mut pace = Pace::default();
-        pace.handle_leadership(true, now);
-        assert!(pace.handle_timeout(now));
-        pace.handle_finished(Outcome::Unknown, now);
-        pace.handle_change(now);
-        assert_eq!(pace.deadline(), Some(now + COMMIT_BUDGET));
+        let mut pass_timer = PassTimer::default();
+        pass_timer.handle_leadership(true, now);
+        assert!(pass_timer.handle_timeout(now));
+        pass_timer.handle_finished(Outcome::Unknown, now);
+        pass_timer.handle_change(now);
+        assert_eq!(pass_timer.deadline(), Some(now + COMMIT_BUDGET));
     }
 
     #[test]
     fn new_leadership_resets_backoff_and_pass() {
         let now = Instant::now();
-        let mut pace = Pace::default();
-        pace.handle_leadership(true, now);
-        assert!(pace.handle_timeout(now));
-        pace.handle_leadership(false, now);
-        assert_eq!(pace.deadline(), None);
-        pace.handle_leadership(true, now + ms(5));
-        pace.handle_finished(Outcome::Failed, now + ms(6));
-        assert_eq!(pace.deadline(), Some(now + ms(5)));
+        let mut pass_timer = PassTimer::default();
+        pass_timer.handle_leadership(true, now);
+        assert!(pass_timer.handle_timeout(now));
+        pass_timer.handle_leadership(false, now);
+        assert_eq!(pass_timer.deadline(), None);
+        pass_timer.handle_leadership(true, now + ms(5));
+        pass_timer.handle_finished(Outcome::Failed, now + ms(6));
+        assert_eq!(pass_timer.deadline(), Some(now + ms(5)));
     }
 
     proptest! {
@@ -293,23 +293,23 @@ mod tests {
             steps in proptest::collection::vec((0..5_u8, 0..2000_u64), 0..60),
         ) {
             let mut now = Instant::now();
-            let mut pace = Pace::default();
+            let mut pass_timer = PassTimer::default();
             for (step, delay) in steps {
                 now += ms(delay);
                 match step {
-                    0 => pace.handle_leadership(true, now),
-                    1 => pace.handle_leadership(delay % 7 != 0, now),
-                    2 => pace.handle_finished(Outcome::Done, now),
-                    3 => pace.handle_finished(Outcome::Failed, now),
-                    _ => pace.handle_change(now),
+                    0 => pass_timer.handle_leadership(true, now),
+                    1 => pass_timer.handle_leadership(delay % 7 != 0, now),
+                    2 => pass_timer.handle_finished(Outcome::Done, now),
+                    3 => pass_timer.handle_finished(Outcome::Failed, now),
+                    _ => pass_timer.handle_change(now),
                 }
-                pace.handle_timeout(now);
-                prop_assert!(pace.deadline().is_none_or(|deadline| deadline > now));
+                pass_timer.handle_timeout(now);
+                prop_assert!(pass_timer.deadline().is_none_or(|deadline| deadline > now));
                 // Without failures a change is never delayed past its limit.
                 if let (Some((first, _)), Some(deadline), 0) =
-                    (pace.changes, pace.deadline(), pace.failures)
+                    (pass_timer.changes, pass_timer.deadline(), pass_timer.failures)
                 {
-                    prop_assert!(deadline <= first + LONGEST_WAIT);
+                    prop_assert!(deadline <= first + MAX_DEBOUNCE);
                 }
             }
         }

@@ -2,9 +2,9 @@
 
 use super::*;
 
-use Standing::{Eligible, Holding, Leaving, Lost};
+use HostEligibility::{Down, Eligible, Evacuating, Suspect};
 
-fn members(members: &[(&str, Standing)]) -> Hosts {
+fn members(members: &[(&str, HostEligibility)]) -> Hosts {
     let members = members.iter();
     members.map(|(host, s)| ((*host).to_owned(), *s)).collect()
 }
@@ -14,9 +14,9 @@ fn plan(
     rows: &[(usize, &str)],
     spec: &v1::ServiceSpec,
     stateful: bool,
-    hosts: &[(&str, Standing)],
+    hosts: &[(&str, HostEligibility)],
 ) -> Result<Vec<String>, String> {
-    let placed = World::with(rows).plan_on(spec, stateful, &members(hosts));
+    let placed = Fixture::with(rows).plan_on(spec, stateful, &members(hosts));
     let shown = |placed: Placed| match placed.stuck {
         None => placed.host,
         Some(why) => format!("{}:{}", placed.host, why.as_str()),
@@ -31,17 +31,17 @@ fn every_status_maps_to_an_eligibility() {
     use v1::NodeStatus::{
         DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Unhealthy, Unspecified,
     };
-    let isolation = Leaving(Some(Stuck::IsolationUnavailable));
-    for (status, standing, draining) in [
-        (Ready, Eligible, Leaving(None)),
-        (Unhealthy, Holding, Leaving(None)),
-        (Offline, Lost, Lost),
+    let isolation = Evacuating(Some(Stuck::IsolationUnavailable));
+    for (status, eligibility, draining) in [
+        (Ready, Eligible, Evacuating(None)),
+        (Unhealthy, Suspect, Evacuating(None)),
+        (Offline, Down, Down),
         (IsolationUnavailable, isolation, isolation),
-        (Joining, Leaving(None), Leaving(None)),
-        (DrainTimeout, Leaving(None), Leaving(None)),
-        (Unspecified, Leaving(None), Leaving(None)),
+        (Joining, Evacuating(None), Evacuating(None)),
+        (DrainTimeout, Evacuating(None), Evacuating(None)),
+        (Unspecified, Evacuating(None), Evacuating(None)),
     ] {
-        for (mark, standing) in [(false, standing), (true, draining)] {
+        for (mark, eligibility) in [(false, eligibility), (true, draining)] {
             let mut state = State::default();
             let node = v1::Node {
                 status: status.into(),
@@ -50,17 +50,21 @@ fn every_status_maps_to_an_eligibility() {
             };
             state.nodes.insert("n".into(), std::sync::Arc::new(node));
             let hosts = Hosts::of(&state);
-            assert_eq!(hosts.standing("n"), Some(standing), "{status:?} {mark}");
-            assert_eq!(hosts.serves("n"), standing != Lost);
+            assert_eq!(
+                hosts.eligibility("n"),
+                Some(eligibility),
+                "{status:?} {mark}"
+            );
+            assert_eq!(hosts.serves("n"), eligibility != Down);
         }
     }
-    assert_eq!(Hosts::default().standing("n"), None);
+    assert_eq!(Hosts::default().eligibility("n"), None);
     assert!(!Hosts::default().serves("n"));
 }
 
 #[test]
 fn unhealthy_host_keeps_replicas_but_gets_none() {
-    let hosts = [("a", Eligible), ("b", Holding)];
+    let hosts = [("a", Eligible), ("b", Suspect)];
     for mode in [PlacementMode::Spread, PlacementMode::Pack] {
         let spec = spec(mode, 4, &[]);
         let placed = plan(&[(0, "b"), (1, "a"), (2, "b")], &spec, false, &hosts);
@@ -75,13 +79,13 @@ fn unhealthy_host_keeps_replicas_but_gets_none() {
     );
     // If no host is eligible, the placement still succeeds while all replicas keep their hosts.
     let spec = spec(PlacementMode::Spread, 1, &[]);
-    let all_silent = [("b", Holding)];
+    let all_silent = [("b", Suspect)];
     assert_eq!(plan(&[(0, "b")], &spec, false, &all_silent).unwrap(), ["b"]);
 }
 
 #[test]
 fn only_stateless_replicas_leave_an_offline_host() {
-    for lost in [Lost, Leaving(Some(Stuck::IsolationUnavailable))] {
+    for lost in [Down, Evacuating(Some(Stuck::IsolationUnavailable))] {
         let hosts = [("a", Eligible), ("b", lost)];
         for mode in [PlacementMode::Spread, PlacementMode::Pack] {
             let spec = spec(mode, 2, &[]);
@@ -93,7 +97,7 @@ fn only_stateless_replicas_leave_an_offline_host() {
     }
     // A draining host does not count as stuck: the drain itself reports replicas that cannot move.
     let spec = spec(PlacementMode::Spread, 1, &[]);
-    let hosts = [("a", Eligible), ("b", Leaving(None))];
+    let hosts = [("a", Eligible), ("b", Evacuating(None))];
     assert_eq!(plan(&[(0, "b")], &spec, true, &hosts).unwrap(), ["b"]);
     assert_eq!(plan(&[(0, "b")], &spec, false, &hosts).unwrap(), ["a"]);
 }
@@ -109,7 +113,7 @@ fn stateful_replica_leaves_a_removed_member() {
 fn pinned_replicas_take_another_listed_host_or_stay() {
     let hosts = [
         ("a", Eligible),
-        ("b", Lost),
+        ("b", Down),
         ("c", Eligible),
         ("d", Eligible),
     ];
@@ -129,7 +133,7 @@ fn pinned_replicas_take_another_listed_host_or_stay() {
     let other = spec(PlacementMode::Hosts, 2, &["a", "d"]);
     assert_eq!(plan(&rows, &other, true, &hosts).unwrap(), ["a", "d"]);
     let only = spec(PlacementMode::Hosts, 1, &["a"]);
-    let gone = [("a", Lost)];
+    let gone = [("a", Down)];
     assert_eq!(
         plan(&[(0, "a")], &only, false, &gone).unwrap(),
         ["a:node_offline"]
@@ -140,39 +144,39 @@ fn pinned_replicas_take_another_listed_host_or_stay() {
 fn global_rows_stay_on_unhealthy_and_offline_hosts() {
     let hosts = [
         ("a", Eligible),
-        ("b", Holding),
-        ("c", Lost),
-        ("d", Leaving(Some(Stuck::IsolationUnavailable))),
-        ("e", Leaving(None)),
+        ("b", Suspect),
+        ("c", Down),
+        ("d", Evacuating(Some(Stuck::IsolationUnavailable))),
+        ("e", Evacuating(None)),
     ];
     let spec = spec(PlacementMode::Global, 0, &[]);
-    let mut world = World::default();
+    let mut fixture = Fixture::default();
     for host in ["a", "b", "c", "d", "e"] {
         let id = global_id("app", "web", host);
         let (host, stuck) = (host.to_owned(), None);
         let index = 0;
-        world.put(&Placed {
+        fixture.put(&Placed {
             id,
             index,
             host,
             stuck,
         });
     }
-    let placed = world.plan_on(&spec, false, &members(&hosts)).unwrap();
+    let placed = fixture.plan_on(&spec, false, &members(&hosts)).unwrap();
     assert_eq!(on(&placed), ["a", "b", "c"]);
-    let fresh = World::default().plan_on(&spec, false, &members(&hosts));
+    let fresh = Fixture::default().plan_on(&spec, false, &members(&hosts));
     assert_eq!(on(&fresh.unwrap()), ["a"]);
 }
 
-fn standings() -> impl Strategy<Value = Vec<Standing>> {
-    let standing = prop_oneof![
+fn standings() -> impl Strategy<Value = Vec<HostEligibility>> {
+    let eligibility = prop_oneof![
         3 => Just(Eligible),
-        1 => Just(Holding),
-        1 => Just(Lost),
-        1 => Just(Leaving(None)),
-        1 => Just(Leaving(Some(Stuck::IsolationUnavailable))),
+        1 => Just(Suspect),
+        1 => Just(Down),
+        1 => Just(Evacuating(None)),
+        1 => Just(Evacuating(Some(Stuck::IsolationUnavailable))),
     ];
-    proptest::collection::vec(standing, 5)
+    proptest::collection::vec(eligibility, 5)
 }
 
 proptest! {
@@ -185,32 +189,32 @@ proptest! {
         let mode = PlacementMode::try_from(mode).unwrap();
         let replicas = if mode == PlacementMode::Hosts { replicas.min(5) } else { replicas };
         let spec = spec(mode, replicas, &names);
-        let mut world = World::default();
+        let mut fixture = Fixture::default();
         for round in rounds {
             let hosts: Hosts = names.map(str::to_owned).into_iter().zip(round).collect();
-            let Ok(placed) = world.plan_on(&spec, stateful, &hosts) else {
+            let Ok(placed) = fixture.plan_on(&spec, stateful, &hosts) else {
                 continue;
             };
             for placed in &placed {
-                let before = world.rows.get(&placed.id).map(|row| row.host.clone());
+                let before = fixture.rows.get(&placed.id).map(|row| row.host.clone());
                 let stays = before.as_ref() == Some(&placed.host);
-                prop_assert!(stays || hosts.standing(&placed.host) == Some(Eligible));
+                prop_assert!(stays || hosts.eligibility(&placed.host) == Some(Eligible));
                 let must_stay = before.is_some_and(|before| {
-                    stateful || matches!(hosts.standing(&before), Some(Eligible | Holding))
+                    stateful || matches!(hosts.eligibility(&before), Some(Eligible | Suspect))
                 });
                 prop_assert!(stays || !must_stay);
                 prop_assert_eq!(
                     placed.stuck,
-                    hosts.standing(&placed.host).and_then(Standing::stuck)
+                    hosts.eligibility(&placed.host).and_then(HostEligibility::stuck)
                 );
             }
             if mode == PlacementMode::Hosts {
                 let distinct: BTreeSet<&str> = on(&placed).into_iter().collect();
                 prop_assert_eq!(distinct.len(), placed.len());
             }
-            world.rows.clear();
-            placed.iter().for_each(|placed| world.put(placed));
-            prop_assert_eq!(world.plan_on(&spec, stateful, &hosts).unwrap(), placed);
+            fixture.rows.clear();
+            placed.iter().for_each(|placed| fixture.put(placed));
+            prop_assert_eq!(fixture.plan_on(&spec, stateful, &hosts).unwrap(), placed);
         }
     }
 }

@@ -9,19 +9,19 @@ use std::{
 use crate::network::{cidr::Cidr, engine::EngineError};
 
 /// Number of newest refusals kept; the leader accepts at most this many per request.
-pub(crate) const REMEMBERED: usize = 64;
+pub(crate) const MAX_REFUSED_BLOCKS: usize = 64;
 
 /// Blocks refused by a host, kept for the lifetime of the process; clones share state.
 #[derive(Clone, Debug, Default)]
-pub struct Refused(Arc<Mutex<VecDeque<Cidr>>>);
+pub struct RefusedBlocks(Arc<Mutex<VecDeque<Cidr>>>);
 
-impl Refused {
+impl RefusedBlocks {
     pub(super) fn add(&self, cidr: Cidr) {
         let mut blocks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !blocks.contains(&cidr) {
             blocks.push_back(cidr);
         }
-        if blocks.len() > REMEMBERED {
+        if blocks.len() > MAX_REFUSED_BLOCKS {
             blocks.pop_front();
         }
     }
@@ -36,7 +36,7 @@ impl Refused {
 /// distinct status for that, only messages: "Pool overlaps with other one on this address space",
 /// "networks have overlapping IPv4", "subnet 10.9.0.0/24 is already used on the host or by another
 /// config".
-pub(super) fn is_about_addresses(error: &EngineError) -> bool {
+pub(super) fn is_address_conflict(error: &EngineError) -> bool {
     match error {
         EngineError::Unreachable(_) | EngineError::NotFound(_) => false,
         EngineError::Conflict(message) | EngineError::Api { message, .. } => {
@@ -62,19 +62,19 @@ mod tests {
              overlapping IPv4",
             "subnet 10.9.0.0/24 is already used on the host or by another config",
         ] {
-            assert!(is_about_addresses(&api(message)), "{message}");
+            assert!(is_address_conflict(&api(message)), "{message}");
             let conflict = EngineError::Conflict(message.to_owned());
-            assert!(is_about_addresses(&conflict), "{message}");
+            assert!(is_address_conflict(&conflict), "{message}");
             let unreachable = EngineError::Unreachable(message.to_owned());
-            assert!(!is_about_addresses(&unreachable), "{message}");
+            assert!(!is_address_conflict(&unreachable), "{message}");
         }
         let other = api("network with name a already exists");
-        assert!(!is_about_addresses(&other));
+        assert!(!is_address_conflict(&other));
     }
 
     #[test]
     fn newest_refusals_are_kept_once_each() {
-        let refused = Refused::default();
+        let refused = RefusedBlocks::default();
         let block = |n: u8| Cidr::new([10, 9, n, 0].into(), 24).unwrap();
         for n in (0..=64).chain([64]) {
             refused.add(block(n));

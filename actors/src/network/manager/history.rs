@@ -9,7 +9,7 @@ use super::{tests::Lab, *};
 
 const DEPLOYMENT: &str = "app";
 const NETWORKS: [&str; 2] = ["front", "back"];
-const DYING: [&str; 4] = [
+const KILLED_ACTORS: [&str; 4] = [
     "node/network/bridge:app:front",
     "node/network/bridge:app:back",
     "node/network/bridges",
@@ -18,7 +18,7 @@ const DYING: [&str; 4] = [
 /// Time for everything to settle: an exhausted bridge restarts after 30 s, and a network whose
 /// block was freed while it was created is removed after a minute and some retries, which also
 /// blocks its addresses in the engine.
-const HEALED: Duration = Duration::from_secs(150);
+const RECOVERY_TIME: Duration = Duration::from_secs(150);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -49,7 +49,7 @@ fn step(deadly: bool) -> impl Strategy<Value = Step> {
         2 => slow.prop_map(Step::Slow),
         1 => Just(Step::Fail),
         6 => time.prop_map(Step::Pass),
-        if deadly { 4 } else { 0 } => (0..DYING.len(), mode).prop_map(|(n, mode)| Step::Kill(n, mode)),
+        if deadly { 4 } else { 0 } => (0..KILLED_ACTORS.len(), mode).prop_map(|(n, mode)| Step::Kill(n, mode)),
     ]
 }
 
@@ -88,11 +88,11 @@ async fn play(lab: &Lab, steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Kill(n, mode) => {
                 // More crashes of the static children would exhaust the supervisor, which is not
                 // tested here.
-                let fixed = !DYING[n].contains("bridge:");
+                let fixed = !KILLED_ACTORS[n].contains("bridge:");
                 if !fixed || deaths < 3 {
                     deaths += usize::from(fixed);
                     // Killing fails while the actor is not running.
-                    let _ = lab.tree.kill(DYING[n], mode);
+                    let _ = lab.tree.kill(KILLED_ACTORS[n], mode);
                 }
             }
         }
@@ -119,7 +119,7 @@ async fn settles(lab: &Lab) -> Result<(), TestCaseError> {
     // Containers of a deleted deployment are removed by the runtime.
     lab.engine.detach_all();
     lab.deploy(DEPLOYMENT, 1_000);
-    let healed = Instant::now() + HEALED;
+    let healed = Instant::now() + RECOVERY_TIME;
     loop {
         let asked = NETWORKS.map(|network| lab.directory.ensure(DEPLOYMENT, network));
         let answers = futures::future::join_all(asked).await;
@@ -131,7 +131,7 @@ async fn settles(lab: &Lab) -> Result<(), TestCaseError> {
     }
     lab.delete(DEPLOYMENT);
     lab.engine.detach_all();
-    tokio::time::sleep(HEALED).await;
+    tokio::time::sleep(RECOVERY_TIME).await;
     prop_assert_eq!(lab.engine.names(), Vec::<String>::new());
     prop_assert_eq!(lab.bridges(), Vec::<String>::new());
     Ok(())
