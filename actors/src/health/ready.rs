@@ -1,7 +1,7 @@
 //! Conditions under which a node reports itself `ready`. Pure.
 
 use jaco_proto::v1::{NodeStatus, NodeStatusUpdate};
-use jaco_raftnode::State;
+use jaco_state::State;
 
 /// Value of `NodeStatusUpdate.drain_mark` that clears the mark.
 const DRAIN_CLEAR: i32 = 2;

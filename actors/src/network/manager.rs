@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use jaco_raftnode::State;
+use jaco_state::State;
 use jaco_supervision::{
     CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
 };

@@ -24,11 +24,10 @@ use jaco_chaos::{
 use jaco_net::{pki::files::NodeFiles, quic::Settings};
 use jaco_proto::v1;
 use jaco_raftnode::{
-    State,
     archive::{self, Archive, Limits},
-    restore::restored,
     storage,
 };
+use jaco_state::{State, restore::restored};
 use serde_json::Value;
 
 use crate::{

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Instant};
 
 use jaco_proto::chain;
+use jaco_state::State;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 
 use super::{RaftHandle, handle::Shared, msg::Msg};
 use crate::{
-    State,
     core::Role,
     snapshot::{Claim, SnapshotRefused, Spool},
     storage::Refill,

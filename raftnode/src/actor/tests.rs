@@ -10,6 +10,7 @@ use std::{
 };
 
 use jaco_proto::v1::{self, command::Payload};
+use jaco_state::{State, command};
 use prost::Message as _;
 use prost_types::Timestamp;
 use protobuf::Message as _;
@@ -19,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::{
-    OutgoingSnapshot, Propose, ProposeError, State, command,
+    OutgoingSnapshot, Propose, ProposeError,
     core::Role,
     snapshot::Bound,
     storage::{self, Storage},
@@ -451,7 +452,10 @@ async fn large_log_is_compacted_despite_few_entries() {
     fixture.restart().await;
     assert!((5..30).contains(&kept(&fixture)), "{}", kept(&fixture));
     let storage = &fixture.args.storage;
-    assert!(storage.log_excess(100).is_some(), "sizes are recomputed on open");
+    assert!(
+        storage.log_excess(100).is_some(),
+        "sizes are recomputed on open"
+    );
     assert_eq!(storage.log_excess(2000), None);
     handle.propose(store("more")).await.unwrap();
     assert_eq!(handle.state().cert_blobs.len(), 101);

@@ -4,7 +4,7 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, AuditEventType, NodeStatus, command::Payload},
 };
-use jaco_raftnode::{State, command};
+use jaco_state::{State, command};
 use prost_types::Timestamp;
 
 use super::form;

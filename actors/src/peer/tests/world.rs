@@ -16,9 +16,9 @@ use jaco_net::{
 };
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{
-    Committed, Limits, Propose, ProposeError, RaftArgs, RaftHandle, State, Storage, actor::spawn,
-    batch, command, fsm, storage,
+    Committed, Limits, Propose, ProposeError, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
 };
+use jaco_state::{State, batch, command, fsm};
 use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec, Tree};
 use ractor::SpawnErr;
 use tempfile::TempDir;

@@ -200,10 +200,7 @@ async fn terminal_shows_one_bar_per_service() {
         "{last:?}"
     );
     assert!(output.err.contains("0/1  pulling"), "{:?}", output.err);
-    assert!(
-        !output.err.contains("app-web-0:"),
-        "bars replace the lines"
-    );
+    assert!(!output.err.contains("app-web-0:"), "bars replace the lines");
 }
 
 #[tokio::test]
