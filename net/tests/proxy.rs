@@ -447,7 +447,7 @@ async fn clients_that_do_not_finish_their_request_are_disconnected() {
 #[tokio::test]
 async fn clients_that_rest_too_long_are_disconnected() {
     let settings = Settings {
-        idle_timeout: Duration::from_millis(30),
+        idle_timeout: Duration::from_millis(500),
         ..Settings::default()
     };
     let world = World::start(settings).await;

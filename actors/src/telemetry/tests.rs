@@ -17,6 +17,7 @@ use super::{
 use crate::{
     clock::Clock,
     supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree},
+    testing::own_address,
 };
 
 fn clock() -> Clock {
@@ -241,7 +242,7 @@ async fn start(metrics: Metrics, addr: Option<SocketAddr>) -> (Tree, Handle<Msg>
 }
 
 async fn listening(handle: &Handle<Msg>) -> Option<SocketAddr> {
-    let patience = Duration::from_secs(5);
+    let patience = Duration::from_secs(60);
     handle.call(patience, Msg::Listening).await.unwrap()
 }
 
@@ -255,13 +256,16 @@ async fn ask(addr: SocketAddr, line: &str) -> String {
     answer
 }
 
-const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
+/// A free port of an address that no other test has.
+fn any() -> SocketAddr {
+    (own_address(), 0).into()
+}
 
 #[tokio::test]
 async fn metrics_are_served_over_http() {
     let metrics = metrics();
     metrics.committed(Duration::ZERO);
-    let (tree, handle) = start(metrics, Some(ANY.into())).await;
+    let (tree, handle) = start(metrics, Some(any())).await;
     let addr = listening(&handle).await.unwrap();
 
     let answer = ask(addr, "GET /metrics").await;
@@ -290,7 +294,7 @@ async fn metrics_are_served_over_http() {
 
 #[tokio::test]
 async fn listener_comes_back_with_its_actor() {
-    let held = TcpListener::bind(SocketAddr::from(ANY)).await.unwrap();
+    let held = TcpListener::bind(any()).await.unwrap();
     let addr = held.local_addr().unwrap();
     drop(held);
     let (tree, handle) = start(metrics(), Some(addr)).await;
@@ -314,7 +318,7 @@ async fn listener_comes_back_with_its_actor() {
 
 #[tokio::test(start_paused = true)]
 async fn port_that_is_taken_is_tried_again() {
-    let held = TcpListener::bind(SocketAddr::from(ANY)).await.unwrap();
+    let held = TcpListener::bind(any()).await.unwrap();
     let addr = held.local_addr().unwrap();
     let (tree, handle) = start(metrics(), Some(addr)).await;
     assert_eq!(listening(&handle).await, None);
