@@ -32,6 +32,13 @@ async fn container_that_dies_at_once_is_started_four_times_and_a_fixed_one_runs(
     let last = daemon.engine().container(daemon.cluster_id(), &job).await?;
     ensure!(!last.running, "{last:?}");
     witness.caught_up(&job, &last.id).await?;
+    // The engine tells of the last death after the last start.
+    until("the event of the last death", PATIENCE, || async {
+        let deaths = witness.times(&job, "die").len();
+        ensure!(deaths >= 4, "{deaths} deaths");
+        Ok(())
+    })
+    .await?;
     let starts = witness.times(&job, "start");
     let deaths = witness.times(&job, "die");
     ensure!(
