@@ -229,10 +229,12 @@ async fn concurrent_proposals_share_synced_writes() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let before = fixture.args.storage.write_counts();
-    // All are in the mailbox before the first is awaited.
-    let proposals: Vec<_> = (0..CLIENTS)
-        .map(|i| handle.propose(store(&format!("k{i}"))))
-        .collect();
+    // All are in the mailbox before the first is awaited, and before raft can show its status.
+    let proposals: Vec<_> = handle.with_status(|_| {
+        (0..CLIENTS)
+            .map(|i| handle.propose(store(&format!("k{i}"))))
+            .collect()
+    });
     for proposal in proposals {
         proposal.await.unwrap();
     }
