@@ -28,7 +28,7 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// In the directory of a lab: whose it is.
 const OWNER: &str = "owner";
 /// How long the kernel may take to end a process, or to let go of a control group.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Name of a lab: `jl` and four hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Longest wait for anything here.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7001;
 
 /// A loopback address that nobody else in this process has, nor another one of these tests.
