@@ -17,6 +17,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 use super::{super::*, Parent};
 use crate::{
     OutgoingSnapshot, Propose as _, ProposeError, RaftStatus,
+    core::MemberChange,
     storage::{self, Storage},
 };
 
@@ -312,6 +313,19 @@ impl Group {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Changes a member through node `id`, which leads, and waits until that is in effect there.
+    pub(super) async fn change(&self, id: u64, change: MemberChange) {
+        match self.handle(id).change_members(change).await {
+            // Appended, and not in effect within the time of a call.
+            Err(ChangeError::Unknown) => {}
+            result => result.unwrap(),
+        }
+        self.until(id, |s| {
+            change.is_done(&s.voters, &s.learners) && !s.changing_members
+        })
+        .await;
     }
 
     /// Reads the index of the leader, of the next one if it loses its leadership meanwhile.
