@@ -1,7 +1,7 @@
 //! `jaco-lab`: several machines on one, to play with.
 
 use std::{
-    os::unix::process::CommandExt as _,
+    os::unix::{net::UnixStream, process::CommandExt as _},
     path::Path,
     process::{Child, Command, ExitCode, Stdio},
     sync::Mutex,
@@ -194,7 +194,8 @@ async fn stands(owner: &mut Child, log: &Path) -> Result<Name> {
         }
         let ready = until("the lab", Duration::from_millis(500), || async {
             let mut labs = labs_of(owner.id()).into_iter();
-            labs.find(|name| control::socket(name).exists())
+            // The file is there before anybody listens on it.
+            labs.find(|name| UnixStream::connect(control::socket(name)).is_ok())
                 .ok_or("it is being built")
         });
         if let Ok(name) = ready.await {
