@@ -111,7 +111,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
         clerks.push(clerk);
     }
 
-    // Counted, as a restart may be over before anybody looks.
+    // A count, as a restart may be over between two looks.
     let restarts = |path: &str| {
         let mut actors = tree.describe().into_iter();
         let actor = actors.find(|actor| actor.path == path);

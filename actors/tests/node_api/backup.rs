@@ -156,7 +156,7 @@ async fn backups_under_load_are_each_of_one_moment() {
         let (client, backups) = (client.clone(), backups.clone());
         tokio::spawn(async move {
             let mut written = 0_usize;
-            // On until two backups were taken meanwhile, however long one takes.
+            // The writers go on until two backups were taken, however long one takes.
             while written < 40 || *backups.borrow() < 2 {
                 client
                     .issue(&format!("w{writer}-{written}"), false)

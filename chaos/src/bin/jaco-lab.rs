@@ -194,7 +194,7 @@ async fn stands(owner: &mut Child, log: &Path) -> Result<Name> {
         }
         let ready = until("the lab", Duration::from_millis(500), || async {
             let mut labs = labs_of(owner.id()).into_iter();
-            // The file is there before anybody listens on it.
+            // The file exists from bind on, and connections are refused until listen.
             labs.find(|name| UnixStream::connect(control::socket(name)).is_ok())
                 .ok_or("it is being built")
         });

@@ -251,7 +251,7 @@ async fn a_dead_node_of_three_is_removed_and_returns_to_locked_doors() {
     remove(&lab, dead, other, true).await.unwrap();
     println!("removed after {:?}", start.elapsed());
     two_are_left(&lab, &clients, dead).await;
-    // The other one may apply the removal later than the leader.
+    // A follower may apply the removal later than the leader.
     lab.agree(2).await.unwrap();
     for target in [leader, other] {
         let answer = shown(&lab, &files, target).await.unwrap_err();

@@ -127,7 +127,7 @@ async fn what_a_killed_owner_leaves_is_found_and_removed() {
         let mut labs = clean::list().into_iter();
         let mine = labs.find(|name| name.owner() == Some(owner.id()));
         let name = mine.ok_or("none yet")?;
-        // The file is there before anybody listens on it.
+        // The file exists from bind on, and connections are refused until listen.
         let ready = UnixStream::connect(name.dir().join("control")).is_ok();
         if ready {
             Ok(name)

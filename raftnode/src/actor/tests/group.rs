@@ -318,7 +318,7 @@ impl Group {
     /// Changes a member through node `id`, which leads, and waits until that is in effect there.
     pub(super) async fn change(&self, id: u64, change: MemberChange) {
         match self.handle(id).change_members(change).await {
-            // Appended, and not in effect within the time of a call.
+            // The change was appended, and is not in effect within the time of a call.
             Err(ChangeError::Unknown) => {}
             result => result.unwrap(),
         }
