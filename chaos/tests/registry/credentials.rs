@@ -231,7 +231,10 @@ async fn wrong_password_is_retried_and_never_shown() -> Result<()> {
 async fn no_secret_is_shown(daemon: &Daemon, registry: &Registry) -> Result<()> {
     let api = daemon.api();
     let mut shown = vec![("log", daemon.log())];
-    ensure!(shown[0].1.contains("image not pulled"), "no failure was logged");
+    ensure!(
+        shown[0].1.contains("image not pulled"),
+        "no failure was logged"
+    );
     let listed = api
         .registry()
         .list(RegistryCredentialListRequest {})
