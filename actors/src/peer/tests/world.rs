@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Timeout of every wait in these tests.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7001;
 
 /// Returns a loopback address that is unique among concurrent tests and test processes.
