@@ -4,6 +4,7 @@
 //! - [`error`]: the typed error of all API calls, and its wire encoding.
 //! - [`manifest`]: `jaco.yaml` and compose files: parsing, validation, resolution, hashing.
 //! - [`config`]: `jacod.yaml`, the advertised address and the log filter of a daemon.
+//! - [`drain_mark`]: values of the mark of a node that leaves.
 //! - [`duration`]: durations in text form.
 //! - [`secret`]: values that are redacted in output and zeroed on drop.
 //! - [`yaml`]: bounded YAML trees with positions, used by the manifests.
@@ -14,6 +15,7 @@
 
 mod chain;
 pub mod config;
+pub mod drain_mark;
 pub mod duration;
 pub mod error;
 pub mod manifest;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jaco_proto::{
-    Error, ErrorCode,
+    Error, ErrorCode, drain_mark,
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{MemberChange, Propose, ProposeError, RaftStatus, Role, State, command};
@@ -29,8 +29,6 @@ const TRANSFER_BUDGET: Duration = Duration::from_secs(3);
 /// Time for which a follower counts as active after a response. Raft's own flag covers the current
 /// election timeout only, and is unset for every follower when that begins.
 const ACTIVE: Duration = Duration::from_secs(2);
-/// Value of `NodeStatusUpdate.drain_mark` that clears the mark.
-const DRAIN_CLEAR: i32 = 2;
 /// Minimum delay between two reads of the raft status, which changes with every commit.
 const SAMPLE: Duration = Duration::from_millis(100);
 
@@ -282,7 +280,7 @@ impl MembershipActor {
     fn keep(&mut self, host: &str) -> v1::Command {
         let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
             hostname: host.to_owned(),
-            drain_mark: DRAIN_CLEAR,
+            drain_mark: drain_mark::CLEAR,
             ..Default::default()
         });
         let identity = format!("drain:{host}");

@@ -4,7 +4,10 @@ use jaco_actors::membership::{
     leaving,
     policy::{self, Action, Verdict},
 };
-use jaco_proto::v1::{self, command::Payload};
+use jaco_proto::{
+    drain_mark,
+    v1::{self, command::Payload},
+};
 use jaco_raftnode::core::MemberChange;
 
 use super::{
@@ -16,8 +19,6 @@ use super::{
     world::{Local, World},
 };
 
-/// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
-const DRAIN_SET: i32 = 1;
 /// Time for which a follower counts as active after its last answer.
 const ACTIVE: Time = 2 * SECOND;
 
@@ -121,7 +122,7 @@ impl World {
         let Some(command) = self.node_command(id, |_| {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
                 hostname: format!("n{raft_id}"),
-                drain_mark: 2,
+                drain_mark: drain_mark::CLEAR,
                 ..v1::NodeStatusUpdate::default()
             })
         }) else {
@@ -189,7 +190,7 @@ impl World {
         let Some(command) = self.node_command(leader, |_| {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
                 hostname: format!("n{id}"),
-                drain_mark: DRAIN_SET,
+                drain_mark: drain_mark::SET,
                 ..v1::NodeStatusUpdate::default()
             })
         }) else {
