@@ -1,7 +1,6 @@
 //! State shared by the actors of a node: configuration, and the membership once there is one.
 
 use std::{
-    fmt::Write as _,
     net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -539,10 +538,8 @@ pub(crate) fn random_token() -> Result<SecretString, Error> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
-    }
+    // Allocated once, at its full length: growing it would leave copies of the secret behind.
+    let text = hex::encode(bytes.as_slice());
     bytes.zeroize();
     Ok(SecretString::new(text))
 }

@@ -1,6 +1,6 @@
 //! Formatting of times, enums, durations and key-value pairs.
 
-use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use prost_types::Timestamp;
 
@@ -38,14 +38,6 @@ pub(crate) fn short_duration(span: Duration) -> String {
         (0, _, _) => format!("{hours}h{:02}m", minutes % 60),
         (_, _, _) => format!("{days}d{:02}h", hours % 24),
     }
-}
-
-/// Formats bytes as two lower-case hexadecimal digits each.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
-        text
-    })
 }
 
 /// Formats a count with its noun: `1 replica`, `2 replicas`.
