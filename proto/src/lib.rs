@@ -6,6 +6,7 @@
 //! - [`config`]: `jacod.yaml`, the advertised address and the log filter of a daemon.
 //! - [`drain_mark`]: values of the mark of a node that leaves.
 //! - [`duration`]: durations in text form.
+//! - [`quote`]: text in double quotes.
 //! - [`secret`]: values that are redacted in output and zeroed on drop.
 //! - [`yaml`]: bounded YAML trees with positions, used by the manifests.
 //!
@@ -19,6 +20,7 @@ pub mod drain_mark;
 pub mod duration;
 pub mod error;
 pub mod manifest;
+pub mod quote;
 mod redacted;
 pub mod secret;
 pub mod yaml;
