@@ -156,6 +156,7 @@ pub struct Running {
 
 impl Shared {
     /// Creates the shared state of a node without a membership or actors.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn idle(
         config: NodeConfig,
         certificate: Arc<CertSlot>,
@@ -199,6 +200,7 @@ impl Shared {
     }
 
     /// Installs a membership that has neither files nor actors.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn become_member(
         &self,
         hostname: &str,
