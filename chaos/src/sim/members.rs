@@ -2,7 +2,8 @@
 
 use jaco_actors::membership::{
     leaving,
-    policy::{self, Action, Verdict},
+    policy::{Action, Verdict},
+    view,
 };
 use jaco_proto::{
     drain_mark,
@@ -53,30 +54,10 @@ impl World {
         }
         let status = daemon.core.status();
         let control = &mut daemon.control;
-        let rows = daemon.state.nodes.values().map(|node| {
-            let member = policy::Member {
-                hostname: node.hostname.clone(),
-                leaving: leaving(node),
-            };
-            (node.raft_id, member)
+        let view = view(&status, &daemon.state, |follower| {
+            let heard = control.followers.get(&follower);
+            heard.is_some_and(|at| now - at < ACTIVE)
         });
-        let progress = status.progress.iter().map(|p| {
-            let heard = control.followers.get(&p.raft_id);
-            let progress = policy::Progress {
-                matched: p.matched,
-                active: p.recent_active || heard.is_some_and(|at| now - at < ACTIVE),
-            };
-            (p.raft_id, progress)
-        });
-        let view = policy::View {
-            leader: id,
-            commit: status.commit,
-            changing: status.changing_members,
-            voters: status.voters.iter().copied().collect(),
-            learners: status.learners.iter().copied().collect(),
-            rows: rows.collect(),
-            progress: progress.collect(),
-        };
         if even && let Some(&learner) = status.learners.first() {
             // The mutation ignores the voter table.
             return self.input(id, Input::Change(MemberChange::Promote(learner)));
