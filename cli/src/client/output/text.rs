@@ -40,6 +40,11 @@ pub(crate) fn short_duration(span: Duration) -> String {
     }
 }
 
+/// Formats an optional value; `-` if it is absent.
+pub(crate) fn or_dash(value: Option<&String>) -> String {
+    value.cloned().unwrap_or_else(|| "-".to_owned())
+}
+
 /// Formats a count with its noun: `1 replica`, `2 replicas`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     if count == 1 {
