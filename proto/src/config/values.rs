@@ -72,7 +72,8 @@ impl fmt::Display for HostPort {
     }
 }
 
-fn port_number(text: &str) -> Option<u16> {
+/// Parses a port in decimal digits, without a sign.
+pub(crate) fn port_number(text: &str) -> Option<u16> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
