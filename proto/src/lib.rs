@@ -23,10 +23,12 @@ pub mod manifest;
 pub mod quote;
 mod redacted;
 pub mod secret;
+mod timestamp;
 pub mod yaml;
 
 pub use chain::chain;
 pub use error::{Error, ErrorCode};
+pub use timestamp::timestamp;
 
 /// The protobuf package `jaco.v1`.
 #[expect(
