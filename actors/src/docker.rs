@@ -42,7 +42,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    fn refused(status: u16, message: String) -> Self {
+    fn from_status(status: u16, message: String) -> Self {
         match status {
             404 => Self::NotFound(message),
             409 => Self::Conflict(message),
@@ -51,20 +51,20 @@ impl EngineError {
     }
 
     /// Transforms the message.
-    pub(crate) fn map(self, words: impl FnOnce(String) -> String) -> Self {
+    pub(crate) fn map(self, transform: impl FnOnce(String) -> String) -> Self {
         match self {
-            Self::Unreachable(message) => Self::Unreachable(words(message)),
-            Self::NotFound(message) => Self::NotFound(words(message)),
-            Self::Conflict(message) => Self::Conflict(words(message)),
+            Self::Unreachable(message) => Self::Unreachable(transform(message)),
+            Self::NotFound(message) => Self::NotFound(transform(message)),
+            Self::Conflict(message) => Self::Conflict(transform(message)),
             Self::Api { status, message } => Self::Api {
                 status,
-                message: words(message),
+                message: transform(message),
             },
         }
     }
 
     /// Treats absence as success, for removals.
-    pub(crate) fn unless_absent(result: Result<(), Self>) -> Result<(), Self> {
+    pub(crate) fn ignore_not_found(result: Result<(), Self>) -> Result<(), Self> {
         match result {
             Err(Self::NotFound(_)) => Ok(()),
             other => other,
@@ -78,7 +78,7 @@ impl From<Error> for EngineError {
             Error::DockerResponseServerError {
                 status_code,
                 message,
-            } => Self::refused(status_code, message),
+            } => Self::from_status(status_code, message),
             Error::DockerStreamError { error } => Self::Api {
                 status: 0,
                 message: error,
@@ -88,7 +88,7 @@ impl From<Error> for EngineError {
             // timeout.
             other => Self::Unreachable(chain(&other)),
         };
-        error.map(|message| readable(&message))
+        error.map(|message| printable(&message))
     }
 }
 
@@ -96,7 +96,7 @@ impl From<Error> for EngineError {
 const ERROR_MAX: usize = 2048;
 
 /// Makes an error text safe to display: bounded, and without control characters.
-pub(crate) fn readable(message: &str) -> String {
+pub(crate) fn printable(message: &str) -> String {
     let mut text = String::new();
     for c in message.chars() {
         if text.len() + c.len_utf8() > ERROR_MAX {
@@ -137,7 +137,7 @@ impl Connection {
     }
 
     /// Converts the error of a result; drops the client if the engine is unreachable.
-    pub(crate) fn settle<T>(&self, result: Result<T, Error>) -> Result<T, EngineError> {
+    pub(crate) fn map_result<T>(&self, result: Result<T, Error>) -> Result<T, EngineError> {
         result.map_err(|error| {
             let error = EngineError::from(error);
             if matches!(error, EngineError::Unreachable(_)) {
@@ -155,7 +155,7 @@ impl Connection {
         let connected = async move {
             let client = self.client().await?;
             let stream = open(&client);
-            Ok::<_, EngineError>(stream.map(move |item| self.settle(item)))
+            Ok::<_, EngineError>(stream.map(move |item| self.map_result(item)))
         };
         futures::stream::once(connected).try_flatten().boxed()
     }

@@ -45,7 +45,7 @@ pub enum Networking<'a> {
 
 /// Input of [`project`].
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct ProjectionInput<'a> {
     /// Cluster the container belongs to.
     pub cluster_id: &'a str,
     /// Row it is created from.
@@ -57,7 +57,7 @@ pub struct Source<'a> {
     /// Network configuration.
     pub networking: Networking<'a>,
     /// Containers whose namespaces it shares, by service.
-    pub lenders: &'a BTreeMap<String, String>,
+    pub namespace_containers: &'a BTreeMap<String, String>,
     /// Home directory of the daemon's user; replaces `~` in bind paths.
     pub home: &'a str,
 }
@@ -127,7 +127,7 @@ pub fn declares_healthcheck(service: &Service) -> bool {
 
 /// Builds the create request of a container.
 #[must_use]
-pub fn project(source: &Source<'_>) -> ContainerCreateBody {
+pub fn project(source: &ProjectionInput<'_>) -> ContainerCreateBody {
     let service = source.service;
     let attached = matches!(source.networking, Networking::Attached(_));
     ContainerCreateBody {
@@ -158,7 +158,7 @@ fn environment(environment: &BTreeMap<String, Option<String>>) -> Vec<String> {
         .collect()
 }
 
-fn labels(source: &Source<'_>) -> HashMap<String, String> {
+fn labels(source: &ProjectionInput<'_>) -> HashMap<String, String> {
     let row = source.row;
     let own = [
         (LABEL_CLUSTER, source.cluster_id.to_owned()),
@@ -188,7 +188,7 @@ fn healthcheck(check: &Healthcheck) -> HealthConfig {
     }
 }
 
-fn first_network(source: &Source<'_>) -> Option<NetworkingConfig> {
+fn first_network(source: &ProjectionInput<'_>) -> Option<NetworkingConfig> {
     let Networking::Attached([first, ..]) = source.networking else {
         return None;
     };
@@ -201,7 +201,7 @@ fn first_network(source: &Source<'_>) -> Option<NetworkingConfig> {
     })
 }
 
-fn host_config(source: &Source<'_>) -> HostConfig {
+fn host_config(source: &ProjectionInput<'_>) -> HostConfig {
     let service = source.service;
     let (network_mode, resolvers, attached) = match source.networking {
         Networking::Attached(bridges) => (
@@ -210,7 +210,7 @@ fn host_config(source: &Source<'_>) -> HostConfig {
             true,
         ),
         Networking::None => (Some("none".to_owned()), Vec::new(), false),
-        Networking::Joined(name) => (lender(source, name), Vec::new(), false),
+        Networking::Joined(name) => (namespace_of(source, name), Vec::new(), false),
     };
     let if_attached = |list: &Vec<String>| some(list.clone()).filter(|_| attached);
     let (binds, mounts) = mounts::split(source);
@@ -264,16 +264,16 @@ fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
 }
 
 /// Namespace mode in the engine's syntax.
-fn namespace(source: &Source<'_>, namespace: Option<&Namespace>) -> Option<String> {
+fn namespace(source: &ProjectionInput<'_>, namespace: Option<&Namespace>) -> Option<String> {
     match namespace? {
         Namespace::Engine(mode) => Some(mode.clone()),
-        Namespace::Service(name) => lender(source, name),
+        Namespace::Service(name) => namespace_of(source, name),
     }
 }
 
 /// Namespace of the container that runs `service`.
-fn lender(source: &Source<'_>, service: &str) -> Option<String> {
-    let container = source.lenders.get(service)?;
+fn namespace_of(source: &ProjectionInput<'_>, service: &str) -> Option<String> {
+    let container = source.namespace_containers.get(service)?;
     Some(format!("container:{container}"))
 }
 
@@ -351,7 +351,7 @@ pub fn joined_service(service: &Service) -> Option<&str> {
 
 /// Services of which a replica must run on this host because a namespace of it is shared.
 #[must_use]
-pub fn lending_services(service: &Service) -> BTreeSet<&str> {
+pub fn namespace_services(service: &Service) -> BTreeSet<&str> {
     let others = [&service.ipc, &service.pid, &service.uts];
     let others = others.into_iter().flatten().filter_map(Namespace::service);
     joined_service(service).into_iter().chain(others).collect()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bollard::models::ContainerCreateBody;
 use jaco_actors::{
     network::names::NetworkId,
-    runtime::projection::{self, Attachment, Networking, Source},
+    runtime::projection::{self, Attachment, Networking, ProjectionInput},
 };
 use jaco_proto::{
     manifest::{
@@ -75,7 +75,7 @@ pub(crate) fn project(
             gateway: format!("10.0.{index}.1"),
         })
         .collect();
-    let lenders: BTreeMap<String, String> = projection::lending_services(service)
+    let namespace_containers: BTreeMap<String, String> = projection::namespace_services(service)
         .into_iter()
         .map(|name| (name.to_owned(), format!("<id of {name}>")))
         .collect();
@@ -91,13 +91,13 @@ pub(crate) fn project(
         raft_index: 7,
         ..Default::default()
     };
-    let body = projection::project(&Source {
+    let body = projection::project(&ProjectionInput {
         cluster_id: "c1",
         row: &row,
         service,
         volumes: &document.volumes,
         networking,
-        lenders: &lenders,
+        namespace_containers: &namespace_containers,
         home: "/home/jaco",
     });
     let rest = bridges.into_iter().skip(1);

@@ -35,7 +35,7 @@ impl DockerNetworks {
     }
 
     /// Sends a request in a future that is independent of `self`.
-    fn ask<T, F>(&self, request: impl FnOnce(Arc<Docker>) -> F + Send + 'static) -> EngineResult<T>
+    fn call<T, F>(&self, request: impl FnOnce(Arc<Docker>) -> F + Send + 'static) -> EngineResult<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send,
@@ -43,7 +43,7 @@ impl DockerNetworks {
         let connection = Arc::clone(&self.0);
         async move {
             let answer = request(connection.client().await?).await;
-            connection.settle(answer)
+            connection.map_result(answer)
         }
         .boxed()
     }
@@ -51,25 +51,25 @@ impl DockerNetworks {
 
 impl NetworkEngine for DockerNetworks {
     fn list(&self) -> EngineResult<Vec<EngineNetwork>> {
-        self.ask(|docker| async move {
+        self.call(|docker| async move {
             let networks = docker.list_networks(None).await?;
-            Ok(networks.into_iter().map(shown).collect())
+            Ok(networks.into_iter().map(from_api).collect())
         })
     }
 
     fn create(&self, spec: NetworkSpec) -> EngineResult<String> {
-        self.ask(|docker| async move { Ok(docker.create_network(request(spec)).await?.id) })
+        self.call(|docker| async move { Ok(docker.create_network(request(spec)).await?.id) })
     }
 
     fn remove(&self, id: String) -> EngineResult<()> {
-        let removed = self.ask(|docker| async move { docker.remove_network(&id).await });
-        removed.map(EngineError::unless_absent).boxed()
+        let removed = self.call(|docker| async move { docker.remove_network(&id).await });
+        removed.map(EngineError::ignore_not_found).boxed()
     }
 
     fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
         // A container that was never started refers to its networks by name only.
         let filters = HashMap::from([("network", vec![network.id.clone(), network.name.clone()])]);
-        self.ask(move |docker| async move {
+        self.call(move |docker| async move {
             let options = ListContainersOptionsBuilder::new()
                 .all(true)
                 .filters(&filters)
@@ -90,16 +90,16 @@ impl NetworkEngine for DockerNetworks {
             .v(true)
             .build();
         let (this, id) = (self.clone(), container.clone());
-        let stopped = self.ask(move |docker| async move {
+        let stopped = self.call(move |docker| async move {
             let patient = Docker::clone(&docker).with_timeout(REQUEST_TIMEOUT + grace);
             patient.stop_container(&id, Some(stop)).await
         });
         async move {
-            EngineError::unless_absent(stopped.await)?;
-            let removed = this.ask(move |docker| async move {
+            EngineError::ignore_not_found(stopped.await)?;
+            let removed = this.call(move |docker| async move {
                 docker.remove_container(&container, Some(remove)).await
             });
-            EngineError::unless_absent(removed.await)
+            EngineError::ignore_not_found(removed.await)
         }
         .boxed()
     }
@@ -128,7 +128,7 @@ fn request(spec: NetworkSpec) -> NetworkCreateRequest {
     }
 }
 
-fn shown(network: Network) -> EngineNetwork {
+fn from_api(network: Network) -> EngineNetwork {
     let blocks = network
         .ipam
         .and_then(|ipam| ipam.config)

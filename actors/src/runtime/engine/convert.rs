@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{EngineError, Event, EventKind, Found, Health, Inspected, Status};
 use crate::{
-    docker::readable,
+    docker::printable,
     labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
 };
 
@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
     let failed = |message: String| EngineError::Api {
         status: 0,
-        message: readable(&message),
+        message: printable(&message),
     };
     if let Some(detail) = step.error_detail {
         let message = detail.message.filter(|message| !message.is_empty());

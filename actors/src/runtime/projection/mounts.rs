@@ -6,12 +6,12 @@ use bollard::models::{
 };
 use jaco_proto::manifest::compose::{Mount, MountSource};
 
-use super::Source;
+use super::ProjectionInput;
 
 /// Splits mounts into binds that create a missing host path, and all others.
 ///
 /// Only the older bind syntax creates the path on every engine version.
-pub(super) fn split(source: &Source<'_>) -> (Vec<String>, Vec<EngineMount>) {
+pub(super) fn split(source: &ProjectionInput<'_>) -> (Vec<String>, Vec<EngineMount>) {
     let mut binds = Vec::new();
     let mut mounts = Vec::new();
     for mount in &source.service.volumes {
@@ -89,7 +89,7 @@ fn volume_options(mount: &Mount) -> Option<MountVolumeOptions> {
     })
 }
 
-fn volume_name(source: &Source<'_>, key: &str) -> String {
+fn volume_name(source: &ProjectionInput<'_>, key: &str) -> String {
     match source.volumes.get(key) {
         Some(declared) => match (&declared.name, declared.external) {
             (Some(name), _) => name.clone(),

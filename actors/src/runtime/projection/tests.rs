@@ -44,13 +44,13 @@ fn body(service: &Service, networking: Networking<'_>) -> ContainerCreateBody {
         (key.to_owned(), VolumeDeclaration { name, external })
     })
     .into();
-    project(&Source {
+    project(&ProjectionInput {
         cluster_id: "cl-1",
         row: &row(),
         service,
         volumes: &volumes,
         networking,
-        lenders: &[("vpn".to_owned(), "c9".to_owned())].into(),
+        namespace_containers: &[("vpn".to_owned(), "c9".to_owned())].into(),
         home: "/home/jaco",
     })
 }
@@ -393,7 +393,7 @@ fn shared_namespace_refers_to_lending_container() {
         uts: borrowed(),
         ..Service::default()
     };
-    let lending: Vec<&str> = lending_services(&service).into_iter().collect();
+    let lending: Vec<&str> = namespace_services(&service).into_iter().collect();
     assert_eq!(lending, ["proxy", "vpn"]);
     let host = host(&service);
     for mode in [host.ipc_mode, host.pid_mode, host.uts_mode] {

@@ -7,13 +7,13 @@ use jaco_proto::secret::Redacted;
 
 use super::core::{PROGRESS_EVERY, PrepareError};
 use crate::{
-    docker::readable,
+    docker::printable,
     runtime::{
-        Deps, NetworkError, Shared, assignment,
+        Deps, NetworkError, RuntimeContext, assignment,
         engine::{Engine, EngineError},
         projection::{
-            self, Attachment, Networking, Source, aliases, container_name, joined_service,
-            lending_services, networks, project,
+            self, Attachment, Networking, ProjectionInput, aliases, container_name, joined_service,
+            namespace_services, networks, project,
         },
         registry_key,
     },
@@ -34,7 +34,10 @@ pub(super) struct Launch {
 }
 
 /// Reads the row's service, ensures its networks and builds the create request.
-pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, PrepareError> {
+pub(super) async fn prepare(
+    shared: Arc<RuntimeContext>,
+    id: String,
+) -> Result<Launch, PrepareError> {
     let deps = &shared.deps;
     let state = deps.raft.state();
     let retry = |why: &str| PrepareError::Retry(why.to_owned());
@@ -59,13 +62,13 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
     for network in networks(spec, service) {
         bridges.push(ensure(deps, &row.deployment, &network).await?);
     }
-    let mut lenders = BTreeMap::new();
-    for name in lending_services(service) {
+    let mut namespace_containers = BTreeMap::new();
+    for name in namespace_services(service) {
         let container = assignment::running_here(&state, &deps.host, &row.deployment, name);
         let container = container.ok_or_else(|| {
             PrepareError::Retry(format!("no running same-host replica of {name}"))
         })?;
-        lenders.insert(name.to_owned(), container);
+        namespace_containers.insert(name.to_owned(), container);
     }
     let networking = match (joined_service(service), bridges.is_empty()) {
         (Some(name), _) => Networking::Joined(name),
@@ -73,13 +76,13 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
         (None, false) => Networking::Attached(&bridges),
     };
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());
-    let body = project(&Source {
+    let body = project(&ProjectionInput {
         cluster_id: &cluster.cluster_id,
         row: &row,
         service,
         volumes: &document.volumes,
         networking,
-        lenders: &lenders,
+        namespace_containers: &namespace_containers,
         home: &home,
     });
     Ok(Launch {
@@ -110,7 +113,7 @@ async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachme
 /// Pulls the image once with the current credential, sharing the attempt with other replicas that
 /// pull the same image; calls `progressed` when it progresses.
 pub(super) async fn pull(
-    shared: Arc<Shared>,
+    shared: Arc<RuntimeContext>,
     launch: Launch,
     progressed: impl Fn() + Send + 'static,
 ) -> Result<(), EngineError> {
@@ -119,14 +122,17 @@ pub(super) async fn pull(
     let credential =
         registry_key::resolve(&launch.image, &stored).map_err(|error| EngineError::Api {
             status: 0,
-            message: readable(&error.to_string()),
+            message: printable(&error.to_string()),
         })?;
     let pull = shared.pulls.join(&deps.engine, &launch.image, credential);
     pull.finish(PROGRESS_EVERY, progressed).await
 }
 
 /// Creates, connects and starts the container; removes it if a later step fails.
-pub(super) async fn launch(shared: Arc<Shared>, launch: Launch) -> Result<String, EngineError> {
+pub(super) async fn launch(
+    shared: Arc<RuntimeContext>,
+    launch: Launch,
+) -> Result<String, EngineError> {
     let deps = &shared.deps;
     let (deployment, service) = (launch.deployment.clone(), launch.service.clone());
     let launched = create_and_start(&*deps.engine, launch).await;
@@ -161,14 +167,14 @@ async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String,
 
 /// Stops and removes each container of a replica; returns at the first error.
 pub(crate) async fn discard(
-    shared: Arc<Shared>,
+    shared: Arc<RuntimeContext>,
     replica_id: String,
     containers: Vec<String>,
 ) -> Result<(), EngineError> {
     let engine = &shared.deps.engine;
     for container in containers {
         engine.stop(&container).await?;
-        shared.readers.done(&replica_id).await;
+        shared.tails.wait_drained(&replica_id).await;
         engine.remove(&container).await?;
     }
     Ok(())
