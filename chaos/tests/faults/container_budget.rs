@@ -35,7 +35,7 @@ async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
     ensure!(!last.running, "{last:?}");
     log.wait_started(&job, &last.id).await?;
     // The engine reports the last death after the last start.
-    until("the event of the last death", TIMEOUT, || async {
+    until("the event of the last death", WAIT_TIMEOUT, || async {
         let deaths = log.times(&job, "die").len();
         ensure!(deaths >= 4, "{deaths} deaths");
         Ok(())
