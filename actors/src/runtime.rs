@@ -1,7 +1,8 @@
 //! Runtime vertical: turns the desired rows of this host into containers.
 //!
 //! - [`engine`]: container engine API, and its Docker implementation.
-//! - [`projection`]: maps a compose service to the engine's create request.
+//! - [`spec`]: parameters of a container to create.
+//! - [`projection`]: maps them to the engine's create request.
 //! - [`registry_key`]: image references, and the credential an image is pulled with.
 //! - [`replica`]: state machine of one container, from pull to removal.
 //! - [`assignment`]: the part of the replicated state that concerns one replica on this host.
@@ -27,7 +28,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::{clock::Clock, network::BridgeDirectory, telemetry::Metrics};
 use engine::Engine;
-use projection::Attachment;
+use spec::Attachment;
 
 pub mod assignment;
 mod documents;
@@ -40,6 +41,7 @@ pub mod publisher;
 mod pulls;
 pub mod registry_key;
 pub mod replica;
+pub mod spec;
 
 pub use documents::{Documents, ReadProject};
 

@@ -10,8 +10,8 @@ use jaco_raftnode::State;
 
 use super::{
     documents::Documents,
-    projection::{declares_healthcheck, image},
     replica::core::{Assignment, Gate, Wanted},
+    spec::{declares_healthcheck, image},
 };
 
 /// Returns the assignment of replica `id` on `host`.

@@ -3,11 +3,10 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use async_trait::async_trait;
-use bollard::models::ContainerCreateBody;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
-use super::registry_key::Credential;
+use super::{registry_key::Credential, spec::ContainerSpec};
 
 pub use crate::docker::EngineError;
 pub use docker::DockerEngine;
@@ -183,7 +182,7 @@ pub trait Engine: Send + Sync + 'static {
     ) -> BoxStream<'static, Result<(), EngineError>>;
 
     /// Creates a container and returns its id.
-    async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError>;
+    async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError>;
 
     /// Attaches a container to another network.
     async fn connect(

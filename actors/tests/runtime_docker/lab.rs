@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use jaco_actors::{
     clock::Clock,
     runtime::{
-        self, Deps, NetworkError, Networks, Runtime, engine::DockerEngine, projection::Attachment,
+        self, Deps, NetworkError, Networks, Runtime, engine::DockerEngine, spec::Attachment,
     },
     supervision::{ActorInfo, Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,

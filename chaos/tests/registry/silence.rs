@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use jaco_actors::{
     clock::Clock,
     runtime::{
-        self, Deps, NetworkError, Networks, engine::DockerEngine, projection::Attachment,
-        replica::core::PULL_SILENCE,
+        self, Deps, NetworkError, Networks, engine::DockerEngine, replica::core::PULL_SILENCE,
+        spec::Attachment,
     },
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,

@@ -7,7 +7,7 @@ use bollard::{
     Docker,
     auth::DockerCredentials,
     container::LogOutput,
-    models::{ContainerCreateBody, EndpointSettings, NetworkConnectRequest},
+    models::{EndpointSettings, NetworkConnectRequest},
     query_parameters::{
         CreateContainerOptions, CreateImageOptions, EventsOptions, KillContainerOptions,
         LogsOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     docker::{Connection, REQUEST_TIMEOUT},
     labels::{LABEL_CLUSTER, LABEL_REPLICA},
-    runtime::registry_key::Credential,
+    runtime::{projection::project, registry_key::Credential, spec::ContainerSpec},
 };
 
 /// Create and start requests in flight at once; more slow all of them down.
@@ -128,7 +128,7 @@ impl Engine for DockerEngine {
             .boxed()
     }
 
-    async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
+    async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
         let _slot = self.start_slot().await;
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
@@ -137,7 +137,7 @@ impl Engine for DockerEngine {
         let answer = self
             .client()
             .await?
-            .create_container(Some(options), body)
+            .create_container(Some(options), project(spec))
             .await;
         Ok(self.settle(answer)?.id)
     }

@@ -7,7 +7,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bollard::models::ContainerCreateBody;
 use futures::{Stream, StreamExt, stream, stream::BoxStream};
 use tokio::sync::{broadcast, watch};
 
@@ -17,7 +16,7 @@ use super::{
 };
 use crate::{
     labels::{LABEL_CLUSTER, LABEL_RAFT_INDEX, LABEL_REPLICA},
-    runtime::registry_key::Credential,
+    runtime::{registry_key::Credential, spec::ContainerSpec},
 };
 
 /// Fake engine; clones share state.
@@ -321,7 +320,7 @@ impl Engine for FakeEngine {
         }
     }
 
-    async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
+    async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
         let mut inner = self.call()?;
         if inner
             .containers
@@ -335,7 +334,7 @@ impl Engine for FakeEngine {
         let id = format!("c{}", inner.made);
         let container = Container {
             name: name.to_owned(),
-            labels: body.labels.unwrap_or_default(),
+            labels: spec.labels(),
             status: Status::Created,
         };
         inner.containers.insert(id.clone(), container);

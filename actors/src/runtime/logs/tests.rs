@@ -15,7 +15,7 @@ use crate::{
             LogStream,
             fake::{FakeEngine, Output},
         },
-        projection::Attachment,
+        spec::Attachment,
     },
     telemetry::Metrics,
 };

@@ -2,8 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bollard::models::ContainerCreateBody;
-use jaco_proto::secret::Redacted;
+use jaco_proto::{secret::Redacted, v1::ReplicaDesired};
 
 use super::core::{PROGRESS_EVERY, PrepareError};
 use crate::{
@@ -11,11 +10,11 @@ use crate::{
     runtime::{
         Deps, NetworkError, Shared, assignment,
         engine::{Engine, EngineError},
-        projection::{
-            self, Attachment, Networking, Source, aliases, container_name, joined_service,
-            lending_services, networks, project,
-        },
         registry_key,
+        spec::{
+            Attachment, ContainerSpec, Networking, aliases, container_name, image, joined_service,
+            lending_services, networks,
+        },
     },
 };
 
@@ -27,13 +26,13 @@ pub(super) struct Launch {
     deployment: String,
     service: String,
     /// Redacted because it contains the environment.
-    body: Redacted<ContainerCreateBody>,
+    spec: Redacted<ContainerSpec>,
     /// Networks after the first.
     rest: Vec<String>,
     aliases: Vec<String>,
 }
 
-/// Reads the row's service, ensures its networks and builds the create request.
+/// Reads the row's service, ensures its networks and determines the container's parameters.
 pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, PrepareError> {
     let deps = &shared.deps;
     let state = deps.raft.state();
@@ -67,33 +66,30 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
         })?;
         lenders.insert(name.to_owned(), container);
     }
+    let rest = bridges.iter().skip(1);
+    let rest = rest.map(|bridge| bridge.engine_network.clone()).collect();
     let networking = match (joined_service(service), bridges.is_empty()) {
-        (Some(name), _) => Networking::Joined(name),
+        (Some(name), _) => Networking::Joined(name.to_owned()),
         (None, true) => Networking::None,
-        (None, false) => Networking::Attached(&bridges),
+        (None, false) => Networking::Attached(bridges),
     };
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());
-    let body = project(&Source {
-        cluster_id: &cluster.cluster_id,
-        row: &row,
-        service,
-        volumes: &document.volumes,
-        networking,
-        lenders: &lenders,
-        home: &home,
-    });
     Ok(Launch {
-        image: projection::image(&row, service).to_owned(),
+        image: image(&row, service).to_owned(),
         deployment: row.deployment.clone(),
         service: row.service.clone(),
         name: container_name(&row.id),
-        body: Redacted(body),
-        rest: bridges
-            .into_iter()
-            .skip(1)
-            .map(|bridge| bridge.engine_network)
-            .collect(),
+        rest,
         aliases: aliases(&row),
+        spec: Redacted(ContainerSpec {
+            cluster_id: cluster.cluster_id.clone(),
+            row: ReplicaDesired::clone(&row),
+            service: service.clone(),
+            volumes: document.volumes.clone(),
+            networking,
+            lenders,
+            home,
+        }),
     })
 }
 
@@ -136,7 +132,7 @@ pub(super) async fn launch(shared: Arc<Shared>, launch: Launch) -> Result<String
 }
 
 async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String, EngineError> {
-    let container = engine.create(&launch.name, launch.body.0).await?;
+    let container = engine.create(&launch.name, &launch.spec.0).await?;
     let finished = async {
         for network in &launch.rest {
             engine.connect(network, &container, &launch.aliases).await?;
