@@ -1,8 +1,5 @@
 //! Runtime vertical: turns the desired rows of this host into containers.
 //!
-//! - [`engine`]: container engine API, and its Docker implementation.
-//! - [`spec`]: parameters of a container to create.
-//! - [`projection`]: maps them to the engine's create request.
 //! - [`registry_key`]: image references, and the credential an image is pulled with.
 //! - [`replica`]: state machine of one container, from pull to removal.
 //! - [`assignment`]: the part of the replicated state that concerns one replica on this host.
@@ -21,27 +18,23 @@ use std::{
 };
 
 use async_trait::async_trait;
+use jaco_engine::{Engine, spec::Attachment};
 use jaco_proto::chain;
 use jaco_raftnode::Propose;
 use jaco_supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::{broadcast, watch};
 
 use crate::{clock::Clock, network::BridgeDirectory, telemetry::Metrics};
-use engine::Engine;
-use spec::Attachment;
 
 pub mod assignment;
 mod documents;
-pub mod engine;
 pub mod events;
 pub mod logs;
 pub mod manager;
-pub mod projection;
 pub mod publisher;
 mod pulls;
 pub mod registry_key;
 pub mod replica;
-pub mod spec;
 
 pub use documents::{Documents, ReadProject};
 
@@ -124,7 +117,7 @@ pub(crate) struct Shared {
     events_up: AtomicBool,
     /// Engine events, for tasks that wait for a container; a slow subscriber misses some and
     /// receives `Lagged`.
-    pub(crate) news: broadcast::Sender<engine::Event>,
+    pub(crate) news: broadcast::Sender<jaco_engine::Event>,
     /// The log tails.
     pub(crate) readers: logs::readers::Readers,
     /// Since the node caught up, a listing has shown no running container here without a row.

@@ -9,13 +9,13 @@ mod refused;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use super::{
+use jaco_engine::{
+    EngineError, EngineNetwork, NetworkSpec,
     cidr::Cidr,
-    engine::{EngineError, EngineNetwork, NetworkSpec, SharedEngine},
-    ipam,
-    names::NetworkId,
+    labels::{LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_NETWORK, LABEL_SUBNET},
 };
-use crate::labels::{LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_NETWORK, LABEL_SUBNET};
+
+use super::{SharedEngine, ipam, names::NetworkId};
 
 pub use actor::{Args, BridgeActor, Env, Msg};
 pub(crate) use refused::REMEMBERED;
@@ -241,7 +241,5 @@ pub async fn remove(
     Ok(Removal::Gone)
 }
 
-#[cfg(test)]
-pub(crate) mod fake;
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jaco_engine::{Engine, docker::DockerEngine};
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
     Error, ErrorCode,
@@ -44,10 +45,7 @@ use crate::{
     membership::Membership,
     network::ipam::SharedAllocator,
     peer::{Network, Peers},
-    runtime::{
-        Runtime,
-        engine::{DockerEngine, Engine},
-    },
+    runtime::Runtime,
     telemetry::Metrics,
 };
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jaco_engine::spec::{declares_healthcheck, image};
 use jaco_proto::{
     manifest::compose::{Condition, PullPolicy, Service},
     v1::{NodeStatus, ReplicaDesired, ReplicaObserved, ReplicaState},
@@ -11,7 +12,6 @@ use jaco_raftnode::State;
 use super::{
     documents::Documents,
     replica::core::{Assignment, Gate, Wanted},
-    spec::{declares_healthcheck, image},
 };
 
 /// Returns the assignment of replica `id` on `host`.

@@ -8,11 +8,12 @@
 
 use std::sync::Arc;
 
+use jaco_engine::EngineError;
 use jaco_proto::v1::LogLine;
 use jaco_raftnode::State;
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{Shared, engine::EngineError};
+use super::Shared;
 use buffer::buffer;
 use source::Source;
 

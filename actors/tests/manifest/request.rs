@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bollard::models::ContainerCreateBody;
-use jaco_actors::{
-    network::names::NetworkId,
-    runtime::{
-        projection,
-        spec::{self, Attachment, ContainerSpec, Networking},
-    },
+use jaco_actors::network::names::NetworkId;
+use jaco_engine::{
+    docker::{self, ContainerCreateBody},
+    spec::{self, Attachment, ContainerSpec, Networking},
 };
 use jaco_proto::{
     manifest::{
@@ -94,7 +91,7 @@ pub(crate) fn project(
         raft_index: 7,
         ..Default::default()
     };
-    let body = projection::project(&ContainerSpec {
+    let body = docker::project(&ContainerSpec {
         cluster_id: "c1".to_owned(),
         row,
         service: service.clone(),

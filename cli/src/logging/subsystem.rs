@@ -58,6 +58,7 @@ mod tests {
             "raftnode",
             "net",
             "actors",
+            "actors/engine",
             "actors/supervision",
             "cli",
         ] {

@@ -2,21 +2,17 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jaco_engine::{
+    Engine, EngineError, readable,
+    spec::{
+        Attachment, ContainerSpec, Networking, aliases, container_name, image, joined_service,
+        lending_services, networks,
+    },
+};
 use jaco_proto::{secret::Redacted, v1::ReplicaDesired};
 
 use super::core::{PROGRESS_EVERY, PrepareError};
-use crate::{
-    docker::readable,
-    runtime::{
-        Deps, NetworkError, Shared, assignment,
-        engine::{Engine, EngineError},
-        registry_key,
-        spec::{
-            Attachment, ContainerSpec, Networking, aliases, container_name, image, joined_service,
-            lending_services, networks,
-        },
-    },
-};
+use crate::runtime::{Deps, NetworkError, Shared, assignment, registry_key};
 
 /// Prepared start.
 #[derive(Clone, Debug)]

@@ -16,15 +16,21 @@ use bollard::{
 use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
 use tokio::sync::Semaphore;
 
-use super::{
-    DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest, LogStream,
-    convert,
-};
 use crate::{
-    docker::{Connection, REQUEST_TIMEOUT},
+    Credential, DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest,
+    LogStream,
     labels::{LABEL_CLUSTER, LABEL_REPLICA},
-    runtime::{projection::project, registry_key::Credential, spec::ContainerSpec},
+    spec::ContainerSpec,
 };
+use connection::{Connection, REQUEST_TIMEOUT};
+
+mod connection;
+mod convert;
+mod networks;
+mod projection;
+
+pub use bollard::models::ContainerCreateBody;
+pub use projection::project;
 
 /// Create and start requests in flight at once; more slow all of them down.
 const CONCURRENT_STARTS: usize = 8;

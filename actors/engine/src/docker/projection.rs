@@ -8,7 +8,7 @@ use bollard::models::{
 };
 use jaco_proto::manifest::compose::{Healthcheck, Logging, Namespace, Service};
 
-use super::spec::{Attachment, ContainerSpec, Networking, aliases, image};
+use crate::spec::{Attachment, ContainerSpec, Networking, aliases, image};
 
 mod mounts;
 #[cfg(test)]

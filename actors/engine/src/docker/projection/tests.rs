@@ -11,7 +11,7 @@ use jaco_proto::{
 };
 
 use super::*;
-use crate::runtime::spec::{declares_healthcheck, joined_service, lending_services, networks};
+use crate::spec::{declares_healthcheck, joined_service, lending_services, networks};
 
 fn row() -> ReplicaDesired {
     ReplicaDesired {

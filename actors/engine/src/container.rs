@@ -1,4 +1,4 @@
-//! Container engine API that the runtime depends on.
+//! The port to the containers of an engine.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -6,15 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
-use super::{registry_key::Credential, spec::ContainerSpec};
-
-pub use crate::docker::EngineError;
-pub use docker::DockerEngine;
-
-mod convert;
-mod docker;
-#[cfg(test)]
-pub(crate) mod fake;
+use crate::{Credential, EngineError, spec::ContainerSpec};
 
 /// Lifecycle state of a container as the engine reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
