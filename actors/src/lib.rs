@@ -162,7 +162,7 @@
 //! - [`engine`]: the port to the container engine.
 //! - [`clock`]: wall-clock time as a dependency.
 //! - [`proto`] and [`raftnode`]: the crates below this one, for programs that depend on it alone.
-//! - [`testing`]: the gRPC API without a node behind it, and addresses, for tests.
+//! - `testing`, a feature: the gRPC API without a node behind it, and addresses, for tests.
 
 pub mod api;
 pub mod clock;
@@ -178,6 +178,7 @@ mod repeat;
 pub mod runtime;
 pub mod scheduler;
 pub mod telemetry;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use api::Client;

@@ -47,6 +47,7 @@ pub use routes::Network;
 
 pub(crate) use roster::{Origin, Record};
 pub(crate) use serve::Services;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use wire::read_frame;
 
 use crate::telemetry::Metrics;

@@ -48,7 +48,9 @@ fn file(compose: &[u8], variables: &Variables) {
         assert!(!variables.contains_key(name), "{name} is set");
     }
     let before = tree::read(compose).expect("parsed by interpolate").root;
-    let after = tree::read(&read.bytes).expect("interpolate emits YAML").root;
+    let after = tree::read(&read.bytes)
+        .expect("interpolate emits YAML")
+        .root;
     let (Some(before), Some(after)) = (before, after) else {
         assert_eq!(read.bytes, compose);
         return;

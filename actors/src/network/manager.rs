@@ -7,7 +7,7 @@ use std::{
 };
 
 use jaco_engine::{EngineError, EngineNetwork};
-use jaco_raftnode::State;
+use jaco_state::State;
 use jaco_supervision::{
     CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
 };

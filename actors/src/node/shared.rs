@@ -1,7 +1,6 @@
 //! State shared by the actors of a node: configuration, and the membership once there is one.
 
 use std::{
-    fmt::Write as _,
     net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -155,6 +154,7 @@ pub struct Running {
 
 impl Shared {
     /// Creates the shared state of a node without a membership or actors.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn idle(
         config: NodeConfig,
         certificate: Arc<CertSlot>,
@@ -198,6 +198,7 @@ impl Shared {
     }
 
     /// Installs a membership that has neither files nor actors.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn become_member(
         &self,
         hostname: &str,
@@ -537,10 +538,8 @@ pub(crate) fn random_token() -> Result<SecretString, Error> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
-    }
+    // Allocated once, at its full length: growing it would leave copies of the secret behind.
+    let text = hex::encode(bytes.as_slice());
     bytes.zeroize();
     Ok(SecretString::new(text))
 }

@@ -7,7 +7,7 @@ use jaco_proto::{
     manifest::compose::{Condition, PullPolicy, Service},
     v1::{NodeStatus, ReplicaDesired, ReplicaObserved, ReplicaState},
 };
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::{
     documents::Documents,

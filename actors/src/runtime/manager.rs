@@ -8,7 +8,7 @@ use std::{
 
 use jaco_engine::{EngineError, Event, Found};
 use jaco_proto::v1::ReplicaState;
-use jaco_raftnode::State;
+use jaco_state::State;
 use jaco_supervision::{
     ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, TaskHandle, Worker,
 };

@@ -1,7 +1,7 @@
 //! Image references, registry keys and the selection of pull credentials.
 //!
 //! A key is `host[:port][/path]` in canonical form: stored keys and looked-up keys are
-//! canonicalized by [`jaco_raftnode::registry`].
+//! canonicalized by [`jaco_state::registry`].
 
 use std::sync::Arc;
 

@@ -252,6 +252,16 @@ impl Lab {
         docker(&["inspect", container]).is_ok()
     }
 
+    /// Lines of a container that the engine has, of both streams.
+    pub(crate) fn logged(&self, container: &str) -> usize {
+        let output = Command::new("docker")
+            .args(["-H", &format!("unix://{}", socket()), "logs", container])
+            .output()
+            .expect("docker");
+        let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
+        lines(&output.stdout) + lines(&output.stderr)
+    }
+
     pub(crate) fn is_up(&self, container: &str) -> bool {
         self.docker(&["inspect", "-f", "{{.State.Running}}", container]) == "true"
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jaco_proto::v1::{self, command::Payload, service_spec::PlacementMode};
-use jaco_raftnode::command;
+use jaco_state::command;
 
 use super::{
     calls::{AGAIN, Ask, PATIENCE, Reply, Who},
@@ -339,7 +339,7 @@ impl World {
 
 fn what(ask: &Ask) -> String {
     match ask {
-        Ask::Command(command) => jaco_raftnode::command_name(command).to_owned(),
+        Ask::Command(command) => jaco_state::command_name(command).to_owned(),
         Ask::Apply(apply, _) => format!(
             "apply {} as {}",
             apply.deployment,

@@ -15,7 +15,7 @@ use jaco_actors::runtime::{
 };
 use jaco_engine::EngineError;
 use jaco_proto::v1::ReplicaObserved;
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::{
     documents,

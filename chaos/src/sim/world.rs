@@ -63,11 +63,7 @@ pub(super) enum Event {
         ask: Box<Ask>,
     },
     /// The reply to a call arrives.
-    Answer {
-        to: u64,
-        call: u64,
-        reply: Reply,
-    },
+    Answer { to: u64, call: u64, reply: Reply },
     /// A heartbeat of another node arrives.
     Beat(u64, Heartbeat),
     /// A client retries an operation.

@@ -32,6 +32,13 @@ async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
     let last = daemon.engine().container(daemon.cluster_id(), &job).await?;
     ensure!(!last.running, "{last:?}");
     witness.caught_up(&job, &last.id).await?;
+    // The engine tells of the last death after the last start.
+    until("the event of the last death", PATIENCE, || async {
+        let deaths = witness.times(&job, "die").len();
+        ensure!(deaths >= 4, "{deaths} deaths");
+        Ok(())
+    })
+    .await?;
     let starts = witness.times(&job, "start");
     let deaths = witness.times(&job, "die");
     ensure!(

@@ -231,7 +231,10 @@ async fn wrong_password_is_retried_and_never_shown() -> Result<()> {
 async fn no_secret_is_shown(daemon: &Daemon, registry: &Registry) -> Result<()> {
     let api = daemon.api();
     let mut shown = vec![("log", daemon.log())];
-    ensure!(shown[0].1.contains("image not pulled"), "no failure was logged");
+    ensure!(
+        shown[0].1.contains("image not pulled"),
+        "no failure was logged"
+    );
     let listed = api
         .registry()
         .list(RegistryCredentialListRequest {})
@@ -263,7 +266,7 @@ async fn no_secret_is_shown(daemon: &Daemon, registry: &Registry) -> Result<()> 
             general_purpose::STANDARD.encode(&login),
             general_purpose::URL_SAFE.encode(&login),
             general_purpose::URL_SAFE.encode(header.to_string()),
-            secret.bytes().map(|byte| format!("{byte:02x}")).collect(),
+            hex::encode(secret),
             format!("{:?}", secret.as_bytes()),
         ];
         for (place, text) in &shown {

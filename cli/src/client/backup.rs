@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 use super::{
     connection::{Client, within},
     failure::{Failure, Local, Stop},
-    output::{Ui, View, text::hex},
+    output::{Ui, View},
     place::{Place, PlaceArgs},
     winding_up::{Ended, winding_up},
 };
@@ -86,7 +86,7 @@ pub(crate) async fn run(
         let done = winding_up(move |ended| export(&place, file, ended));
         let (written, index, digest) = done.await??;
         file = written;
-        (Some(index), Some(hex(&digest)))
+        (Some(index), Some(hex::encode(digest)))
     } else {
         within(Some(DEADLINE), download(&client()?, &mut file)).await?;
         (None, None)

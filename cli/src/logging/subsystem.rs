@@ -56,6 +56,7 @@ mod tests {
         for part in [
             "proto",
             "raftnode",
+            "raftnode/state",
             "net",
             "actors",
             "actors/engine",

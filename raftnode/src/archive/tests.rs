@@ -7,9 +7,9 @@ use prost_types::Timestamp;
 use tar::{EntryType, Header};
 
 use super::*;
-use crate::{
+use jaco_state::{
     State,
-    fsm::tests::properties::{logs, state_of},
+    testing::{logs, state_of},
 };
 
 const VERSION: &str = "1.4.0";
@@ -555,7 +555,10 @@ fn trailing_bytes_are_rejected() {
     let (json, snapshot) = parts();
     let tar = raw(&[json, snapshot]);
     let padded = [tar.clone(), vec![0; 9000]].concat();
-    assert!(open(&gzip(&padded)).is_ok(), "tar programs pad to their block size");
+    assert!(
+        open(&gzip(&padded)).is_ok(),
+        "tar programs pad to their block size"
+    );
     for bytes in [
         [whole.clone(), b"x".to_vec()].concat(),
         [whole.clone(), whole].concat(),

@@ -204,7 +204,11 @@ mod tests {
         }
         reads.tick();
         assert_eq!(reads.due(), [context(1, 7, 2)]);
-        assert_eq!(reads.answered(&context(1, 7, 3)), NONE, "an unknown request");
+        assert_eq!(
+            reads.answered(&context(1, 7, 3)),
+            NONE,
+            "an unknown request"
+        );
         assert_eq!(reads.answered(&context(1, 7, 2)), [0, 1, 2]);
     }
 

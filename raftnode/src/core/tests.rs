@@ -271,7 +271,10 @@ fn acknowledged_proposals_survive_any_schedule() {
             assert_eq!(times, 1, "seed {seed}: acknowledged proposal {id}");
         }
         for id in world.not_appended() {
-            assert!(!applied.contains(&id), "seed {seed}: rejected proposal {id}");
+            assert!(
+                !applied.contains(&id),
+                "seed {seed}: rejected proposal {id}"
+            );
         }
     }
 }

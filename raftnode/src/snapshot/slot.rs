@@ -109,13 +109,19 @@ mod tests {
         let first = slot.claim(3, start).unwrap();
         assert!(slot.claim(3, start).is_none());
         assert!(first.renew(start + STALLED));
-        assert!(slot.claim(3, start + STALLED).is_none(), "the first made progress");
+        assert!(
+            slot.claim(3, start + STALLED).is_none(),
+            "the first made progress"
+        );
         let second = slot.claim(3, start + 2 * STALLED).unwrap();
         assert!(!first.renew(start + 2 * STALLED), "it was replaced");
         let third = slot.claim(4, start + 2 * STALLED).unwrap();
         assert!(!second.renew(start + 2 * STALLED));
         drop((first, second));
-        assert!(third.renew(start + 2 * STALLED), "dropped claims of others do not release it");
+        assert!(
+            third.renew(start + 2 * STALLED),
+            "dropped claims of others do not release it"
+        );
         drop(third);
         assert!(slot.claim(1, start).is_some());
     }

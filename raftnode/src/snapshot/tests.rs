@@ -6,9 +6,9 @@ use std::sync::{
 };
 
 use jaco_proto::v1;
+use jaco_state::State;
 
 use super::*;
-use crate::State;
 
 fn state(entities: usize) -> State {
     let mut state = State {
@@ -165,6 +165,10 @@ fn oversized_snapshot_is_not_sent() {
         assert_eq!(chunks > 0, sent, "{bytes}");
         drop(outgoing);
         assert_eq!(abandoned.load(Ordering::Relaxed), !sent);
-        assert_eq!(told.load(Ordering::Relaxed), !sent, "reset once a snapshot fits");
+        assert_eq!(
+            told.load(Ordering::Relaxed),
+            !sent,
+            "reset once a snapshot fits"
+        );
     }
 }

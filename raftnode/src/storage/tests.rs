@@ -35,7 +35,7 @@ pub(super) fn applied(state: &State, index: u64) -> Update {
         payload: Some(v1::command::Payload::CertBlobUpsert(upsert)),
         ..v1::Command::default()
     };
-    let applied = crate::fsm::apply(state, index, &command).unwrap();
+    let applied = jaco_state::fsm::apply(state, index, &command).unwrap();
     let rows = applied.mutations.into_iter().map(|m| Row {
         key: m.key,
         value: m.value,
@@ -295,7 +295,10 @@ fn installed_snapshot_replaces_everything() {
         .unwrap();
     let snapshot = view.snapshot(20, 2).unwrap();
     assert_eq!(snapshot.metadata, Some(metadata));
-    assert!(snapshot.data.is_empty(), "the content is encoded on sending");
+    assert!(
+        snapshot.data.is_empty(),
+        "the content is encoded on sending"
+    );
     assert_eq!(storage.take_outgoing(2).as_ref(), Some(&source));
     assert_eq!(storage.take_outgoing(2), None);
     assert!(view.snapshot(21, 2).is_err(), "not there yet");

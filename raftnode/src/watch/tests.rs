@@ -1,7 +1,7 @@
 use jaco_proto::v1::{self, EventKind, subscribe_event::Payload};
+use jaco_state::{Change, Delta};
 
 use super::*;
-use crate::{Change, Delta};
 
 fn node(raft_index: u64) -> Event {
     Event {
@@ -84,7 +84,11 @@ fn retained_events_are_replayed_before_live_ones() {
     hub.publish(vec![node(15)]);
     assert_eq!(indexes(&mut replayed), [12, 13, 14, 15]);
     assert_eq!(indexes(&mut fresh), [14, 15]);
-    assert_eq!(indexes(&mut ahead), [15], "not newer than the requested index");
+    assert_eq!(
+        indexes(&mut ahead),
+        [15],
+        "not newer than the requested index"
+    );
     let mut from_start = hub.subscribe(Filter {
         since: 10,
         ..Filter::default()

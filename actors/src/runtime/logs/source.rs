@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use jaco_engine::{EngineError, Event, EventKind, Found, LogRequest, LogStream};
 use jaco_proto::v1::LogLine;
-use jaco_raftnode::State;
+use jaco_state::State;
 use tokio::sync::{
     broadcast::{self, error::RecvError},
     watch,

@@ -152,7 +152,11 @@ fn members_change_one_at_a_time() {
     for change in [AddLearner(other), Promote(other), Remove(7)] {
         let last = world.status(leader).last_index;
         world.member(leader, change).unwrap();
-        assert_eq!(world.status(leader).last_index, last, "{change:?} is in effect already");
+        assert_eq!(
+            world.status(leader).last_index,
+            last,
+            "{change:?} is in effect already"
+        );
     }
     world.join(7);
     let steps = [

@@ -37,7 +37,10 @@ fn halted_follower_votes_without_standing() {
         world.halt(halted, true);
         world.isolate(leader);
         world.pass(200);
-        assert!(world.status(able).leading, "seed {seed}: the halted node voted");
+        assert!(
+            world.status(able).leading,
+            "seed {seed}: the halted node voted"
+        );
 
         world.heal();
         assert!(world.settle(), "seed {seed}");

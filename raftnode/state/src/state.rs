@@ -71,7 +71,8 @@ impl State {
     /// Whether `other` differs at most in records, which are only read on request: the applied
     /// index, the audit trail, tokens and registry credentials. May return `false` for equal states
     /// with different histories.
-    pub(crate) fn same_but_records(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn same_but_records(&self, other: &Self) -> bool {
         // Destructured, so that a new table must be assigned to one of the two groups.
         let Self {
             applied_index: _,

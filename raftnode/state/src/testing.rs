@@ -1,7 +1,12 @@
-use jaco_proto::v1::restart_counter_update::Action;
-use proptest::prelude::*;
+//! Random logs, and the states they lead to.
 
-use super::*;
+use std::collections::BTreeMap;
+
+use jaco_proto::v1::{self, command::Payload, restart_counter_update::Action};
+use proptest::prelude::*;
+use prost_types::Timestamp;
+
+use crate::{State, fsm};
 
 /// Derives choices from bytes, so that commands collide on few names and shrink well.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
@@ -25,7 +30,7 @@ impl Choices<'_> {
 
     fn ts(&mut self) -> Option<Timestamp> {
         let seconds = self.of(&[-1, 0, 5, 9, 10, 11, 20, 700_000]);
-        (seconds >= 0).then(|| at(seconds))
+        (seconds >= 0).then_some(Timestamp { seconds, nanos: 0 })
     }
 
     fn details(&mut self) -> BTreeMap<String, String> {
@@ -258,77 +263,27 @@ impl Choices<'_> {
     }
 }
 
-fn commands(log: &[Vec<u8>]) -> Vec<v1::Command> {
+pub(crate) fn commands(log: &[Vec<u8>]) -> Vec<v1::Command> {
     log.iter()
         .map(|bytes| Choices(bytes.iter()).command(0))
         .collect()
 }
 
 /// Returns the state after a random log.
-pub(crate) fn state_of(log: &[Vec<u8>]) -> State {
-    let mut world = World::new();
-    for command in commands(log) {
-        world.run(&command);
+///
+/// # Panics
+/// If the state machine does not know one of its commands.
+#[must_use]
+pub fn state_of(log: &[Vec<u8>]) -> State {
+    let mut state = State::default();
+    for (index, command) in (1..).zip(commands(log)) {
+        let applied = fsm::apply_in_place(&mut state, index, &command);
+        assert!(applied.is_ok(), "entry {index}: {applied:?}");
     }
-    world.state
+    state
 }
 
 /// Random logs for [`state_of`].
-pub(crate) fn logs() -> impl Strategy<Value = Vec<Vec<u8>>> {
+pub fn logs() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::collection::vec(prop::collection::vec(any::<u8>(), 8..64), 1..60)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
-
-    #[test]
-    fn random_log_keeps_rows_state_and_snapshot_equal(
-        log in logs()
-    ) {
-        let log = commands(&log);
-        let mut world = World::new();
-        let mut writes = Vec::new();
-        for command in &log {
-            // `World` checks the invariants of every entry.
-            writes.push(world.run(command).mutations);
-        }
-        let state = &world.state;
-
-        let mut loaded = state::load(world.rows.clone()).unwrap();
-        prop_assert_eq!(loaded.digest(), state.digest());
-        loaded.applied_index = state.applied_index;
-        prop_assert_eq!(&loaded, state);
-
-        let snapshot = state.encode_snapshot();
-        let rules = &state::Rules::MEMBER;
-        let restored = State::read_snapshot(state.applied_index, &*snapshot, rules).unwrap();
-        prop_assert_eq!(&restored.state, state);
-        prop_assert!(restored.unknown_fields.is_empty());
-
-        let mut replay = World::new();
-        let again: Vec<_> = log.iter().map(|command| replay.run(command).mutations).collect();
-        prop_assert_eq!(again, writes);
-    }
-}
-
-/// The generator must reach every table, or the property above proves little.
-#[test]
-fn generated_logs_fill_every_table() {
-    use proptest::{strategy::ValueTree, test_runner::TestRunner};
-
-    let mut runner = TestRunner::deterministic();
-    let mut filled = std::collections::BTreeSet::new();
-    let mut outcomes = [0, 0];
-    for _ in 0..60 {
-        let bytes = prop::collection::vec(prop::collection::vec(any::<u8>(), 40), 60);
-        let log = bytes.new_tree(&mut runner).unwrap().current();
-        let mut world = World::new();
-        for command in commands(&log) {
-            outcomes[usize::from(world.run(&command).result.is_ok())] += 1;
-        }
-        filled.extend(world.rows.keys().map(|key| key[0]));
-    }
-    let all: std::collections::BTreeSet<u8> = state::Table::ALL.iter().map(|t| t.tag()).collect();
-    assert_eq!(filled, all);
-    assert!(outcomes.iter().all(|count| *count > 500), "{outcomes:?}");
 }

@@ -5,8 +5,8 @@ use prost::Message as _;
 
 use super::*;
 use crate::{
-    fsm::tests::properties::{logs, state_of},
     state::{LoadError, Table},
+    testing::{logs, state_of},
 };
 
 fn read(bytes: &[u8], rules: &Rules) -> Result<Snapshotted, SnapshotError> {

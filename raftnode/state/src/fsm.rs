@@ -21,7 +21,7 @@ mod replica;
 mod route;
 mod subnet;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod time;
 mod token;
 mod tx;

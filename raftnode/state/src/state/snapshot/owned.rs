@@ -18,9 +18,7 @@ pub(super) fn fields_of<E: Entity>(state: &State, field: u32) -> OwnedFields {
 
 impl State {
     /// Iterates over the fields of [`State::encode_snapshot`] in order; each is encoded on demand.
-    pub(crate) fn into_snapshot_fields(
-        self: Arc<Self>,
-    ) -> impl Iterator<Item = Vec<u8>> + Send + 'static {
+    pub fn into_snapshot_fields(self: Arc<Self>) -> impl Iterator<Item = Vec<u8>> + Send + 'static {
         let cluster = self.cluster.clone();
         let cluster = cluster.into_iter().map(|meta| encode(CLUSTER, &*meta));
         let kinds = KINDS

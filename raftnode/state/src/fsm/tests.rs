@@ -8,7 +8,7 @@ mod certs;
 mod deployments;
 mod members;
 mod observations;
-pub(crate) mod properties;
+mod properties;
 mod replicas;
 mod secrets;
 

@@ -1,16 +1,11 @@
 //! Members: join, removal and node reports.
 
 use jaco_proto::{
-    Error, ErrorCode,
+    Error, ErrorCode, drain_mark,
     v1::{self, AuditEventType, NodeStatus},
 };
 
 use super::{Origin, Tx, audit, cert, reject};
-
-/// Values of `NodeStatusUpdate.drain_mark`.
-const DRAIN_LEAVE: i32 = 0;
-const DRAIN_SET: i32 = 1;
-const DRAIN_CLEAR: i32 = 2;
 
 pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> Result<(), Error> {
     if tx.get::<v1::Node>(&command.hostname).is_some() {
@@ -108,9 +103,9 @@ pub(super) fn update_status(
         Err(_) => return Err(reject::invalid("status", "not a node status")),
     }
     match command.drain_mark {
-        DRAIN_LEAVE => {}
-        DRAIN_SET => node.draining = true,
-        DRAIN_CLEAR => node.draining = false,
+        drain_mark::KEEP => {}
+        drain_mark::SET => node.draining = true,
+        drain_mark::CLEAR => node.draining = false,
         _ => return Err(reject::invalid("drain_mark", "not a drain mark")),
     }
     if command.include_pressure {

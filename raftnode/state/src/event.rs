@@ -21,7 +21,8 @@ pub struct Event {
 
 impl Event {
     /// Bytes of manifests that the event keeps in memory; its other content is small.
-    pub(crate) fn manifest_bytes(&self) -> usize {
+    #[must_use]
+    pub fn manifest_bytes(&self) -> usize {
         let Change::Deployment(delta) = &self.change else {
             return 0;
         };

@@ -116,12 +116,5 @@ entity!(AuditEvent in Audit, audit by (u64, u32) = |e| (e.raft_index, e.ordinal)
 /// Returns the key of a join token: lower-case hex of its hash.
 #[must_use]
 pub fn join_token_key(hashed_secret: &[u8]) -> String {
-    use std::fmt::Write as _;
-    hashed_secret.iter().fold(
-        String::with_capacity(2 * hashed_secret.len()),
-        |mut out, byte| {
-            let _ = write!(out, "{byte:02x}"); // writing to a String cannot fail
-            out
-        },
-    )
+    hex::encode(hashed_secret)
 }

@@ -212,7 +212,11 @@ fn old_host_without_isolation_is_still_trusted() {
 fn reassignment_to_a_third_host_drops_the_report() {
     let mut world = World::new();
     moving(&mut world);
-    assert_eq!(world.observed().unwrap().host, "a", "the old host still serves");
+    assert_eq!(
+        world.observed().unwrap().host,
+        "a",
+        "the old host still serves"
+    );
     world.desired(ID, "c", "");
     assert_eq!(world.observed(), None);
     let mut world = World::new();

@@ -86,7 +86,7 @@ mod tests {
     use prost_types::Timestamp;
 
     use super::*;
-    use crate::fsm::tests::properties::{logs, state_of};
+    use crate::testing::{logs, state_of};
 
     fn own(hostname: &str) -> v1::Node {
         v1::Node {
